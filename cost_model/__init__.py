@@ -1,0 +1,1 @@
+"""What a program costs in time and memory on a cluster."""

@@ -1,0 +1,1 @@
+"""Types, meshes, layouts, graphs and their text form. Knows no operator."""

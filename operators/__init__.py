@@ -1,0 +1,1 @@
+"""Operators: rule, shapes, kernel, gradient and flops of each, in one place."""

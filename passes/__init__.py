@@ -1,0 +1,1 @@
+"""The compiler pipeline, a module per pass."""

@@ -1,0 +1,1 @@
+"""Execution of per-rank programs on numpy."""

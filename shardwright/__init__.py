@@ -1,0 +1,1 @@
+"""An auto-parallel graph compiler: from a model and a cluster to verified per-rank programs."""

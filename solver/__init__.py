@@ -1,0 +1,1 @@
+"""Assignment problems and their solvers. Knows nothing of graphs of operators."""
