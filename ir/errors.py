@@ -1,7 +1,7 @@
 """The errors a person can cause, and how they read.
 
-An error says what was found and what was expected, where, and how to mend it. The three parts are kept as
-fields, so that the command line, the JSON output and the tests read the same thing.
+An error says what was found and what was expected, where, and how to mend it. The three parts
+are kept as fields, so that the command line, the JSON output and the tests read the same thing.
 """
 
 
@@ -67,5 +67,5 @@ class ModelError(ShardwrightError):
     """A model definition cannot be found or traced."""
 
 
-class RuntimeFailure(ShardwrightError):
+class ExecutionError(ShardwrightError):
     """A program could not be executed."""
