@@ -1,0 +1,189 @@
+"""The assignment problem: choose one strategy for every variable.
+
+    minimise   sum_v cost_v[x_v]  +  sum_(u,v) table_uv[x_u, x_v]
+    such that  sum of usage_v[x_v] over the uses alive at t  <=  memory_limit     for every time t
+
+Knows nothing of operators, tensors or devices. Costs are seconds for the compiler (float64) and
+plain integers for the contest instances (int64). An entry of at least `FORBIDDEN` may not be
+chosen. Arrays may be shared by reference: the solvers do the work once for each distinct array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.ir.errors import SolverError
+
+FORBIDDEN = 1e17
+"""An entry of a cost vector or a table that is at least this (``inf`` too) may not be chosen."""
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryUse:
+    """Memory that one variable occupies, for each of its strategies, over ``[start, end)``.
+
+    Parameters
+    ----------
+    usage : array of shape (strategies,)
+        Not negative; bytes, for the compiler.
+    start, end : int
+        Half open; an empty interval uses no memory.
+    """
+
+    usage: Array
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """One choice to be made.
+
+    Parameters
+    ----------
+    name : str
+        Appears in error messages only.
+    cost : array of shape (strategies,)
+        float64 or int64.
+    memory : tuple of MemoryUse
+        What it occupies, and when; a parameter and an activation live at different times.
+    """
+
+    name: str
+    cost: Array
+    memory: tuple[MemoryUse, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A cost that depends on two choices: ``table[strategy of first, strategy of second]``."""
+
+    first: int
+    second: int
+    table: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """An assignment problem; malformed ones are refused on construction.
+
+    Parameters
+    ----------
+    variables : tuple of Variable
+    pairs : tuple of Pair
+        Several pairs over the same two variables add up.
+    memory_limit : float or None
+        ``None`` is no limit.
+
+    Raises
+    ------
+    SolverError
+        If a shape, an index, an interval or a number is wrong.
+
+    Examples
+    --------
+    >>> apart = np.array([[0.0, 5.0], [5.0, 0.0]])
+    >>> left = Variable("left", np.array([1.0, 2.0]))
+    >>> right = Variable("right", np.array([4.0, 1.0]))
+    >>> Problem((left, right), (Pair(0, 1, apart),)).sizes
+    (2, 2)
+    """
+
+    variables: tuple[Variable, ...]
+    pairs: tuple[Pair, ...] = ()
+    memory_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        check_problem(self)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many strategies each variable has."""
+        return tuple(len(variable.cost) for variable in self.variables)
+
+
+def check_problem(problem: Problem) -> None:
+    """Raise SolverError if the problem is malformed."""
+    checked: set[int] = set()
+    for variable in problem.variables:
+        _check_variable(variable, checked)
+    for position, pair in enumerate(problem.pairs):
+        _check_pair(problem, position, pair, checked)
+    limit = problem.memory_limit
+    if limit is not None and not limit >= 0:
+        raise SolverError(f"the memory limit is {limit}, expected a number of at least 0")
+
+
+def _check_variable(variable: Variable, checked: set[int]) -> None:
+    where = f"variable `{variable.name}`"
+    if variable.cost.ndim != 1 or variable.cost.size == 0:
+        shape = variable.cost.shape
+        raise SolverError(f"the cost has shape {shape}, expected one entry a strategy", where)
+    _check_numbers(variable.cost, "cost", where, checked)
+    for use in variable.memory:
+        _check_use(use, variable.cost.size, where, checked)
+
+
+def _check_use(use: MemoryUse, strategies: int, where: str, checked: set[int]) -> None:
+    if use.usage.shape != (strategies,):
+        raise SolverError(
+            f"the memory use has shape {use.usage.shape}, expected ({strategies},)", where
+        )
+    if use.start > use.end:
+        raise SolverError(
+            f"the interval [{use.start}, {use.end}) ends before it starts",
+            where,
+            "an empty interval is [t, t)",
+        )
+    seen = id(use.usage) in checked
+    _check_numbers(use.usage, "memory use", where, checked)
+    if not seen and (use.usage.min() < 0 or use.usage.max() == np.inf):
+        extreme = use.usage.min() if use.usage.min() < 0 else use.usage.max()
+        raise SolverError(
+            f"the memory use holds {extreme}, expected finite numbers of at least 0", where
+        )
+
+
+def _check_pair(problem: Problem, position: int, pair: Pair, checked: set[int]) -> None:
+    where = f"pair {position}"
+    count = len(problem.variables)
+    for end in (pair.first, pair.second):
+        if not 0 <= end < count:
+            raise SolverError(
+                f"the pair joins variable {end}, expected a number from 0 to {count - 1}", where
+            )
+    first, second = problem.variables[pair.first], problem.variables[pair.second]
+    where = f"pair {position}, `{first.name}` and `{second.name}`"
+    expected = (first.cost.size, second.cost.size)
+    if pair.table.shape != expected:
+        raise SolverError(f"the table has shape {pair.table.shape}, expected {expected}", where)
+    _check_numbers(pair.table, "table", where, checked)
+
+
+def _check_numbers(array: Array, what: str, where: str, checked: set[int]) -> None:
+    """Look at the numbers of each distinct array once."""
+    if id(array) in checked:
+        return
+    checked.add(id(array))
+    if array.dtype.kind not in "if":
+        raise SolverError(f"the {what} holds {array.dtype}, expected float64 or int64", where)
+    if array.dtype.kind == "f" and (np.isnan(array).any() or np.isneginf(array).any()):
+        found = "NaN" if np.isnan(array).any() else "-inf"
+        raise SolverError(
+            f"the {what} holds {found}, expected numbers", where, "use `inf` for what is forbidden"
+        )
+
+
+def memory_uses(problem: Problem) -> Iterator[tuple[int, MemoryUse]]:
+    """Yield (variable, use) for every use whose interval is not empty."""
+    for index, variable in enumerate(problem.variables):
+        for use in variable.memory:
+            if use.start < use.end:
+                yield index, use

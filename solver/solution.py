@@ -1,0 +1,58 @@
+"""What a solver answers: an assignment, its cost, a lower bound, and how both are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+
+OPTIMALITY_GAP = 1e-9
+"""A cost this close to the lower bound, relatively, is called optimal (exact for integers)."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An answer with its certificate.
+
+    Parameters
+    ----------
+    assignment : tuple of int or None
+        One strategy for each variable; ``None`` where none was found.
+    cost : float
+        Of the assignment; ``inf`` where there is none.
+    lower_bound : float
+        No feasible assignment costs less.
+    status : {"optimal", "feasible", "infeasible", "unknown"}
+        `optimal` only if the bound meets the cost, `infeasible` only if that is proven.
+    how : str
+        The methods that gave the assignment and the bound.
+    seconds : float
+        Wall time.
+    statistics : mapping of str to float
+        Counts of the work done.
+    """
+
+    assignment: tuple[int, ...] | None
+    cost: float
+    lower_bound: float
+    status: Status
+    how: str
+    seconds: float = 0.0
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """How far the cost may be from the optimum, relative to the cost."""
+        return relative_gap(self.cost, self.lower_bound)
+
+
+def relative_gap(cost: float, lower_bound: float) -> float:
+    """Return ``(cost - bound) / |cost|``, 0 if they meet and ``inf`` if either is not known."""
+    if cost <= lower_bound:
+        return 0.0
+    if not (math.isfinite(cost) and math.isfinite(lower_bound)):
+        return math.inf
+    return (cost - lower_bound) / max(abs(cost), abs(lower_bound))
