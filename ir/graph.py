@@ -1,0 +1,185 @@
+"""The graph: an immutable SSA program over named tensors.
+
+Values are referred to by name, so a graph can be printed, compared and rewritten without following
+pointers. A graph says nothing about what its operators mean.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from shardwright.ir.errors import IRError
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+
+Attribute = int | float | bool | str | None | tuple["Attribute", ...]
+Attributes = Mapping[str, Attribute]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named tensor: the type of the whole, and how it is spread once that is decided."""
+
+    name: str
+    type: TensorType
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One application of an operator.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the operator.
+    operands : tuple of str
+        Names of the values it reads.
+    results : tuple of Value
+        Values it defines; the first one names the node.
+    attributes : mapping
+        Constants of the operator.
+    scope : str
+        Where in the model it stands: ``layer1/attention/query``.
+    strategy : Strategy, optional
+        How it is split, once that is decided.
+    """
+
+    operator: str
+    operands: tuple[str, ...]
+    results: tuple[Value, ...]
+    attributes: Attributes = field(default_factory=dict)
+    scope: str = ""
+    strategy: Strategy | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the first result."""
+        return self.results[0].name
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor that lives from step to step: a weight, or the state of an optimizer.
+
+    Attributes say how it begins (``initializer``), whether it is trained (``trainable``), and what
+    a person asked for it (``fusion``, ``layerwise_parallel``).
+    """
+
+    value: Value
+    attributes: Attributes = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the parameter."""
+        return self.value.name
+
+    @property
+    def trainable(self) -> bool:
+        """Whether a gradient is wanted."""
+        return bool(self.attributes.get("trainable", True))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program.
+
+    Parameters
+    ----------
+    name : str
+        Name of the program.
+    inputs : tuple of Value
+        What each call receives.
+    parameters : tuple of Parameter
+        What is kept between calls.
+    nodes : tuple of Node
+        The operations, in an order in which they can run.
+    outputs : tuple of str
+        Values returned.
+    updates : tuple of (str, str)
+        Parameter, and the value it takes for the next call.
+    mesh : Mesh, optional
+        The mesh that layouts speak of.
+    """
+
+    name: str
+    inputs: tuple[Value, ...]
+    parameters: tuple[Parameter, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    updates: tuple[tuple[str, str], ...] = ()
+    mesh: Mesh | None = None
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """Every value by name."""
+        table = {value.name: value for value in self.inputs}
+        table.update((parameter.name, parameter.value) for parameter in self.parameters)
+        for node in self.nodes:
+            table.update((result.name, result) for result in node.results)
+        return table
+
+    @cached_property
+    def producers(self) -> dict[str, Node]:
+        """The node that defines each value; inputs and parameters do not appear."""
+        return {result.name: node for node in self.nodes for result in node.results}
+
+    @cached_property
+    def uses(self) -> dict[str, tuple[tuple[Node, int], ...]]:
+        """For each value the (node, operand position) pairs that read it."""
+        table: dict[str, list[tuple[Node, int]]] = {name: [] for name in self.values}
+        for node in self.nodes:
+            for position, operand in enumerate(node.operands):
+                table[operand].append((node, position))
+        return {name: tuple(readers) for name, readers in table.items()}
+
+    def value(self, name: str) -> Value:
+        """Return the value called `name`.
+
+        Raises
+        ------
+        IRError
+            If there is none.
+        """
+        if name not in self.values:
+            raise IRError(f"graph `{self.name}` has no value `{name}`")
+        return self.values[name]
+
+    def parameter(self, name: str) -> Parameter:
+        """Return the parameter called `name`.
+
+        Raises
+        ------
+        IRError
+            If there is none.
+        """
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        raise IRError(f"graph `{self.name}` has no parameter `{name}`")
+
+    def operand_values(self, node: Node) -> tuple[Value, ...]:
+        """Return the values that `node` reads."""
+        return tuple(self.values[name] for name in node.operands)
+
+    def kept(self) -> frozenset[str]:
+        """Return the names of the values that outlive the program: outputs and updates."""
+        return frozenset(self.outputs) | {new for _, new in self.updates}
+
+    def with_nodes(self, nodes: tuple[Node, ...]) -> "Graph":
+        """Return the graph with other nodes."""
+        return replace(self, nodes=nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+def renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """Return `node` with operands replaced by the names they map to."""
+    if not any(operand in names for operand in node.operands):
+        return node
+    return replace(node, operands=tuple(names.get(operand, operand) for operand in node.operands))

@@ -1,0 +1,136 @@
+"""Layouts and strategies: how tensors and operators are spread over a mesh."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardwright.ir.errors import IRError
+from shardwright.ir.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one tensor is spread over a mesh.
+
+    An axis that splits no dimension and is not partial holds equal copies (replicated).
+
+    Parameters
+    ----------
+    splits : tuple of tuple of str
+        For each tensor dimension the mesh axes that split it, major to minor.
+    partial : tuple of str
+        Mesh axes, in mesh order, over which the local values are still to be reduced.
+    reduction : str
+        How partial values combine: ``sum``, ``max`` or ``min``.
+    """
+
+    splits: tuple[tuple[str, ...], ...]
+    partial: tuple[str, ...] = ()
+    reduction: str = "sum"
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.splits, self.partial, self.reduction))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @staticmethod
+    def replicated(rank: int) -> "Layout":
+        """Return the layout of a tensor with `rank` dimensions that every rank holds whole."""
+        return Layout(((),) * rank)
+
+    @property
+    def split_axes(self) -> tuple[str, ...]:
+        """The mesh axes that split some dimension."""
+        return tuple(axis for axes in self.splits for axis in axes)
+
+    def reduced(self) -> "Layout":
+        """Return the layout without partial axes: where a gradient of this value ends."""
+        return Layout(self.splits) if self.partial else self
+
+    def with_partial(self, axes: tuple[str, ...], reduction: str = "sum") -> "Layout":
+        """Return the layout with exactly the partial axes `axes`."""
+        return Layout(self.splits, axes, reduction if axes else "sum")
+
+    def counts(self, mesh: Mesh) -> tuple[int, ...]:
+        """Return into how many slices each dimension is split."""
+        return tuple(mesh.extent(axes) for axes in self.splits)
+
+    def slice_shape(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
+        """Return the shape of the slice that a rank holds of a tensor of shape `shape`.
+
+        Raises
+        ------
+        IRError
+            If the number of dimensions differs, or one does not divide.
+        """
+        if len(shape) != len(self.splits):
+            raise IRError(
+                f"a layout has {len(self.splits)} dimensions, the tensor {shape} has {len(shape)}"
+            )
+        counts = self.counts(mesh)
+        for size, count in zip(shape, counts, strict=True):
+            if size % count:
+                raise IRError(f"a dimension of size {size} cannot be split {count} ways")
+        return tuple(size // count for size, count in zip(shape, counts, strict=True))
+
+    def slices(self, shape: tuple[int, ...], mesh: Mesh, rank: int) -> tuple[slice, ...]:
+        """Return the region of the whole tensor that `rank` holds."""
+        local = self.slice_shape(shape, mesh)
+        starts = [mesh.index(rank, axes) * n for axes, n in zip(self.splits, local, strict=True)]
+        return tuple(slice(s, s + n) for s, n in zip(starts, local, strict=True))
+
+    def tensor_map(self, mesh: Mesh) -> tuple[int | tuple[int, ...], ...]:
+        """Return MindSpore's tensor map: mesh axes counted from the right, -1 where not split."""
+        position = {name: len(mesh.axes) - 1 - i for i, name in enumerate(mesh.names)}
+        maps = [tuple(position[axis] for axis in axes) for axes in self.splits]
+        return tuple(-1 if not m else m[0] if len(m) == 1 else m for m in maps)
+
+    def __str__(self) -> str:
+        dims = ", ".join("@".join(axes) if axes else "*" for axes in self.splits)
+        return f"[{dims}]{self.partial_text}"
+
+    @property
+    def partial_text(self) -> str:
+        """The partial axes as they stand after a type in text: `` +x+y`` or `` +x:max``."""
+        if not self.partial:
+            return ""
+        kind = "" if self.reduction == "sum" else f":{self.reduction}"
+        return " " + "".join(f"+{axis}" for axis in self.partial) + kind
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How one operator is split: the mesh axes given to each factor of its rule.
+
+    Parameters
+    ----------
+    assignment : tuple of (str, tuple of str)
+        Factor and its mesh axes, major to minor; factors that are not split do not appear.
+
+    Examples
+    --------
+    >>> print(Strategy.of({"m": ("x",), "k": (), "n": ("y", "z")}))
+    m=x, n=y@z
+    """
+
+    assignment: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @staticmethod
+    def of(assignment: Mapping[str, Iterable[str]]) -> "Strategy":
+        """Return the strategy that gives each factor its axes."""
+        items = ((factor, tuple(axes)) for factor, axes in assignment.items())
+        return Strategy(tuple(item for item in items if item[1]))
+
+    @cached_property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Mesh axes by factor."""
+        return dict(self.assignment)
+
+    def of_factors(self, factors: Iterable[str]) -> tuple[str, ...]:
+        """Return the axes of several factors in turn, major to minor."""
+        return tuple(axis for factor in factors for axis in self.axes.get(factor, ()))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{factor}={'@'.join(axes)}" for factor, axes in self.assignment)

@@ -1,0 +1,125 @@
+"""The device mesh: named axes over ranks, and the groups of ranks along them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from shardwright.ir.errors import IRError
+
+
+@dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """One axis of a mesh.
+
+    Parameters
+    ----------
+    name : str
+        Name, unique in the mesh.
+    size : int
+        Number of ranks along the axis.
+    level : int
+        Level of the cluster whose links the axis runs over; 0 is the innermost.
+    """
+
+    name: str
+    size: int
+    level: int = 0
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks arranged along named axes; the first axis is the most significant in the rank number.
+
+    Examples
+    --------
+    >>> mesh = Mesh((MeshAxis("data", 2), MeshAxis("model", 3)))
+    >>> mesh.group(4, ["data"]), mesh.group(4, ["model"])
+    ((1, 4), (3, 4, 5))
+    """
+
+    axes: tuple[MeshAxis, ...]
+
+    def __post_init__(self) -> None:
+        names = [axis.name for axis in self.axes]
+        if len(set(names)) != len(names):
+            raise IRError(f"a mesh has the axes {names}, every name must be unique")
+        if any(axis.size < 1 for axis in self.axes):
+            raise IRError(f"a mesh has the shape {self.shape}, every size must be at least 1")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return tuple(axis.name for axis in self.axes)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(axis.size for axis in self.axes)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of ranks."""
+        return prod(self.shape)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Size of each axis by name."""
+        return dict(zip(self.names, self.shape, strict=True))
+
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        return {name: prod(self.shape[i + 1 :]) for i, name in enumerate(self.names)}
+
+    def axis(self, name: str) -> MeshAxis:
+        """Return the axis called `name`.
+
+        Raises
+        ------
+        IRError
+            If the mesh has no such axis.
+        """
+        if name not in self.sizes:
+            raise IRError(f"the mesh has no axis `{name}`", hint=f"its axes are {self.names}")
+        return self.axes[self.names.index(name)]
+
+    def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the axis names in the order of the mesh."""
+        wanted = set(names)
+        return tuple(name for name in self.names if name in wanted)
+
+    def extent(self, names: Iterable[str]) -> int:
+        """Return the number of ranks in a group along the axes `names`."""
+        sizes = self.sizes
+        return prod(sizes[name] for name in names)
+
+    def coordinate(self, rank: int, name: str) -> int:
+        """Return the position of `rank` along one axis."""
+        return rank // self._strides[name] % self.sizes[name]
+
+    def index(self, rank: int, names: Iterable[str]) -> int:
+        """Return the position of `rank` along several axes taken together, major to minor."""
+        position = 0
+        for name in names:
+            position = position * self.sizes[name] + self.coordinate(rank, name)
+        return position
+
+    def group(self, rank: int, names: Iterable[str]) -> tuple[int, ...]:
+        """Return the ranks that differ from `rank` only along the axes `names`, by their index."""
+        names = tuple(names)
+        base = rank - sum(self.coordinate(rank, name) * self._strides[name] for name in names)
+        members = [base]
+        for name in names:
+            stride = self._strides[name]
+            members = [m + i * stride for m in members for i in range(self.sizes[name])]
+        return tuple(members)
+
+    def groups(self, names: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+        """Return every group along the axes `names`, by their smallest rank."""
+        names = tuple(names)
+        return tuple(
+            self.group(rank, names) for rank in range(self.size) if self.index(rank, names) == 0
+        )
+
+    def __str__(self) -> str:
+        return " x ".join(f"{axis.name}={axis.size}" for axis in self.axes) or "one device"

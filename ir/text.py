@@ -1,0 +1,232 @@
+"""The text form of a graph, and its parser: ``parse(to_text(graph)) == graph``.
+
+One line per input, parameter, node and update, the type on the name it defines::
+
+    graph mlp on x=2 y=4:1 {
+      input a: f32[32@x, 128]
+      parameter w: f32[128, 512@y] {initializer='normal'}
+      h: f32[32@x, 512@y] = matmul(a, w) {transpose_b=False} split(m=x, n=y) in 'layer1'
+      update w = w.next
+      return h
+    }
+
+``@axis`` after a size: split over that mesh axis, major to minor. ``+axis`` after a type: the
+values are still to be summed over the axis (``+axis:max`` for another reduction). ``*`` after a
+type: a layout is decided and replicates. ``y=4:1``: the axis lies in level 1 of the cluster. ``#``
+begins a comment.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+
+from shardwright.ir.errors import IRError
+from shardwright.ir.graph import Attributes, Graph, Node, Parameter, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.types import TensorType, dtype_from_short, short_dtype
+
+_NAME = r"[A-Za-z_][\w./-]*"
+_TYPE = re.compile(r"(\w+)\[([^\]]*)\](\*|(?: (?:\+\w+)+(?::\w+)?))?$")
+_HEAD = re.compile(rf"graph ({_NAME})(?: on (.*?))? \{{$")
+_BINDER = re.compile(rf"({_NAME}): (\w+\[[^\]]*\](?:\*|(?: (?:\+\w+)+(?::\w+)?))?)")
+_CALL = re.compile(
+    rf"(?P<operator>{_NAME})\((?P<operands>[^)]*)\)"
+    r"(?: \{(?P<attributes>.*?)\})?(?: split\((?P<strategy>[^)]*)\))?(?: in '(?P<scope>[^']*)')?$"
+)
+
+
+def type_text(value: Value) -> str:
+    """Return the type and layout of a value as they stand in text."""
+    dtype, layout = short_dtype(value.type.dtype), value.layout
+    if layout is None:
+        return str(value.type)
+    dims = ("@".join((str(n), *a)) for n, a in zip(value.type.shape, layout.splits, strict=True))
+    mark = "" if layout.split_axes or layout.partial else "*"
+    return f"{dtype}[{', '.join(dims)}]{mark}{layout.partial_text}"
+
+
+def _binder(value: Value) -> str:
+    return f"{value.name}: {type_text(value)}"
+
+
+def _attributes_text(attributes: Attributes) -> str:
+    inner = ", ".join(f"{key}={attributes[key]!r}" for key in sorted(attributes))
+    return f" {{{inner}}}" if inner else ""
+
+
+def node_text(node: Node) -> str:
+    """Return the line of one node."""
+    binders = ", ".join(_binder(result) for result in node.results)
+    strategy = f" split({node.strategy})" if node.strategy is not None else ""
+    scope = f" in '{node.scope}'" if node.scope else ""
+    call = f"{node.operator}({', '.join(node.operands)})"
+    return f"{binders} = {call}{_attributes_text(node.attributes)}{strategy}{scope}"
+
+
+def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
+    """Return the text form of `graph`.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph.
+    comment : callable, optional
+        Gives for a node a remark to stand behind its line; the parser drops it.
+    """
+    mesh = f" on {_mesh_text(graph.mesh)}" if graph.mesh else ""
+    lines = [f"graph {graph.name}{mesh} {{"]
+    lines += [f"  input {_binder(value)}" for value in graph.inputs]
+    for parameter in graph.parameters:
+        attributes = _attributes_text(parameter.attributes)
+        lines.append(f"  parameter {_binder(parameter.value)}{attributes}")
+    for node in graph.nodes:
+        remark = comment(node) if comment else ""
+        lines.append(f"  {node_text(node)}" + (f"  # {remark}" if remark else ""))
+    lines += [f"  update {name} = {new}" for name, new in graph.updates]
+    lines.append(f"  return {', '.join(graph.outputs)}".rstrip())
+    return "\n".join(lines) + "\n}\n"
+
+
+def _mesh_text(mesh: Mesh) -> str:
+    return (
+        " ".join(f"{a.name}={a.size}" + (f":{a.level}" if a.level else "") for a in mesh.axes)
+        or "1"
+    )
+
+
+def _parse_mesh(text: str | None) -> Mesh | None:
+    if text is None:
+        return None
+    axes = []
+    for item in text.split() if text != "1" else ():
+        match = re.fullmatch(r"(\w+)=(\d+)(?::(\d+))?", item)
+        if not match:
+            raise IRError(f"`{item}` is not a mesh axis", hint="an axis reads `name=size:level`")
+        axes.append(MeshAxis(match[1], int(match[2]), int(match[3] or 0)))
+    return Mesh(tuple(axes))
+
+
+def _parse_type(text: str) -> tuple[TensorType, Layout | None]:
+    match = _TYPE.match(text)
+    if not match:
+        raise IRError(f"`{text}` is not a type", hint="a type reads `f32[32@axis, 128] +axis`")
+    dims = [dim.strip().split("@") for dim in match[2].split(",")] if match[2].strip() else []
+    try:
+        shape = tuple(int(dim[0]) for dim in dims)
+    except ValueError:
+        raise IRError(f"`{text}` has a size that is not a number") from None
+    tensor = TensorType(dtype_from_short(match[1]), shape)
+    splits = tuple(tuple(dim[1:]) for dim in dims)
+    if match[3] is None and not any(splits):
+        return tensor, None
+    axes, _, reduction = (match[3] or "").strip(" *").partition(":")
+    partial = tuple(axes.split("+")[1:])
+    return tensor, Layout(splits, partial, reduction or "sum")
+
+
+def _parse_binder(text: str) -> Value:
+    match = _BINDER.fullmatch(text.strip())
+    if not match:
+        raise IRError(f"`{text}` does not define a value", hint="write `name: f32[2, 3]`")
+    return Value(match[1], *_parse_type(match[2]))
+
+
+def _parse_attributes(text: str | None) -> Attributes:
+    if not text:
+        return {}
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        return {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        raise IRError(f"the attributes `{{{text}}}` cannot be read") from None
+
+
+def _parse_strategy(text: str | None) -> Strategy | None:
+    if text is None:
+        return None
+    pairs = (item.strip().partition("=") for item in text.split(",") if item.strip())
+    return Strategy(tuple((factor, tuple(axes.split("@"))) for factor, _, axes in pairs))
+
+
+def _parse_node(line: str) -> Node:
+    binders, equals, call = line.partition(" = ")
+    match = _CALL.match(call)
+    if not equals or not match:
+        raise IRError(
+            "the line is neither an input, a parameter, a node, an update nor a return",
+            hint="a node reads `name: f32[2, 3] = operator(operands) {key=value}`",
+        )
+    results = tuple(_parse_binder(text) for text in re.split(rf", (?={_NAME}: )", binders))
+    operands = tuple(name.strip() for name in match["operands"].split(",") if name.strip())
+    return Node(
+        match["operator"],
+        operands,
+        results,
+        _parse_attributes(match["attributes"]),
+        match["scope"] or "",
+        _parse_strategy(match["strategy"]),
+    )
+
+
+def parse(text: str) -> Graph:
+    """Return the graph that `text` describes.
+
+    Raises
+    ------
+    IRError
+        If a line cannot be read; the message names the line.
+    """
+    lines = [(n, _uncommented(line)) for n, line in enumerate(text.splitlines(), 1)]
+    lines = [(number, line) for number, line in lines if line]
+    if not lines:
+        raise IRError("the text is empty", hint="a graph begins with `graph name {`")
+    try:
+        return _parse_lines(lines)
+    except IRError as error:
+        if error.where is None:
+            raise IRError(error.what, "the text of a graph", error.hint) from None
+        raise
+
+
+def _uncommented(line: str) -> str:
+    return line.split("  # ")[0].strip() if not line.lstrip().startswith("#") else ""
+
+
+def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
+    head = _HEAD.fullmatch(lines[0][1])
+    if not head or lines[-1][1] != "}":
+        raise IRError("a graph begins with `graph name {` and ends with `}`, this one does not")
+    inputs: list[Value] = []
+    parameters: list[Parameter] = []
+    nodes: list[Node] = []
+    updates: list[tuple[str, str]] = []
+    outputs: tuple[str, ...] = ()
+    for number, line in lines[1:-1]:
+        keyword, _, rest = line.partition(" ")
+        try:
+            if keyword == "input":
+                inputs.append(_parse_binder(rest))
+            elif keyword == "parameter":
+                declared = re.fullmatch(r"(.*?)(?: \{(.*)\})?", rest)
+                assert declared is not None
+                attributes = _parse_attributes(declared[2])
+                parameters.append(Parameter(_parse_binder(declared[1]), attributes))
+            elif keyword == "update":
+                name, _, new = rest.partition(" = ")
+                updates.append((name, new))
+            elif keyword == "return":
+                outputs = _names(rest.split(","))
+            else:
+                nodes.append(_parse_node(line))
+        except IRError as error:
+            raise IRError(error.what, f"line {number}: {line}", error.hint) from None
+    mesh = _parse_mesh(head[2])
+    return Graph(
+        head[1], tuple(inputs), tuple(parameters), tuple(nodes), outputs, tuple(updates), mesh
+    )
+
+
+def _names(parts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for part in parts if part.strip())

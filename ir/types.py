@@ -1,0 +1,109 @@
+"""Tensor types: an element type and a shape."""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from shardwright.ir.errors import IRError
+
+# Element types with their short spelling in text and their size in bytes.
+_DTYPES = {
+    "float64": ("f64", 8),
+    "float32": ("f32", 4),
+    "float16": ("f16", 2),
+    "bfloat16": ("bf16", 2),
+    "int64": ("i64", 8),
+    "int32": ("i32", 4),
+    "bool": ("bool", 1),
+}
+DTYPES = tuple(_DTYPES)
+_FROM_SHORT = {short: name for name, (short, _) in _DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The type of a whole (unsharded) tensor.
+
+    Parameters
+    ----------
+    dtype : str
+        One of ``DTYPES``.
+    shape : tuple of int
+        Sizes of the dimensions; ``()`` is a scalar.
+
+    Examples
+    --------
+    >>> str(TensorType("float32", (2, 3)))
+    'f32[2, 3]'
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise IRError(f"no element type is called `{self.dtype}`", hint=f"use one of {DTYPES}")
+        if any(size < 1 for size in self.shape):
+            raise IRError(f"a tensor has the shape {self.shape}, every size must be at least 1")
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole tensor in bytes."""
+        return self.elements * _DTYPES[self.dtype][1]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are real numbers, and so have gradients."""
+        return "float" in self.dtype
+
+    def with_shape(self, shape: tuple[int, ...]) -> "TensorType":
+        """Return the type with another shape."""
+        return TensorType(self.dtype, shape)
+
+    def __str__(self) -> str:
+        return f"{short_dtype(self.dtype)}[{', '.join(map(str, self.shape))}]"
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the size of one element in bytes."""
+    return _DTYPES[dtype][1]
+
+
+def short_dtype(dtype: str) -> str:
+    """Return the spelling of an element type in text: ``f32`` for ``float32``."""
+    return _DTYPES[dtype][0]
+
+
+def dtype_from_short(short: str) -> str:
+    """Return the element type that is spelled `short` in text.
+
+    Raises
+    ------
+    IRError
+        If there is none.
+    """
+    if short not in _FROM_SHORT:
+        raise IRError(f"no element type is spelled `{short}`", hint=f"use {tuple(_FROM_SHORT)}")
+    return _FROM_SHORT[short]
+
+
+def numpy_dtype(dtype: str, float_dtype: str | None = None) -> np.dtype:
+    """Return the numpy element type that holds `dtype`.
+
+    Numpy has no bfloat16, so it is held as float32. With `float_dtype`, every real type is held as
+    that one: a plan is verified in float64 whatever precision it was written for.
+    """
+    if "float" in dtype:
+        return np.dtype(float_dtype or ("float32" if dtype == "bfloat16" else dtype))
+    return np.dtype(dtype)

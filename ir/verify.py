@@ -1,0 +1,69 @@
+"""Structural rules that every graph obeys, whatever its operators mean.
+
+Names are defined once and before they are read; operands, outputs and updates exist; layouts fit
+their tensors and speak of axes of the mesh, each at most once. ``operators.verify`` adds what
+operators demand.
+"""
+
+from shardwright.ir.errors import IRError
+from shardwright.ir.graph import Graph, Value
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import node_text, type_text
+
+
+def verify_structure(graph: Graph) -> None:
+    """Check the structural rules.
+
+    Raises
+    ------
+    IRError
+        At the first rule broken; names the node, what was found and what was expected.
+    """
+    known: set[str] = set()
+    for value in graph.inputs:
+        _define(value, known, graph.mesh, f"input {value.name}")
+    for parameter in graph.parameters:
+        _define(parameter.value, known, graph.mesh, f"parameter {parameter.name}")
+    for node in graph.nodes:
+        for operand in node.operands:
+            if operand not in known:
+                raise IRError(f"`{operand}` is read before it is defined", node_text(node))
+        if not node.results:
+            raise IRError(f"a node of `{node.operator}` has no result, every node has one")
+        for result in node.results:
+            _define(result, known, graph.mesh, node_text(node))
+    for name in graph.outputs:
+        if name not in known:
+            raise IRError(f"the output `{name}` is not defined", f"graph {graph.name}")
+    for name, new in graph.updates:
+        _verify_update(graph, name, new)
+
+
+def _verify_update(graph: Graph, name: str, new: str) -> None:
+    where = f"update {name} = {new}"
+    if new not in graph.values:
+        raise IRError(f"the new value `{new}` is not defined", where)
+    before, after = graph.parameter(name).value, graph.values[new]
+    if (before.type, before.layout) != (after.type, after.layout):
+        raise IRError(
+            f"`{name}` is {type_text(before)} but its next value is {type_text(after)}", where
+        )
+
+
+def _define(value: Value, known: set[str], mesh: Mesh | None, where: str) -> None:
+    if value.name in known:
+        raise IRError(f"`{value.name}` is defined twice, every name is defined once", where)
+    known.add(value.name)
+    if value.layout is None:
+        return
+    if mesh is None:
+        raise IRError(f"`{value.name}` has a layout but the graph has no mesh", where)
+    axes = value.layout.split_axes + value.layout.partial
+    for axis in axes:
+        mesh.axis(axis)
+    if len(set(axes)) != len(axes):
+        raise IRError(f"`{value.name}` uses a mesh axis twice: {value.layout}", where)
+    try:
+        value.layout.slice_shape(value.type.shape, mesh)
+    except IRError as error:
+        raise IRError(f"`{value.name}`: {error.what}", where) from None
