@@ -1,0 +1,355 @@
+"""What a cluster is: one kind of device, and the levels of links that join devices.
+
+A cluster is a small YAML or JSON file; some come with the package (``cost_model/clusters``).
+``mesh_for`` lays a device mesh over a cluster, so that every mesh axis runs over the links of one
+level. Knows no operator and no collective.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from importlib.resources import files
+from itertools import count, islice
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from shardwright.ir.errors import ClusterError
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.types import DTYPES
+
+_PRESETS = files("shardwright.cost_model") / "clusters"
+_AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Description(BaseModel):
+    """What every part of a cluster file has in common: fixed once read, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Device(_Description):
+    """One accelerator (or one core) and its memory.
+
+    Parameters
+    ----------
+    name : str
+        What the maker calls it.
+    peak_flops : dict of str to float
+        Peak rate of dense matrix products for each element type, in flop/s. ``float32`` must be
+        there: it also stands for the element types that are not.
+    memory_bandwidth : float
+        Bytes read or written each second.
+    memory_bytes : int
+        Size of the memory.
+    launch_seconds : float
+        Least time that one operator takes, however small.
+    """
+
+    name: str
+    peak_flops: dict[str, Positive]
+    memory_bandwidth: Positive
+    memory_bytes: Annotated[int, Field(gt=0)]
+    launch_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+    @field_validator("peak_flops")
+    @classmethod
+    def _known_dtypes(cls, peak_flops: dict[str, float]) -> dict[str, float]:
+        if unknown := sorted(set(peak_flops) - set(DTYPES)):
+            raise ValueError(f"no element type is called `{unknown[0]}`")
+        if "float32" not in peak_flops:
+            raise ValueError("`float32` is missing")
+        return peak_flops
+
+    def __hash__(self) -> int:
+        # Written out because a dictionary, though never changed here, has no hash.
+        return hash((self.name, frozenset(self.peak_flops.items())))
+
+    def flops_per_second(self, dtype: str) -> float:
+        """Return the peak rate for an element type, float32's where the type has none itself."""
+        return self.peak_flops.get(dtype, self.peak_flops["float32"])
+
+
+class Level(_Description):
+    """Links that join some devices, or some groups of devices of the level below.
+
+    Parameters
+    ----------
+    name : str
+        Name of what the links make up: node, rack, pod.
+    size : int
+        Fan-out: how many members of the level below (devices, for the innermost) it joins.
+    bandwidth : float
+        Bytes each second that *each device* can send over these links while all devices do so at
+        once. For a node with 8 devices and 4 network ports of 12.5 GB/s that is 4 x 12.5 / 8 =
+        6.25 GB/s. Links are taken to carry as much in the other direction at the same time.
+    latency : float
+        Seconds from the start of sending an empty message until it is received.
+    """
+
+    name: str
+    size: Annotated[int, Field(ge=1)]
+    bandwidth: Positive
+    latency: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Cluster(_Description):
+    """Devices of one kind, joined by levels of links from the device outwards.
+
+    Parameters
+    ----------
+    name : str
+        Name in messages and plans.
+    device : Device
+        The kind of device.
+    levels : tuple of Level
+        Innermost first.
+    """
+
+    name: str
+    device: Device
+    levels: Annotated[tuple[Level, ...], Field(min_length=1)]
+
+    @field_validator("levels")
+    @classmethod
+    def _names_differ(cls, levels: tuple[Level, ...]) -> tuple[Level, ...]:
+        names = [level.name for level in levels]
+        if len(set(names)) < len(names):
+            raise ValueError(f"the level names {', '.join(names)} are not all different")
+        return levels
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a cluster from a YAML file, or a JSON file if its name ends in ``.json``.
+
+        Raises
+        ------
+        ClusterError
+            If the file cannot be read or does not describe a cluster.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ClusterError(f"cannot read cluster file `{path}`: {reason}") from error
+        return cls._parse(text, str(path))
+
+    @classmethod
+    def _parse(cls, text: str, where: str) -> Self:
+        try:
+            content = json.loads(text) if where.endswith(".json") else yaml.safe_load(text)
+        except json.JSONDecodeError as error:
+            what = f"a cluster file must be JSON, but line {error.lineno} is not"
+            raise ClusterError(what, where=where, hint=error.msg.lower()) from error
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            what = f"a cluster file must be YAML, but line {mark.line + 1 if mark else 1} is not"
+            raise ClusterError(what, where=where, hint=getattr(error, "problem", None)) from error
+        if not isinstance(content, dict):
+            what = "a cluster file must hold `name`, `device` and `levels`"
+            raise ClusterError(f"{what}, but holds no keys at all", where=where)
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise ClusterError(_in_one_sentence(error), where=where) from error
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return prod(level.size for level in self.levels)
+
+    def for_devices(self, devices: int) -> tuple[int, ...]:
+        """Return how `devices` devices fill the levels: the members used at each, innermost first.
+
+        The devices of an inner level are used up before a second member of the level above is.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster has fewer devices, or the number leaves an inner level partly used.
+
+        Examples
+        --------
+        >>> cluster("h100-pod").for_devices(64)
+        (8, 8)
+        """
+        if not 1 <= devices <= self.size:
+            what = f"cluster `{self.name}` has {self.size} devices, but {devices} were asked for"
+            raise ClusterError(what, hint=f"use 1 to {self.size} devices, or a larger cluster")
+        counts = []
+        left = devices
+        for level in self.levels:
+            if left > level.size and left % level.size:
+                what = f"{devices} devices leave a `{level.name}` of `{self.name}` partly used"
+                raise ClusterError(what, hint=f"possible numbers are {self._possible_numbers()}")
+            counts.append(min(left, level.size))
+            left //= counts[-1]
+        return tuple(counts)
+
+    def _possible_numbers(self) -> str:
+        parts, inside = [], 1
+        for level in self.levels:
+            step = "1" if inside == 1 else f"multiples of {inside}"
+            parts.append(f"{step} to {inside * level.size}")
+            inside *= level.size
+        return ", ".join(parts)
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the clusters that come with the package, sorted."""
+    found = (Path(entry.name) for entry in _PRESETS.iterdir())
+    return tuple(sorted(path.stem for path in found if path.suffix == ".yaml"))
+
+
+def cluster(name: str) -> Cluster:
+    """Return the cluster that comes with the package under `name`, or that a file describes.
+
+    Parameters
+    ----------
+    name : str
+        One of ``preset_names()``, or the path of a ``.yaml``, ``.yml`` or ``.json`` file.
+
+    Raises
+    ------
+    ClusterError
+        If there is no such cluster, or the file does not describe one.
+    """
+    if Path(name).suffix in {".yaml", ".yml", ".json"}:
+        return Cluster.load(name)
+    names = preset_names()
+    if name not in names:
+        close = get_close_matches(name, names, n=1)
+        meant = f"did you mean `{close[0]}`? " if close else ""
+        hint = f"{meant}there are {', '.join(names)}, or a .yaml or .json file"
+        raise ClusterError(f"no cluster is called `{name}`", hint=hint)
+    resource = _PRESETS / f"{name}.yaml"
+    return Cluster._parse(resource.read_text(encoding="utf-8"), str(resource))
+
+
+def mesh_for(
+    cluster: Cluster,
+    devices: int,
+    shape: str | Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+) -> Mesh:
+    """Lay a mesh over the first `devices` devices of a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Gives the levels that the axes belong to.
+    devices : int
+        Number of devices.
+    shape : str or sequence of int, optional
+        Sizes of the axes from the outermost inwards: ``"2x2x2"``, ``"data=2,model=4"`` or
+        ``(2, 4)``. Without it there is one axis for every level in use; where that is the innermost
+        alone and it has at most 8 devices, it is cut into prime factors, the finest mesh.
+    names : sequence of str, optional
+        Names of the axes; otherwise those of `shape`, or x, y, z, w, ...
+
+    Raises
+    ------
+    ClusterError
+        If the devices do not fill the levels, or an axis would run over more than one level.
+
+    Examples
+    --------
+    >>> str(mesh_for(cluster("h100-pod"), 64)), str(mesh_for(cluster("h100-pod"), 8))
+    ('x=8 x y=8', 'x=2 x y=2 x z=2')
+    """
+    counts = cluster.for_devices(devices)
+    if isinstance(shape, str):
+        sizes, written = _parse_shape(shape)
+        names = names or written
+    else:
+        sizes = tuple(shape) if shape is not None else _default_sizes(counts)
+    text = "x".join(map(str, sizes))
+    if min(sizes, default=1) < 1:
+        what = f"mesh shape `{text}` has an axis of {min(sizes)}"
+        raise ClusterError(what, hint="every size is at least 1")
+    if prod(sizes) != devices:
+        what = f"mesh shape `{text}` has {prod(sizes)} ranks, but there are {devices} devices"
+        raise ClusterError(what, hint="the sizes of the axes multiply to the number of devices")
+    if names is None:
+        names = tuple(islice(_default_names(), len(sizes)))
+    if len(names) != len(sizes) or len(set(names)) != len(names):
+        what = f"{len(sizes)} mesh axes are called {', '.join(names)}"
+        raise ClusterError(what, hint=f"give {len(sizes)} different names")
+    levels = _axis_levels(cluster, counts, sizes)
+    return Mesh(tuple(map(MeshAxis, names, sizes, levels)))
+
+
+def _default_sizes(counts: Sequence[int]) -> tuple[int, ...]:
+    if prod(counts) == counts[0] <= 8:
+        return _prime_factors(counts[0])
+    return tuple(size for size in reversed(counts) if size > 1)
+
+
+def _prime_factors(number: int) -> tuple[int, ...]:
+    for factor in range(2, number + 1):
+        if number % factor == 0:
+            return (factor, *_prime_factors(number // factor))
+    return ()
+
+
+def _default_names() -> Iterator[str]:
+    yield from _AXIS_NAMES
+    yield from (f"axis{i}" for i in count(len(_AXIS_NAMES)))
+
+
+def _parse_shape(text: str) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
+    """Return the sizes in a mesh shape, and the names if it has them."""
+    text = text.replace(" ", "")
+    if re.fullmatch(r"\d+(x\d+)*", text):
+        return tuple(map(int, text.split("x"))), None
+    if re.fullmatch(r"[A-Za-z_]\w*=\d+(,[A-Za-z_]\w*=\d+)*", text):
+        pairs = [part.split("=") for part in text.split(",")]
+        return tuple(int(size) for _, size in pairs), tuple(name for name, _ in pairs)
+    raise ClusterError(f"`{text}` is not a mesh shape", hint="write `2x4` or `data=2,model=4`")
+
+
+def _axis_levels(cluster: Cluster, counts: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return the level of each axis, walking from the outermost device inwards."""
+    levels = []
+    level, left = len(counts) - 1, counts[-1]
+    for size in sizes:
+        while left == 1 < size and level > 0:
+            level -= 1
+            left = counts[level]
+        if left % size:
+            text, fits = "x".join(map(str, sizes)), "x".join(map(str, _default_sizes(counts)))
+            what = (
+                f"an axis of {size} in mesh shape `{text}` does not fit into level "
+                f"`{cluster.levels[level].name}`, where {left} of {counts[level]} are left"
+            )
+            raise ClusterError(what, hint=f"an axis lies in one level; `{fits}` would do")
+        levels.append(level)
+        left //= size
+    return levels
+
+
+def _in_one_sentence(error: ValidationError) -> str:
+    """Return what pydantic found wrong, without its line breaks, types and links."""
+    findings = [_finding(entry) for entry in error.errors(include_url=False)]
+    more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
+    return "; ".join(findings[:3]) + more
+
+
+def _finding(entry: Any) -> str:
+    place = ".".join(str(part) for part in entry["loc"])
+    match entry["type"]:
+        case "missing":
+            return f"`{place}` is missing"
+        case "extra_forbidden":
+            return f"`{place}` is not a key of a cluster"
+        case "value_error":
+            return f"`{place}`: {entry['ctx']['error']}"
+    said = entry["msg"].removeprefix("Input ").split(",")[0]
+    return f"`{place}` is `{entry['input']}`, but {said}"

@@ -1,0 +1,282 @@
+"""Seconds that a collective takes over a group of ranks: a set of mesh axes on a cluster.
+
+Every algorithm is a straight line in the number of bytes (Hockney's model): latency plus bytes
+times seconds per byte. For n ranks joined by links of latency a and b seconds per byte, and bytes
+counted as ``KINDS`` says:
+
+=============== ==================== ============================== ================================
+kind            algorithm            latency                        seconds per byte
+=============== ==================== ============================== ================================
+all_reduce      ring                 2 (n-1) a                      2 (n-1)/n b
+all_reduce      tree                 2 log2(n) a                    2 b
+reduce_scatter  ring                 (n-1) a                        (n-1)/n b
+reduce_scatter  tree                 as all_reduce, keeping the part of the rank
+all_gather                           as reduce_scatter, run backwards
+broadcast       ring (a chain)       (n-1) a                        b
+broadcast       tree                 log2(n) a                      b
+all_to_all      pairwise             (n-1) a                        (n-1)/n b
+all_to_all      bruck                log2(n) a                      log2(n)/2 b
+permute, send   direct               a                              b
+=============== ==================== ============================== ================================
+
+log2 is rounded up; trees are pairs of binary trees that carry half of the bytes each, pipelined.
+
+A group that spans levels can also go hierarchically, from the innermost level outwards: scatter
+inside, so that each rank carries 1/n of the bytes across, and gather inside; or, for few bytes,
+one level after the other on all bytes. A ring that spans levels moves at the pace of its slowest
+link. ``Level.bandwidth`` is what a device can send while all others send too, so the groups of a
+mesh that use a level at the same time do not slow each other further.
+
+Knows no operator.
+
+References
+----------
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+2005. Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+2009. Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+scan", 2009.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.cluster import Cluster, Level
+from shardwright.ir.errors import ClusterError
+from shardwright.ir.mesh import MeshAxis
+
+KINDS = {
+    "all_reduce": "bytes of the buffer on a rank",
+    "reduce_scatter": "bytes of the buffer on a rank before it, which is n times its result",
+    "all_gather": "bytes of the gathered result, which is n times the buffer on a rank",
+    "broadcast": "bytes of the buffer",
+    "all_to_all": "bytes of the buffer on a rank, of which 1/n stays there",
+    "permute": "bytes of the buffer on a rank",
+    "send": "bytes of the buffer",
+}
+"""The collectives, and what is counted as the bytes of each."""
+
+
+class Algorithm(NamedTuple):
+    """One way to run a collective, and the line of its time over the bytes."""
+
+    name: str
+    latency_seconds: float
+    seconds_per_byte: float
+
+
+class CollectiveCost(NamedTuple):
+    """The time of a collective by its cheapest algorithm."""
+
+    seconds: float
+    algorithm: str
+
+
+class _Stage(NamedTuple):
+    """The ranks of a group that are joined by the links of one level."""
+
+    size: int
+    latency: float
+    seconds_per_byte: float
+
+    @property
+    def depth(self) -> int:
+        """Depth of a binary tree over the ranks: log2 rounded up."""
+        return (self.size - 1).bit_length()
+
+
+def collective_seconds(
+    kind: str, nbytes: float, axes: Sequence[MeshAxis], cluster: Cluster
+) -> CollectiveCost:
+    """Return the time of a collective over the group that spans mesh axes, and by which algorithm.
+
+    Parameters
+    ----------
+    kind : str
+        One of ``KINDS``.
+    nbytes : float
+        Bytes, counted as ``KINDS`` says. No bytes take no time.
+    axes : sequence of MeshAxis
+        The axes that the group spans, in any order. A group of one rank takes no time.
+    cluster : Cluster
+        Gives the links of each level.
+
+    Raises
+    ------
+    ClusterError
+        If there is no such collective, or an axis lies in a level that the cluster has not.
+    """
+    algorithms = collective_model(kind, axes, cluster)
+    if not nbytes:
+        return CollectiveCost(0.0, algorithms[0].name)
+    return min(
+        CollectiveCost(latency + nbytes * slope, name) for name, latency, slope in algorithms
+    )
+
+
+def collective_seconds_array(
+    kind: str, nbytes: NDArray[np.generic], axes: Sequence[MeshAxis], cluster: Cluster
+) -> NDArray[np.float64]:
+    """Return the times of collectives of many sizes over the same axes, as `collective_seconds`."""
+    algorithms = collective_model(kind, axes, cluster)
+    sizes = np.asarray(nbytes, dtype=np.float64)
+    seconds = np.full(sizes.shape, np.inf)
+    for _, latency, slope in algorithms:
+        np.minimum(seconds, latency + sizes * slope, out=seconds)
+    return np.where(sizes > 0, seconds, 0.0)
+
+
+def collective_model(
+    kind: str, axes: Iterable[MeshAxis], cluster: Cluster
+) -> tuple[Algorithm, ...]:
+    """Return the algorithms worth a choice, by rising latency and falling seconds per byte."""
+    return _model(kind, tuple(axes), cluster.levels)
+
+
+@lru_cache(maxsize=4096)
+def _model(
+    kind: str, axes: tuple[MeshAxis, ...], levels: tuple[Level, ...]
+) -> tuple[Algorithm, ...]:
+    if kind not in KINDS:
+        raise ClusterError(f"no collective is called `{kind}`", hint=f"use {', '.join(KINDS)}")
+    stages = _stages(axes, levels)
+    if not stages:
+        return (Algorithm("none", 0.0, 0.0),)
+    return _cheapest(_ALGORITHMS[kind](stages))
+
+
+def _stages(axes: tuple[MeshAxis, ...], levels: tuple[Level, ...]) -> tuple[_Stage, ...]:
+    """Return the part of a group in each level that it spans, innermost first."""
+    sizes = [1] * len(levels)
+    for axis in axes:
+        if not 0 <= axis.level < len(levels):
+            what = f"mesh axis `{axis.name}` lies in level {axis.level}"
+            raise ClusterError(f"{what}, but the cluster has levels 0 to {len(levels) - 1}")
+        sizes[axis.level] *= axis.size
+    return tuple(
+        _Stage(size, level.latency, 1 / level.bandwidth)
+        for size, level in zip(sizes, levels, strict=True)
+        if size > 1
+    )
+
+
+def _cheapest(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:
+    """Drop every algorithm that another one beats, or equals, in both latency and bandwidth."""
+    kept: list[Algorithm] = []
+    for algorithm in sorted(algorithms, key=lambda a: (a.latency_seconds, a.seconds_per_byte)):
+        if not kept or algorithm.seconds_per_byte < kept[-1].seconds_per_byte:
+            kept.append(algorithm)
+    return tuple(kept)
+
+
+def _then(name: str, *steps: tuple[Algorithm, float]) -> Algorithm:
+    """Return algorithms run one after another, each on a fraction of the bytes."""
+    latency = sum(step.latency_seconds for step, _ in steps)
+    slope = sum(step.seconds_per_byte * fraction for step, fraction in steps)
+    return Algorithm(name, latency, slope)
+
+
+def _as_one_level(stages: Sequence[_Stage]) -> _Stage:
+    """Return a group as if the slowest link it spans joined all of its ranks."""
+    return _Stage(
+        prod(stage.size for stage in stages),
+        max(stage.latency for stage in stages),
+        max(stage.seconds_per_byte for stage in stages),
+    )
+
+
+def _ring(stages: Sequence[_Stage]) -> Algorithm:
+    """Reduce-scatter or all-gather in a ring: every rank sends n-1 parts of n to its neighbour."""
+    n, latency, slope = _as_one_level(stages)
+    return Algorithm("ring", (n - 1) * latency, (n - 1) / n * slope)
+
+
+def _tree(stages: Sequence[_Stage], passes: int) -> Algorithm:
+    """Pass all bytes up or down a tree, which is a tree of trees where the group spans levels."""
+    depth_seconds = sum(stage.depth * stage.latency for stage in stages)
+    return Algorithm(
+        "tree", passes * depth_seconds, passes * _as_one_level(stages).seconds_per_byte
+    )
+
+
+def _all_reduce(stages: Sequence[_Stage]) -> list[Algorithm]:
+    ring = _ring(stages)
+    found = [_then("ring", (ring, 1), (ring, 1)), _tree(stages, passes=2)]
+    inner, outer = stages[:1], stages[1:]
+    for across in _cheapest(_all_reduce(outer)) if outer else ():
+        inside = _ring(inner)
+        part = 1 / inner[0].size
+        found.append(_then("hierarchical", (inside, 1), (across, part), (inside, 1)))
+        found.append(_then("hierarchical", (_tree(inner, passes=2), 1), (across, 1)))
+    return found
+
+
+def _reduce_scatter(stages: Sequence[_Stage]) -> list[Algorithm]:
+    found = [_ring(stages), _tree(stages, passes=2)]
+    inner, outer = stages[:1], stages[1:]
+    for across in _cheapest(_reduce_scatter(outer)) if outer else ():
+        part = 1 / inner[0].size
+        insides = _ring(inner), _tree(inner, passes=2)
+        found.extend(_then("hierarchical", (inside, 1), (across, part)) for inside in insides)
+    return found
+
+
+def _broadcast(stages: Sequence[_Stage]) -> list[Algorithm]:
+    whole = _as_one_level(stages)
+    chain = Algorithm("ring", (whole.size - 1) * whole.latency, whole.seconds_per_byte)
+    found = [chain, _tree(stages, passes=1)]
+    inner, outer = stages[:1], stages[1:]
+    for across in _cheapest(_broadcast(outer)) if outer else ():
+        inside = _ring(inner)
+        part = 1 / inner[0].size
+        found.append(_then("hierarchical", (inside, 1), (across, part), (inside, 1)))
+    return found
+
+
+def _all_to_all(stages: Sequence[_Stage]) -> list[Algorithm]:
+    whole = prod(stage.size for stage in stages)
+    latency = slope = 0.0
+    reached = 1
+    for stage in stages:
+        peers = reached * (stage.size - 1)
+        latency += peers * stage.latency
+        slope += peers / whole * stage.seconds_per_byte
+        reached *= stage.size
+    found = [Algorithm("pairwise", latency, slope)]
+    choices = [(_pairwise(stage), _bruck(stage)) for stage in stages]
+    for steps in product(*choices):
+        name = "hierarchical" if len(steps) > 1 else steps[0].name
+        found.append(_then(name, *((step, 1) for step in steps)))
+    return found
+
+
+def _pairwise(stage: _Stage) -> Algorithm:
+    """Exchange 1/n of the buffer with one rank after another."""
+    n, latency, slope = stage
+    return Algorithm("pairwise", (n - 1) * latency, (n - 1) / n * slope)
+
+
+def _bruck(stage: _Stage) -> Algorithm:
+    """Send half of the buffer at each of log2(n) steps, parts travelling through other ranks."""
+    return Algorithm("bruck", stage.depth * stage.latency, stage.depth / 2 * stage.seconds_per_byte)
+
+
+def _direct(stages: Sequence[_Stage]) -> list[Algorithm]:
+    whole = _as_one_level(stages)
+    return [Algorithm("direct", whole.latency, whole.seconds_per_byte)]
+
+
+_ALGORITHMS = {
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _reduce_scatter,
+    "broadcast": _broadcast,
+    "all_to_all": _all_to_all,
+    "permute": _direct,
+    "send": _direct,
+}

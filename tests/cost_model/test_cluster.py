@@ -1,0 +1,267 @@
+import json
+from itertools import pairwise
+
+import pytest
+import yaml
+
+from shardwright.cost_model.cluster import Cluster, Level, cluster, mesh_for, preset_names
+from shardwright.ir.errors import ClusterError
+from shardwright.ir.mesh import MeshAxis
+
+DESCRIPTION = {
+    "name": "lab",
+    "device": {
+        "name": "card",
+        "peak_flops": {"float32": 1e12},
+        "memory_bandwidth": 1e11,
+        "memory_bytes": 1 << 30,
+        "launch_seconds": 1e-6,
+    },
+    "levels": [
+        {"name": "node", "size": 4, "bandwidth": 1e10, "latency": 1e-6},
+        {"name": "row", "size": 3, "bandwidth": 1e9, "latency": 1e-5},
+        {"name": "hall", "size": 2, "bandwidth": 1e8, "latency": 1e-4},
+    ],
+}
+LAB = Cluster.model_validate(DESCRIPTION)
+
+
+def message(action, *arguments, **options):
+    with pytest.raises(ClusterError) as caught:
+        action(*arguments, **options)
+    return str(caught.value)
+
+
+def test_presets_are_listed_sorted_and_named_as_their_files():
+    assert preset_names() == (
+        "a100-pod",
+        "ascend910-racks",
+        "cpu",
+        "h100-pod",
+        "v100-nvlink-pair",
+    )
+    assert [cluster(name).name for name in preset_names()] == list(preset_names())
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_get_slower_outwards(name):
+    levels = cluster(name).levels
+    for inner, outer in pairwise(levels):
+        assert inner.bandwidth > outer.bandwidth
+        assert inner.latency < outer.latency
+
+
+def test_pods_hold_a_thousand_devices():
+    names = ("a100-pod", "h100-pod", "ascend910-racks")
+    assert [cluster(name).size for name in names] == [1120, 2048, 2048]
+    assert str(mesh_for(cluster("h100-pod"), 1024)) == "x=128 x y=8"
+
+
+def test_unknown_name_suggests_the_nearest():
+    assert message(cluster, "h100") == (
+        "no cluster is called `h100`; did you mean `h100-pod`? there are a100-pod, "
+        "ascend910-racks, cpu, h100-pod, v100-nvlink-pair, or a .yaml or .json file"
+    )
+
+
+@pytest.mark.parametrize(("suffix", "write"), [(".json", json.dumps), (".yaml", yaml.safe_dump)])
+def test_a_file_gives_the_cluster_it_describes(tmp_path, suffix, write):
+    path = tmp_path / f"lab{suffix}"
+    path.write_text(write(DESCRIPTION))
+    assert Cluster.load(path) == LAB
+    assert cluster(str(path)) == LAB
+    assert hash(cluster(str(path))) == hash(LAB)
+
+
+def test_exponents_need_no_point_in_yaml(tmp_path):
+    # YAML 1.1 reads 1e12 as text.
+    path = tmp_path / "lab.yaml"
+    path.write_text(yaml.safe_dump(DESCRIPTION).replace("1000000000000.0", "1e12"))
+    assert "float32: 1e12" in path.read_text()
+    assert Cluster.load(path) == LAB
+
+
+def test_missing_file(tmp_path):
+    path = tmp_path / "none.yaml"
+    assert message(cluster, str(path)) == (
+        f"cannot read cluster file `{path}`: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (
+            "lab.yaml",
+            "name: lab\nlevels: [",
+            "a cluster file must be YAML, but line 2 is not (in {path}); "
+            "expected the node content, but found '<stream end>'",
+        ),
+        (
+            "lab.json",
+            '{"name":\n',
+            "a cluster file must be JSON, but line 2 is not (in {path}); expecting value",
+        ),
+        (
+            "lab.yaml",
+            "- 8\n",
+            "a cluster file must hold `name`, `device` and `levels`, but holds no keys at all "
+            "(in {path})",
+        ),
+    ],
+)
+def test_a_file_that_is_no_description(tmp_path, name, text, expected):
+    path = tmp_path / name
+    path.write_text(text)
+    assert message(Cluster.load, path) == expected.format(path=path)
+
+
+def changed(**changes):
+    """Return the description with some keys, in dotted form, set or (where None) deleted."""
+    description = json.loads(json.dumps(DESCRIPTION))
+    for key, value in changes.items():
+        *way, last = [int(part) if part.isdigit() else part for part in key.split("__")]
+        place = description
+        for part in way:
+            place = place[part]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+    return description
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"levels__1__bandwidth": None}, "`levels.1.bandwidth` is missing"),
+        (
+            {"levels__1__bandwidth": -3},
+            "`levels.1.bandwidth` is `-3`, but should be greater than 0",
+        ),
+        ({"device__cores": 2}, "`device.cores` is not a key of a cluster"),
+        (
+            {"device__peak_flops__float31": 2},
+            "`device.peak_flops`: no element type is called `float31`",
+        ),
+        ({"device__peak_flops": {"float16": 1}}, "`device.peak_flops`: `float32` is missing"),
+        (
+            {"levels__1__name": "node"},
+            "`levels`: the level names node, node, hall are not all different",
+        ),
+        (
+            {"name": None, "device": None, "levels__0__size": 0, "levels__1__size": 0},
+            "`name` is missing; `device` is missing; "
+            "`levels.0.size` is `0`, but should be greater than or equal to 1; and 1 more",
+        ),
+    ],
+)
+def test_a_wrong_description_gets_one_sentence(tmp_path, changes, expected):
+    path = tmp_path / "lab.json"
+    path.write_text(json.dumps(changed(**changes)))
+    assert message(Cluster.load, path) == f"{expected} (in {path})"
+
+
+def test_an_element_type_without_a_rate_runs_at_that_of_float32():
+    device = cluster("v100-nvlink-pair").device
+    assert device.flops_per_second("float16") == 125e12
+    assert device.flops_per_second("bfloat16") == device.flops_per_second("float32") == 15.7e12
+
+
+def test_devices_fill_the_inner_levels_first():
+    assert LAB.size == 24
+    assert LAB.for_devices(1) == (1, 1, 1)
+    assert LAB.for_devices(3) == (3, 1, 1)
+    assert LAB.for_devices(8) == (4, 2, 1)
+    assert LAB.for_devices(24) == (4, 3, 2)
+
+
+def test_devices_that_leave_a_level_partly_used():
+    possible = "possible numbers are 1 to 4, multiples of 4 to 12, multiples of 12 to 24"
+    assert (
+        message(LAB.for_devices, 6) == f"6 devices leave a `node` of `lab` partly used; {possible}"
+    )
+    assert (
+        message(LAB.for_devices, 16) == f"16 devices leave a `row` of `lab` partly used; {possible}"
+    )
+
+
+@pytest.mark.parametrize("devices", [0, -1, 25])
+def test_too_few_devices(devices):
+    assert message(LAB.for_devices, devices) == (
+        f"cluster `lab` has 24 devices, but {devices} were asked for; "
+        "use 1 to 24 devices, or a larger cluster"
+    )
+
+
+@pytest.mark.parametrize(
+    ("devices", "text", "levels"),
+    [
+        (1, "one device", []),
+        (2, "x=2", [0]),
+        (3, "x=3", [0]),
+        (4, "x=2 x y=2", [0, 0]),
+        (8, "x=2 x y=4", [1, 0]),
+        (24, "x=2 x y=3 x z=4", [2, 1, 0]),
+    ],
+)
+def test_default_mesh_has_an_axis_for_each_level_in_use(devices, text, levels):
+    mesh = mesh_for(LAB, devices)
+    assert (str(mesh), [axis.level for axis in mesh.axes]) == (text, levels)
+
+
+def test_one_node_of_eight_gets_the_finest_mesh():
+    assert str(mesh_for(cluster("h100-pod"), 8)) == "x=2 x y=2 x z=2"
+    assert str(mesh_for(cluster("h100-pod"), 16)) == "x=2 x y=8"
+
+
+def test_a_shape_cuts_levels():
+    assert mesh_for(LAB, 24, "2x3x2x2").axes == (
+        MeshAxis("x", 2, 2),
+        MeshAxis("y", 3, 1),
+        MeshAxis("z", 2, 0),
+        MeshAxis("w", 2, 0),
+    )
+    assert mesh_for(LAB, 24, (2, 3, 2, 2)) == mesh_for(LAB, 24, "2x3x2x2")
+
+
+def test_axes_take_the_names_given_with_or_beside_the_shape():
+    named = mesh_for(LAB, 8, "data=2, model=4")
+    assert named.axes == (MeshAxis("data", 2, 1), MeshAxis("model", 4, 0))
+    assert mesh_for(LAB, 8, (2, 4), names=("data", "model")) == named
+
+
+def test_an_axis_of_one_keeps_its_name():
+    mesh = mesh_for(LAB, 4, "data=1,model=4")
+    assert str(mesh) == "data=1 x model=4"
+    assert mesh.axis("model").level == 0
+
+
+def test_many_axes_get_distinct_names():
+    levels = (Level(name="node", size=1 << 14, bandwidth=1e9, latency=0),)
+    wide = Cluster(name="wide", device=LAB.device, levels=levels)
+    names = mesh_for(wide, 1 << 14, (2,) * 14).names
+    assert names == (*"xyzwuvtsrqp", "axis11", "axis12", "axis13")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            (24, "4x6"),
+            "an axis of 4 in mesh shape `4x6` does not fit into level `hall`, where 2 of 2 are "
+            "left; an axis lies in one level; `2x3x4` would do",
+        ),
+        (
+            (8, "2x2"),
+            "mesh shape `2x2` has 4 ranks, but there are 8 devices; "
+            "the sizes of the axes multiply to the number of devices",
+        ),
+        ((8, (-2, -4)), "mesh shape `-2x-4` has an axis of -4; every size is at least 1"),
+        ((8, "2*4"), "`2*4` is not a mesh shape; write `2x4` or `data=2,model=4`"),
+        ((8, "a=2,a=4"), "2 mesh axes are called a, a; give 2 different names"),
+        ((8, "2x4", ("a",)), "2 mesh axes are called a; give 2 different names"),
+    ],
+)
+def test_a_shape_that_does_not_fit(arguments, expected):
+    assert message(mesh_for, LAB, *arguments) == expected
