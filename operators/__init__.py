@@ -1,1 +1,8 @@
-"""Operators: rule, shapes, kernel, gradient and flops of each, in one place."""
+"""Operators: rule, shapes, kernel, gradient and flops of each, in one place.
+
+A module per family. Importing the package registers them all.
+"""
+
+from shardwright.operators import communication, elementwise, matmul, reduction
+
+__all__ = ["communication", "elementwise", "matmul", "reduction"]

@@ -1,0 +1,145 @@
+"""The builder: emits nodes one by one, inferring their types and, on a mesh, their layouts."""
+
+from collections.abc import Mapping
+
+from shardwright.ir.errors import IRError, StrategyError
+from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.info import operator_info
+
+
+class Builder:
+    """Grows a graph node by node.
+
+    Parameters
+    ----------
+    mesh : Mesh, optional
+        With a mesh, every operand has a layout, and results get theirs from the operator's rule.
+    graph : Graph, optional
+        A graph to go on from.
+    """
+
+    def __init__(self, mesh: Mesh | None = None, graph: Graph | None = None) -> None:
+        self.mesh = mesh
+        self.inputs: list[Value] = list(graph.inputs) if graph else []
+        self.parameters: list[Parameter] = list(graph.parameters) if graph else []
+        self.nodes: list[Node] = list(graph.nodes) if graph else []
+        self.updates: list[tuple[str, str]] = list(graph.updates) if graph else []
+        self.scope = ""
+        self._names: set[str] = set(graph.values) if graph else set()
+        self._counts: dict[str, int] = {}
+
+    def input(self, value: Value) -> Value:
+        """Add an input."""
+        self._names.add(value.name)
+        self.inputs.append(value)
+        return value
+
+    def parameter(self, value: Value, attributes: Attributes | None = None) -> Value:
+        """Add a parameter."""
+        self._names.add(value.name)
+        self.parameters.append(Parameter(value, dict(attributes or {})))
+        return value
+
+    def unique_name(self, base: str, numbered: bool = False) -> str:
+        """Return `base`, or `base` with the least number that makes it new."""
+        if not numbered and base not in self._names:
+            self._names.add(base)
+            return base
+        while True:
+            name = f"{base}_{self._counts.setdefault(base, 0)}"
+            self._counts[base] += 1
+            if name not in self._names:
+                self._names.add(name)
+                return name
+
+    def emit(
+        self,
+        operator: str,
+        *operands: Value,
+        name: str | None = None,
+        like: Value | None = None,
+        **attributes: Attribute,
+    ) -> Value:
+        """Emit an operator with one result and return it; see `emit_all`."""
+        return self.emit_all(operator, *operands, name=name, like=like, **attributes)[0]
+
+    def emit_all(
+        self,
+        operator: str,
+        *operands: Value,
+        name: str | None = None,
+        like: Value | None = None,
+        **attributes: Attribute,
+    ) -> tuple[Value, ...]:
+        """Emit an operator and return its results.
+
+        Parameters
+        ----------
+        operator : str
+            Name of the operator.
+        *operands : Value
+            What it reads.
+        name : str, optional
+            Name of the (first) result; else the operator's name with a number.
+        like : Value, optional
+            A value whose split the result has, where the operands alone do not tell.
+        **attributes
+            Attributes of the operator.
+
+        Raises
+        ------
+        IRError
+            If the operands do not fit the operator or each other.
+        StrategyError
+            If their layouts do not.
+        """
+        info = operator_info(operator, [value.type for value in operands], attributes)
+        count = len(info.result_types)
+        first = self.unique_name(name) if name else self.unique_name(operator, numbered=True)
+        names = [first] + [self.unique_name(f"{first}.{i}") for i in range(1, count)]
+        layouts: tuple[Layout | None, ...] = (None,) * count
+        if self.mesh is not None:
+            layouts = self._layouts(operator, operands, like, attributes)
+        results = tuple(map(Value, names, info.result_types, layouts))
+        operand_names = tuple(value.name for value in operands)
+        self.nodes.append(Node(operator, operand_names, results, attributes, self.scope))
+        return results
+
+    def _layouts(
+        self,
+        operator: str,
+        operands: tuple[Value, ...],
+        like: Value | None,
+        attributes: Mapping[str, Attribute],
+    ) -> tuple[Layout, ...]:
+        assert self.mesh is not None
+        info = operator_info(operator, [value.type for value in operands], attributes)
+        missing = [value.name for value in operands if value.layout is None]
+        if missing:
+            raise IRError(f"`{missing[0]}` has no layout, `{operator}` is emitted on a mesh")
+        taken = [value.layout for value in operands if value.layout is not None]
+        wanted = [like.layout.reduced()] if like is not None and like.layout is not None else []
+        try:
+            return info.infer_layouts(taken, self.mesh, wanted)[1]
+        except StrategyError as error:
+            names = ", ".join(value.name for value in operands)
+            raise StrategyError(error.what, f"{operator}({names})", error.hint) from None
+
+    def append(self, node: Node) -> None:
+        """Append a ready node."""
+        self._names.update(result.name for result in node.results)
+        self.nodes.append(node)
+
+    def graph(self, name: str, outputs: tuple[str, ...]) -> Graph:
+        """Return the graph built so far."""
+        return Graph(
+            name,
+            tuple(self.inputs),
+            tuple(self.parameters),
+            tuple(self.nodes),
+            outputs,
+            tuple(self.updates),
+            self.mesh,
+        )

@@ -1,0 +1,447 @@
+"""Communication operators: what moves between ranks, and its exact transpose.
+
+Each changes the layout of a tensor and nothing else. `exchange` states the meaning of an operator
+for the members of one group; communicators run it or something equal. Axes are always given major
+to minor.
+
+In a model that calls these operators itself, tensors have no layouts and their types are those of
+one rank; the attribute ``group_size`` then says by how much a dimension grows or shrinks.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.ir.errors import IRError, StrategyError
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import Array, Gradients, Linearization, OperatorInfo, register
+from shardwright.operators.rule import Rule, ShardView, resolve
+
+_REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class Communication(OperatorInfo):
+    """An operator over groups of ranks along the mesh axes ``axes``.
+
+    Attributes
+    ----------
+    is_local : bool
+        Whether every rank can do its part alone.
+    """
+
+    flops_per_point = 0.0
+    is_local: ClassVar[bool] = False
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes of the groups, major to minor."""
+        return tuple(self.attributes["axes"])
+
+    def make_rule(self) -> Rule:
+        """Keep the shape, but for what ``group_size`` adds or takes in a rank's own view."""
+        shape = self.operand_types[0].shape
+        names = [f"d{i}" for i in range(len(shape))]
+        sizes = {f"r{i}": size for i, size in enumerate(self.own_shape(shape))}
+        return resolve(f"{' '.join(names)} -> {' '.join(sizes)}", [shape], sizes)
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result as one rank of a hand-written program sees it."""
+        return shape
+
+    def infer_layouts(
+        self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
+    ) -> tuple[Strategy, tuple[Layout, ...]]:
+        """Return the layout after the move; the strategy is empty."""
+        for axis in self.axes:
+            mesh.axis(axis)
+        return Strategy(), (self.moved(operands[0], mesh),)
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Return the layout after the move.
+
+        Raises
+        ------
+        StrategyError
+            If the operand does not have the layout that the move begins from.
+        """
+        return layout
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Return what each member of a group holds afterwards.
+
+        Parameters
+        ----------
+        parts : sequence of array
+            What each member holds, by its index along the axes.
+        extents : sequence of int
+            Sizes of the axes.
+        """
+        return [self.own_part(part, i, prod(extents)) for i, part in enumerate(parts)]
+
+    def own_part(self, part: Array, index: int, count: int) -> Array:
+        """Return what a member holds afterwards, where the operator is local."""
+        raise IRError(f"`{self.name}` needs the other members of its group")
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Do nothing: on one device nothing moves."""
+        return operands[0]
+
+
+def _without_tail(layout: Layout, dimension: int, axes: tuple[str, ...], name: str) -> Layout:
+    held = layout.splits[dimension]
+    if not axes or held[-len(axes) :] != axes:
+        raise StrategyError(
+            f"{name}: dimension {dimension} is split over {list(held)}, "
+            f"it must end with {list(axes)}"
+        )
+    return _with_split(layout, dimension, held[: -len(axes)])
+
+
+def _with_tail(layout: Layout, dimension: int, axes: tuple[str, ...], name: str) -> Layout:
+    used = set(layout.split_axes + layout.partial) & set(axes)
+    if used:
+        raise StrategyError(f"{name}: the axes {sorted(used)} are in use in {layout}")
+    return _with_split(layout, dimension, layout.splits[dimension] + axes)
+
+
+def _with_split(layout: Layout, dimension: int, axes: tuple[str, ...]) -> Layout:
+    splits = (*layout.splits[:dimension], axes, *layout.splits[dimension + 1 :])
+    return Layout(splits, layout.partial, layout.reduction)
+
+
+def _without_partial(layout: Layout, axes: tuple[str, ...], reduction: str, name: str) -> Layout:
+    if not axes or not set(axes) <= set(layout.partial) or layout.reduction != reduction:
+        raise StrategyError(
+            f"{name}: the operand is partial over {list(layout.partial)} ({layout.reduction}), "
+            f"it must be partial over {list(axes)} ({reduction})"
+        )
+    return layout.with_partial(tuple(a for a in layout.partial if a not in axes), reduction)
+
+
+def _scaled(shape: tuple[int, ...], dimension: int, up: int, down: int) -> tuple[int, ...]:
+    size = shape[dimension] * up
+    if size % down:
+        raise IRError(f"a dimension of size {size} cannot be divided among {down} ranks")
+    return (*shape[:dimension], size // down, *shape[dimension + 1 :])
+
+
+def _pieces(part: Array, count: int, dimension: int) -> list[Array]:
+    return np.split(part, count, axis=dimension)
+
+
+@register
+class AllReduce(Communication):
+    """Reduce partial values; every member gets the result."""
+
+    name = "all_reduce"
+    defaults: ClassVar = {"axes": (), "reduction": "sum", "fusion": 0, "group_size": 0}
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Drop the partial axes."""
+        return _without_partial(layout, self.axes, self.attributes["reduction"], self.name)
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Reduce in the order of the members, so that every member gets the same bits."""
+        total = reduce(_REDUCTIONS[self.attributes["reduction"]], parts)
+        return [total] * len(parts)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Each part entered the sum once: the identity."""
+        return [at.cotangents[0] if self.attributes["reduction"] == "sum" else None]
+
+
+@register
+class AllGather(Communication):
+    """Concatenate the slices of one dimension; every member gets the whole."""
+
+    name = "all_gather"
+    defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0}
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Grow by the size of the group."""
+        return _scaled(shape, self.attributes["dimension"], self.attributes["group_size"] or 1, 1)
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Drop the minor axes of the dimension."""
+        return _without_tail(layout, self.attributes["dimension"], self.axes, self.name)
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Concatenate."""
+        return [np.concatenate(parts, axis=self.attributes["dimension"])] * len(parts)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Keep the own slice."""
+        return [build.emit("local_slice", at.cotangents[0], **self.attributes)]
+
+
+@register
+class LocalSlice(Communication):
+    """Keep the own slice of one dimension; nothing moves."""
+
+    name = "local_slice"
+    defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0}
+    is_local = True
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shrink by the size of the group."""
+        return _scaled(shape, self.attributes["dimension"], 1, self.attributes["group_size"] or 1)
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Split the dimension further."""
+        return _with_tail(layout, self.attributes["dimension"], self.axes, self.name)
+
+    def own_part(self, part: Array, index: int, count: int) -> Array:
+        """Cut."""
+        return _pieces(part, count, self.attributes["dimension"])[index]
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Gather the slices."""
+        return [build.emit("all_gather", at.cotangents[0], **self.attributes)]
+
+
+@register
+class ReduceScatter(Communication):
+    """Reduce partial values; every member gets its slice of the result."""
+
+    name = "reduce_scatter"
+    defaults: ClassVar = {"axes": (), "dimension": 0, "reduction": "sum", "group_size": 0}
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shrink by the size of the group."""
+        return _scaled(shape, self.attributes["dimension"], 1, self.attributes["group_size"] or 1)
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Drop the partial axes and split the dimension by them."""
+        reduced = _without_partial(layout, self.axes, self.attributes["reduction"], self.name)
+        return _with_tail(reduced, self.attributes["dimension"], self.axes, self.name)
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Reduce, then cut."""
+        total = reduce(_REDUCTIONS[self.attributes["reduction"]], parts)
+        return _pieces(total, len(parts), self.attributes["dimension"])
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Gather the slices."""
+        names = ("axes", "dimension", "group_size")
+        attributes = {name: self.attributes[name] for name in names}
+        return [build.emit("all_gather", at.cotangents[0], **attributes)]
+
+
+@register
+class AllToAll(Communication):
+    """Cut one dimension and concatenate another: the split moves between dimensions."""
+
+    name = "all_to_all"
+    defaults: ClassVar = {
+        "axes": (),
+        "split_dimension": 0,
+        "concat_dimension": 0,
+        "group_size": 0,
+    }
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Move the size of the group from one dimension to the other."""
+        count = self.attributes["group_size"] or 1
+        cut = _scaled(shape, self.attributes["split_dimension"], 1, count)
+        return _scaled(cut, self.attributes["concat_dimension"], count, 1)
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Move the axes from the one dimension to the other."""
+        gathered = _without_tail(layout, self.attributes["concat_dimension"], self.axes, self.name)
+        return _with_tail(gathered, self.attributes["split_dimension"], self.axes, self.name)
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Send the i-th piece to the i-th member."""
+        cut = [_pieces(part, len(parts), self.attributes["split_dimension"]) for part in parts]
+        columns = zip(*cut, strict=True)
+        return [np.concatenate(c, axis=self.attributes["concat_dimension"]) for c in columns]
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Run the inverse exchange."""
+        inverse = {
+            **self.attributes,
+            "split_dimension": self.attributes["concat_dimension"],
+            "concat_dimension": self.attributes["split_dimension"],
+        }
+        return [build.emit("all_to_all", at.cotangents[0], **inverse)]
+
+
+@register
+class CollectivePermute(Communication):
+    """Reorder the axes that split one dimension: every member passes its slice to another.
+
+    ``axes`` is the order afterwards, ``previous`` the order before.
+    """
+
+    name = "collective_permute"
+    defaults: ClassVar = {"axes": (), "previous": (), "dimension": 0, "group_size": 0}
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Put the axes in their new order."""
+        dimension, previous = self.attributes["dimension"], tuple(self.attributes["previous"])
+        bare = _without_tail(layout, dimension, previous, self.name)
+        return _with_tail(bare, dimension, self.axes, self.name)
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Give each member the slice whose old index is the member's new one."""
+        order = [self.axes.index(axis) for axis in self.attributes["previous"]]
+        members = np.arange(len(parts)).reshape(tuple(extents)).transpose(order).ravel()
+        return [parts[int(member)] for member in members]
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Restore the old order."""
+        attributes = {**self.attributes, "axes": self.attributes["previous"], "previous": self.axes}
+        return [build.emit("collective_permute", at.cotangents[0], **attributes)]
+
+
+@register
+class ToPartial(Communication):
+    """Turn equal copies into partial sums: the first member keeps its copy, the rest hold zero."""
+
+    name = "to_partial"
+    defaults: ClassVar = {"axes": (), "group_size": 0}
+    is_local = True
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Add the partial axes."""
+        used = set(layout.split_axes + layout.partial) & set(self.axes)
+        if used or layout.reduction != "sum":
+            raise StrategyError(f"to_partial: the axes {sorted(used)} are in use in {layout}")
+        return layout.with_partial(mesh.ordered(layout.partial + self.axes))
+
+    def own_part(self, part: Array, index: int, count: int) -> Array:
+        """Keep or clear."""
+        return part if index == 0 else np.zeros_like(part)
+
+
+@register
+class Mirror(Communication):
+    """Nothing forward; the gradient is summed over the axes.
+
+    Marks where equal copies enter work that is split, which makes their gradients partial sums.
+    """
+
+    name = "mirror"
+    defaults: ClassVar = {"axes": (), "group_size": 0, "mean": False}
+    is_local = True
+
+    def own_part(self, part: Array, index: int, count: int) -> Array:
+        """Keep."""
+        return part
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Sum over the group, or average it."""
+        size = self.attributes["group_size"]
+        total = build.emit("all_reduce", at.cotangents[0], axes=self.axes, group_size=size)
+        if not self.attributes["mean"]:
+            return [total]
+        return [build.emit("scale", total, factor=1.0 / size)]
+
+
+@register
+class Redistribute(Communication):
+    """Change the layout of a tensor; lowered to the cheapest collectives before a program runs."""
+
+    name = "redistribute"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """No axes of its own."""
+        return ()
+
+    def infer_layouts(
+        self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
+    ) -> tuple[Strategy, tuple[Layout, ...]]:
+        """Return the wanted layout."""
+        wanted = results[0] if results else None
+        if wanted is None:
+            raise StrategyError("redistribute: the layout to reach is not given")
+        return Strategy(), (wanted,)
+
+
+@register
+class Broadcast(Communication):
+    """Give every member the values of member ``root``."""
+
+    name = "broadcast"
+    defaults: ClassVar = {"axes": (), "root": 0, "group_size": 0}
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Copy from the root."""
+        return [parts[self.attributes["root"]]] * len(parts)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Equal at.cotangents belong to the one value of the root."""
+        return [at.cotangents[0]]
+
+
+@register
+class NeighborExchange(Communication):
+    """Pass the own values ``shift`` members on; where no member passes any, zeros arrive."""
+
+    name = "neighbor_exchange"
+    defaults: ClassVar = {"axes": (), "shift": 1, "wrap": True, "group_size": 0}
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Shift the parts."""
+        count, shift = len(parts), self.attributes["shift"]
+        sources = [i - shift for i in range(count)]
+        return [
+            parts[s % count]
+            if self.attributes["wrap"] or 0 <= s < count
+            else np.zeros_like(parts[0])
+            for s in sources
+        ]
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Shift back."""
+        attributes = {**self.attributes, "shift": -self.attributes["shift"]}
+        return [build.emit("neighbor_exchange", at.cotangents[0], **attributes)]
+
+
+class _PointToPoint(Communication):
+    """One member's values, on their way to another."""
+
+    defaults: ClassVar = {"axes": (), "source": 0, "destination": 0, "group_size": 0}
+    transpose: ClassVar[str]
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Pass the cotangent the other way."""
+        back = {
+            **self.attributes,
+            "source": self.attributes["destination"],
+            "destination": self.attributes["source"],
+        }
+        return [build.emit(self.transpose, at.cotangents[0], **back)]
+
+
+@register
+class Send(_PointToPoint):
+    """Offer the values of member ``source`` to ``destination``; pairs with `receive`."""
+
+    name = "send"
+    transpose = "receive"
+    is_local = True
+
+    def own_part(self, part: Array, index: int, count: int) -> Array:
+        """Keep at the source, clear elsewhere."""
+        return part if index == self.attributes["source"] else np.zeros_like(part)
+
+
+@register
+class Receive(_PointToPoint):
+    """Take at ``destination`` what `send` offered; zeros arrive elsewhere."""
+
+    name = "receive"
+    transpose = "send"
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Move the one part."""
+        moved = [np.zeros_like(part) for part in parts]
+        moved[self.attributes["destination"]] = parts[self.attributes["source"]]
+        return moved

@@ -1,0 +1,267 @@
+"""Operators: the base class, and the registry.
+
+An operator is one class with its rule, kernel, gradient and flop count; all else derives from the
+rule. An instance is the operator applied to operands of given types with given attributes.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from numpy.typing import NDArray
+
+from shardwright.ir.errors import IRError, StrategyError
+from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+from shardwright.operators.rule import Rule, ShardView, resolve
+
+if TYPE_CHECKING:
+    from shardwright.operators.builder import Builder
+
+Array = NDArray[Any]
+SplitCounts = tuple[tuple[int, ...], ...]
+Gradients = Sequence[Value | None]
+
+
+@dataclass(frozen=True)
+class Linearization:
+    """The point at which an operator is differentiated.
+
+    Parameters
+    ----------
+    operands, results : sequence of Value
+        What the operator read and defined.
+    cotangents : sequence of Value
+        The gradient of the loss by each result, in the layout of the result without partial axes.
+    """
+
+    operands: Sequence[Value]
+    results: Sequence[Value]
+    cotangents: Sequence[Value]
+
+
+class OperatorInfo:
+    """An operator applied to operands of known types.
+
+    A subclass sets `name`, `notation` and `kernel`, and where they apply `defaults`, `linear`,
+    `gradient` and `flops_per_point`. It overrides a method only where the operator is special.
+
+    Attributes
+    ----------
+    name : str
+        The operator's name in text.
+    notation : str
+        Its sharding rule; override `make_rule` where it depends on attributes.
+    defaults : mapping
+        Attributes with their default values; other attributes are refused.
+    linear : tuple of tuple of int
+        Sets of operands in which the operator is linear together: where exactly one such set
+        arrives as partial sums, the results are partial sums over the same axes.
+    flops_per_point : float
+        Floating-point operations for each point of the iteration space.
+    """
+
+    name: ClassVar[str]
+    notation: ClassVar[str] = ""
+    defaults: ClassVar[Mapping[str, Attribute]] = {}
+    linear: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    flops_per_point: ClassVar[float] = 1.0
+
+    def __init__(self, operand_types: Sequence[TensorType], attributes: Attributes) -> None:
+        unknown = [key for key in attributes if key not in self.defaults]
+        if unknown:
+            raise IRError(
+                f"`{self.name}` has no attribute `{unknown[0]}`",
+                hint=f"its attributes are {tuple(self.defaults) or 'none'}",
+            )
+        self.operand_types = tuple(operand_types)
+        self.attributes: dict[str, Any] = {**self.defaults, **attributes}
+        try:
+            self.rule = self.make_rule()
+        except IRError as error:
+            raise IRError(f"{self.name}: {error.what}", error.where, error.hint) from None
+
+    # What a subclass says
+
+    def make_rule(self) -> Rule:
+        """Return the sharding rule for these operands."""
+        return resolve(self.notation, [operand.shape for operand in self.operand_types])
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the element types of the results; that of the first operand unless overridden."""
+        return (self.operand_types[0].dtype,) * len(self.rule.results)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:
+        """Compute the results of one rank's part; `view` says which part it is."""
+        raise IRError(f"`{self.name}` has no kernel: it only exists while a program is compiled")
+
+    def gradient(self, build: "Builder", at: Linearization) -> Gradients:
+        """Emit the gradient with respect to each operand; None where there is none.
+
+        The cotangents have the layouts of the results without partial axes. What is returned has
+        the operand's split, partial over the axes that split factors the operand lacks.
+        """
+        return (None,) * len(at.operands)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the whole operator."""
+        return self.flops_per_point * self.rule.points
+
+    # What follows
+
+    @cached_property
+    def result_types(self) -> tuple[TensorType, ...]:
+        """Types of the results."""
+        shapes = self.rule.result_shapes
+        return tuple(TensorType(d, s) for d, s in zip(self.make_dtypes(), shapes, strict=True))
+
+    def check_strategy(self, strategy: Strategy, mesh: Mesh) -> None:
+        """Check that the operator can be split so.
+
+        Raises
+        ------
+        StrategyError
+            With the reason, if it cannot.
+        """
+        try:
+            self.rule.check(strategy, mesh)
+        except StrategyError as error:
+            raise StrategyError(f"{self.name}: {error.what}", error.where, error.hint) from None
+
+    def generate_strategies(self, mesh: Mesh) -> tuple[Strategy, ...]:
+        """Return every way to split the operator over the mesh."""
+        return self.rule.strategies(mesh)
+
+    def infer_device_matrix(self, strategy: Strategy, mesh: Mesh) -> tuple[int, ...]:
+        """Return the number of slices of each factor; MindSpore's private mesh of the operator."""
+        return tuple(mesh.extent(strategy.axes.get(factor, ())) for factor in self.rule.sizes)
+
+    def infer_tensor_layouts(
+        self, strategy: Strategy, mesh: Mesh
+    ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Return the layouts of the operands and of the results."""
+        return self.rule.operand_layouts(strategy), self.rule.result_layouts(strategy, mesh)
+
+    def infer_tensor_map(
+        self, strategy: Strategy, mesh: Mesh
+    ) -> tuple[tuple[int | tuple[int, ...], ...], ...]:
+        """Return MindSpore's tensor maps of the operands, then of the results."""
+        operands, results = self.infer_tensor_layouts(strategy, mesh)
+        return tuple(layout.tensor_map(mesh) for layout in operands + results)
+
+    def infer_forward_communication(
+        self, strategy: Strategy, mesh: Mesh
+    ) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return for each result the reduction and the axes it is still to be reduced over."""
+        layouts = self.rule.result_layouts(strategy, mesh)
+        return tuple((layout.reduction, layout.partial) for layout in layouts)
+
+    def infer_mirror_ops(self, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str, ...], ...]:
+        """Return for each operand the axes over which its gradient is to be summed."""
+        count = len(self.operand_types)
+        return tuple(self.rule.mirror_axes(i, strategy, mesh) for i in range(count))
+
+    def split_counts(self, strategy: Strategy, mesh: Mesh) -> SplitCounts:
+        """Return the slices of each dimension of each operand: MindSpore's form of a strategy."""
+        return tuple(layout.counts(mesh) for layout in self.rule.operand_layouts(strategy))
+
+    def infer_layouts(
+        self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
+    ) -> tuple[Strategy, tuple[Layout, ...]]:
+        """Return the strategy under which operands are taken as they are, and the result layouts.
+
+        Partial operands are carried through where the operator is linear in them.
+
+        Raises
+        ------
+        StrategyError
+            If the operator cannot take the operands so; says why.
+        """
+        try:
+            strategy = self.rule.strategy_from(operands, mesh, results)
+            self.rule.check(strategy, mesh)
+            carried = self._carried(operands)
+            if set(carried) & set(strategy.of_factors(self.rule.sizes)):
+                raise StrategyError(f"axes {list(carried)} both split the work and are partial")
+            left = self.rule.result_layouts(strategy, mesh)
+        except StrategyError as error:
+            raise StrategyError(f"{self.name}: {error.what}", error.where, error.hint) from None
+        return strategy, tuple(
+            layout.with_partial(mesh.ordered(layout.partial + carried)) if carried else layout
+            for layout in left
+        )
+
+    def _carried(self, operands: Sequence[Layout]) -> tuple[str, ...]:
+        partial = tuple(i for i, layout in enumerate(operands) if layout.partial)
+        if not partial:
+            return ()
+        kinds = {(operands[i].partial, operands[i].reduction) for i in partial}
+        axes, reduction = operands[partial[0]].partial, operands[partial[0]].reduction
+        if partial not in self.linear or len(kinds) > 1 or reduction != "sum":
+            raise StrategyError(
+                f"operands {list(partial)} are partial over {sorted(set(axes))}, they must be "
+                f"reduced first"
+            )
+        return axes
+
+
+_REGISTRY: dict[str, type[OperatorInfo]] = {}
+
+
+def register(operator: type[OperatorInfo]) -> type[OperatorInfo]:
+    """Add an operator class to the registry; a class decorator.
+
+    Raises
+    ------
+    IRError
+        If the name is taken.
+    """
+    if operator.name in _REGISTRY:
+        raise IRError(f"an operator is called `{operator.name}` already, names are unique")
+    _REGISTRY[operator.name] = operator
+    return operator
+
+
+def operator_class(name: str) -> type[OperatorInfo]:
+    """Return the operator called `name`.
+
+    Raises
+    ------
+    IRError
+        If there is none; suggests the nearest.
+    """
+    if name not in _REGISTRY:
+        near = difflib.get_close_matches(name, _REGISTRY, 1)
+        hint = f"did you mean `{near[0]}`?" if near else None
+        raise IRError(f"no operator is called `{name}`", hint=hint)
+    return _REGISTRY[name]
+
+
+def operator_names() -> tuple[str, ...]:
+    """Return the names of all operators, sorted."""
+    return tuple(sorted(_REGISTRY))
+
+
+@lru_cache(maxsize=65536)
+def _cached(
+    name: str, types: tuple[TensorType, ...], attributes: tuple[tuple[str, Attribute], ...]
+) -> OperatorInfo:
+    return operator_class(name)(types, dict(attributes))
+
+
+def operator_info(
+    name: str, operand_types: Sequence[TensorType], attributes: Attributes
+) -> OperatorInfo:
+    """Return the operator applied to operands of these types; equal uses share one instance."""
+    return _cached(name, tuple(operand_types), tuple(sorted(attributes.items())))
+
+
+def whole_kernel(info: OperatorInfo, *operands: Array) -> tuple[Array, ...]:
+    """Run the kernel on whole tensors."""
+    results = info.kernel(info.rule.view(), *operands)
+    return results if isinstance(results, tuple) else (results,)

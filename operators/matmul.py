@@ -1,0 +1,100 @@
+"""Matrix products."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.ir.graph import Value
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import Array, Gradients, Linearization, OperatorInfo, register
+from shardwright.operators.rule import Rule, ShardView, resolve
+
+
+def _transposed(x: Array, yes: bool) -> Array:
+    return np.swapaxes(x, -1, -2) if yes else x
+
+
+@register
+class MatMul(OperatorInfo):
+    """Matrix product over the last two dimensions, batched over the leading ones.
+
+    Leading dimensions are broadcast like numpy. ``transpose_a`` and ``transpose_b`` swap the last
+    two dimensions of an operand first.
+    """
+
+    name = "matmul"
+    defaults: ClassVar = {"transpose_a": False, "transpose_b": False}
+    linear = ((0,), (1,))
+    flops_per_point = 2.0
+
+    def make_rule(self) -> Rule:
+        """Contract the inner dimensions."""
+        left = "k+ m" if self.attributes["transpose_a"] else "m k+"
+        right = "n k+" if self.attributes["transpose_b"] else "k+ n"
+        notation = f"... {left}, ... {right} -> ... m n"
+        return resolve(notation, [operand.shape for operand in self.operand_types])
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply."""
+        a, b = operands
+        return np.matmul(
+            _transposed(a, self.attributes["transpose_a"]),
+            _transposed(b, self.attributes["transpose_b"]),
+        )
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Multiply the cotangent by the other operand, and sum what was broadcast."""
+        (a, b), dy = at.operands, at.cotangents[0]
+        ta, tb = self.attributes["transpose_a"], self.attributes["transpose_b"]
+        if ta:
+            da = build.emit("matmul", b, dy, transpose_a=tb, transpose_b=True)
+        else:
+            da = build.emit("matmul", dy, b, transpose_b=not tb)
+        if b.type.rank == 2 and a.type.rank > 2 and not ta:
+            db = _weight_gradient(build, a, dy, tb)
+        elif tb:
+            db = build.emit("matmul", dy, a, transpose_a=True, transpose_b=ta)
+        else:
+            db = build.emit("matmul", a, dy, transpose_a=not ta)
+        return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
+
+
+def _weight_gradient(build: Builder, a: Value, dy: Value, transposed: bool) -> Value:
+    """Contract all leading dimensions at once, without an intermediate per batch."""
+    return build.emit("contract_leading", *((dy, a) if transposed else (a, dy)))
+
+
+@register
+class ContractLeading(OperatorInfo):
+    """Contract every dimension but the last: the gradient of a weight that is shared by a batch."""
+
+    name = "contract_leading"
+    linear = ((0,), (1,))
+    flops_per_point = 2.0
+
+    def make_rule(self) -> Rule:
+        """Contract all dimensions but the last."""
+        leading = " ".join(f"k{i}+" for i in range(self.operand_types[0].rank - 1))
+        shapes = [operand.shape for operand in self.operand_types]
+        return resolve(f"{leading} m, {leading} n -> m n", shapes)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply as two matrices."""
+        a, b = (x.reshape(-1, x.shape[-1]) for x in operands)
+        return np.matmul(a.T, b)
+
+
+def unbroadcast(build: Builder, cotangent: Value, operand: Value) -> Value:
+    """Sum a cotangent over the dimensions along which `operand` was broadcast."""
+    extra = cotangent.type.rank - operand.type.rank
+    shape = (1,) * extra + operand.type.shape
+    stretched = tuple(
+        i
+        for i, (have, want) in enumerate(zip(cotangent.type.shape, shape, strict=True))
+        if have != want and i >= extra
+    )
+    if stretched:
+        cotangent = build.emit("reduce_sum", cotangent, axis=stretched, keep_dims=True)
+    if extra:
+        cotangent = build.emit("reduce_sum", cotangent, axis=tuple(range(extra)), keep_dims=False)
+    return cotangent

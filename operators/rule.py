@@ -1,0 +1,411 @@
+"""Sharding rules: what an operator's dimensions have to do with each other.
+
+A rule names the *factors* of an operator's iteration space and says which factors make up each
+dimension of each operand and result::
+
+    ... m k+, ... k+ n -> ... m n
+
+``k``      factors shared by name must be split alike; a factor that reaches a result splits it
+``k+``     contracted: splitting it leaves partial sums in every result that lacks it
+           (``k+max``, ``k+min``: partial maxima, minima)
+``c^``     must stay whole on a device
+``(a b)``  a dimension made of two factors, major to minor
+``...``    leading dimensions, aligned from the right and broadcast like numpy
+``1``      a dimension of size one
+
+Layouts follow from an assignment of mesh axes to factors, and the assignment follows from layouts:
+both directions are here, and everything else in the system is derived from them. The notation
+unites Shardy's factors with nnScaler's marks.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from math import prod
+
+from shardwright.ir.errors import IRError, StrategyError
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+
+Shape = tuple[int, ...]
+Dims = tuple[tuple[str, ...], ...]  # for each dimension of a tensor its factors, major to minor
+_UNSPLIT = Strategy()
+_TOKEN = re.compile(r"\([^)]*\)|\S+")
+_FACTOR = re.compile(r"([A-Za-z_]\w*)(\^|\+(?:max|min)?)?$")
+_KINDS = {None: "parallel", "^": "whole", "+": "sum", "+max": "max", "+min": "min"}
+
+
+@dataclass(frozen=True)
+class ShardView:
+    """What one rank sees of an operator: its part of every factor.
+
+    Parameters
+    ----------
+    starts, sizes : mapping of str to int
+        First global index and local extent of each factor.
+    operand_shapes, result_shapes : tuple of tuple of int
+        Local shapes.
+    """
+
+    starts: Mapping[str, int]
+    sizes: Mapping[str, int]
+    operand_shapes: tuple[Shape, ...]
+    result_shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A rule with the sizes of one use of the operator filled in.
+
+    Parameters
+    ----------
+    operands, results : tuple of Dims
+        Factors of every dimension.
+    sizes : mapping of str to int
+        Whole extent of each factor.
+    kinds : mapping of str to str
+        ``parallel``, ``whole``, or the reduction ``sum``, ``max``, ``min`` of a contracted factor.
+    """
+
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    sizes: Mapping[str, int]
+    kinds: Mapping[str, str]
+
+    @cached_property
+    def result_shapes(self) -> tuple[Shape, ...]:
+        """Whole shape of each result."""
+        return tuple(self._shape(dims, self.sizes) for dims in self.results)
+
+    @cached_property
+    def points(self) -> int:
+        """Size of the iteration space: the product of all factors."""
+        return prod(self.sizes.values())
+
+    @staticmethod
+    def _shape(dims: Dims, sizes: Mapping[str, int]) -> Shape:
+        return tuple(prod(sizes[factor] for factor in factors) for factors in dims)
+
+    # From a strategy to layouts
+
+    def operand_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
+        """Return the layout in which the operator takes each operand."""
+        return tuple(_layout(dims, strategy) for dims in self.operands)
+
+    def result_layouts(self, strategy: Strategy, mesh: Mesh) -> tuple[Layout, ...]:
+        """Return the layout in which the operator leaves each result, partial where contracted."""
+        return tuple(self._result_layout(dims, strategy, mesh) for dims in self.results)
+
+    def _result_layout(self, dims: Dims, strategy: Strategy, mesh: Mesh) -> Layout:
+        present = {factor for factors in dims for factor in factors}
+        open_factors = [f for f, _ in strategy.assignment if f not in present]
+        reductions = {self.kinds[f] for f in open_factors if self.kinds[f] != "parallel"}
+        partial = [a for f in open_factors if self.kinds[f] != "parallel" for a in strategy.axes[f]]
+        if len(reductions) > 1:
+            raise StrategyError(f"a result would be partial in two ways at once: {reductions}")
+        return _layout(dims, strategy).with_partial(
+            mesh.ordered(partial), next(iter(reductions), "sum")
+        )
+
+    def mirror_axes(self, operand: int, strategy: Strategy, mesh: Mesh) -> tuple[str, ...]:
+        """Return the axes over which the gradient of an operand arrives as partial sums.
+
+        They are those that split some factor which the operand does not have: every rank then uses
+        the same copy for another part of the work.
+        """
+        present = {factor for factors in self.operands[operand] for factor in factors}
+        return mesh.ordered(a for f, axes in strategy.assignment if f not in present for a in axes)
+
+    # From layouts to a strategy
+
+    def strategy_from(
+        self,
+        operands: Sequence[Layout],
+        mesh: Mesh,
+        results: Sequence[Layout | None] = (),
+    ) -> Strategy:
+        """Return the assignment under which the operator takes and leaves exactly these layouts.
+
+        Parameters
+        ----------
+        operands : sequence of Layout
+            Layouts of the operands; their partial axes are ignored.
+        mesh : Mesh
+            The mesh.
+        results : sequence of Layout or None
+            Layouts of results that bind factors no operand has.
+
+        Raises
+        ------
+        StrategyError
+            If two tensors want one factor split differently; names the factor and both splits.
+        """
+        found: dict[str, tuple[str, ...]] = {}
+        tensors = [
+            *zip(self.operands, operands, strict=True),
+            *zip(self.results, results, strict=False),
+        ]
+        for dims, layout in tensors:
+            if layout is None:
+                continue
+            for factors, axes in zip(dims, layout.splits, strict=True):
+                for factor, part in self._divide(factors, axes, mesh):
+                    if found.setdefault(factor, part) != part:
+                        raise StrategyError(
+                            f"factor `{factor}` is split over {list(found[factor])} in one tensor "
+                            f"and over {list(part)} in another"
+                        )
+        return Strategy.of({factor: found[factor] for factor in self.sizes if factor in found})
+
+    def _divide(
+        self, factors: tuple[str, ...], axes: tuple[str, ...], mesh: Mesh
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Give the axes of one dimension to its factors, filling the major ones first."""
+        position, filled = 0, True
+        for factor in factors:
+            first, room = position, self.sizes[factor]
+            while filled and position < len(axes) and room % mesh.sizes[axes[position]] == 0:
+                room //= mesh.sizes[axes[position]]
+                position += 1
+            yield factor, axes[first:position]
+            filled = filled and room == 1
+        if position < len(axes):
+            raise StrategyError(
+                f"a dimension of factors {list(factors)} cannot be split over {list(axes)}"
+            )
+
+    # Legality and enumeration
+
+    def check(self, strategy: Strategy, mesh: Mesh) -> None:
+        """Check that an assignment is legal.
+
+        Raises
+        ------
+        StrategyError
+            With the reason, if it is not.
+        """
+        used: set[str] = set()
+        for factor, axes in strategy.assignment:
+            if factor not in self.sizes:
+                raise StrategyError(
+                    f"there is no factor `{factor}`", hint=f"the factors are {tuple(self.sizes)}"
+                )
+            if self.kinds[factor] == "whole":
+                raise StrategyError(f"factor `{factor}` must stay whole on a device")
+            for axis in axes:
+                mesh.axis(axis)
+            if used & set(axes) or len(set(axes)) != len(axes):
+                raise StrategyError(f"a mesh axis is used twice in `{strategy}`")
+            used |= set(axes)
+            count = mesh.extent(axes)
+            if self.sizes[factor] % count:
+                raise StrategyError(
+                    f"factor `{factor}` of size {self.sizes[factor]} cannot be split {count} ways"
+                )
+        for dims in (*self.operands, *self.results):
+            for factors in dims:
+                self._check_compound(factors, strategy, mesh)
+
+    def _check_compound(self, factors: tuple[str, ...], strategy: Strategy, mesh: Mesh) -> None:
+        """Refuse a minor factor that would not be contiguous on a rank."""
+        for major, minor in pairwise(factors):
+            split = mesh.extent(strategy.axes.get(major, ()))
+            if strategy.axes.get(minor) and split != self.sizes[major]:
+                raise StrategyError(
+                    f"factor `{minor}` can be split only where `{major}`, of size "
+                    f"{self.sizes[major]}, is split fully; it is split {split} ways"
+                )
+
+    def strategies(self, mesh: Mesh) -> tuple[Strategy, ...]:
+        """Return every legal assignment with the axes of a factor in mesh order.
+
+        The order is fixed: earlier factors take earlier axes first, and the assignment that splits
+        nothing comes last, so that ties go to the larger split of a leading factor.
+        """
+        splittable = [f for f, kind in self.kinds.items() if kind != "whole" and self.sizes[f] > 1]
+        found: list[Strategy] = []
+        self._extend({}, 0, splittable, mesh, found)
+        return tuple(found)
+
+    def _extend(
+        self,
+        chosen: dict[str, tuple[str, ...]],
+        position: int,
+        splittable: Sequence[str],
+        mesh: Mesh,
+        found: list[Strategy],
+    ) -> None:
+        if position == len(mesh.axes):
+            strategy = Strategy.of({f: chosen[f] for f in self.sizes if f in chosen})
+            if self._is_representable(strategy, mesh):
+                found.append(strategy)
+            return
+        axis = mesh.axes[position]
+        for factor in splittable:
+            axes = (*chosen.get(factor, ()), axis.name)
+            if axis.size > 1 and self.sizes[factor] % mesh.extent(axes) == 0:
+                self._extend({**chosen, factor: axes}, position + 1, splittable, mesh, found)
+        self._extend(chosen, position + 1, splittable, mesh, found)
+
+    @cached_property
+    def _has_compound(self) -> bool:
+        return any(len(f) > 1 for dims in (*self.operands, *self.results) for f in dims)
+
+    def _is_representable(self, strategy: Strategy, mesh: Mesh) -> bool:
+        reductions = {self.kinds[f] for f, _ in strategy.assignment} - {"parallel"}
+        if len(reductions) > 1:
+            return False
+        if not self._has_compound:
+            return True
+        try:
+            self.check(strategy, mesh)
+        except StrategyError:
+            return False
+        return True
+
+    # What a rank sees
+
+    def view(
+        self, strategy: Strategy = _UNSPLIT, mesh: Mesh | None = None, rank: int = 0
+    ) -> ShardView:
+        """Return the part of the work that falls to `rank`; without a mesh, all of it."""
+        sizes, starts = dict(self.sizes), dict.fromkeys(self.sizes, 0)
+        for factor, axes in strategy.assignment if mesh else ():
+            assert mesh is not None
+            sizes[factor] = self.sizes[factor] // mesh.extent(axes)
+            starts[factor] = sizes[factor] * mesh.index(rank, axes)
+        return ShardView(
+            starts,
+            sizes,
+            tuple(self._shape(dims, sizes) for dims in self.operands),
+            tuple(self._shape(dims, sizes) for dims in self.results),
+        )
+
+
+def _layout(dims: Dims, strategy: Strategy) -> Layout:
+    return Layout(tuple(strategy.of_factors(factors) for factors in dims))
+
+
+# Reading the notation
+
+
+@lru_cache(maxsize=4096)
+def _tokens(side: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(_TOKEN.findall(tensor)) for tensor in side.split(","))
+
+
+def resolve(notation: str, shapes: Sequence[Shape], sizes: Mapping[str, int] | None = None) -> Rule:
+    """Return the rule that `notation` denotes for operands of the given shapes.
+
+    Parameters
+    ----------
+    notation : str
+        As in the module's head.
+    shapes : sequence of tuple of int
+        Whole shapes of the operands.
+    sizes : mapping, optional
+        Sizes of factors that no plain operand dimension shows: parts of compound dimensions, and
+        factors of results alone.
+
+    Raises
+    ------
+    IRError
+        If the operands do not fit the notation or each other; names the factor and both sizes.
+    """
+    left, _, right = notation.partition("->")
+    operands, results = _tokens(left) if shapes else (), _tokens(right)
+    if len(operands) != len(shapes):
+        raise IRError(f"{len(shapes)} operands were given, `{notation}` takes {len(operands)}")
+    known: dict[str, int] = dict(sizes or {})
+    kinds: dict[str, str] = dict.fromkeys(known, "parallel")
+    leading = max(
+        (len(s) - len(t) + 1 for t, s in zip(operands, shapes, strict=True) if "..." in t),
+        default=0,
+    )
+    operand_dims = tuple(
+        _operand_dims(tokens, shape, leading, known, kinds, f"operand {i} of `{notation}`")
+        for i, (tokens, shape) in enumerate(zip(operands, shapes, strict=True))
+    )
+    operand_dims = tuple(
+        _drop_broadcast(dims, shape, known)
+        for dims, shape in zip(operand_dims, shapes, strict=True)
+    )
+    result_dims = tuple(
+        tuple(_factors(token, kinds) for token in _expand(tokens, leading, leading))
+        for tokens in results
+    )
+    missing = [f for dims in result_dims for fs in dims for f in fs if f not in known]
+    if missing:
+        raise IRError(f"the size of factor `{missing[0]}` of `{notation}` is not given")
+    return Rule(operand_dims, result_dims, known, kinds)
+
+
+def _expand(tokens: tuple[str, ...], leading: int, count: int) -> tuple[str, ...]:
+    """Replace ``...`` by the last `count` of `leading` leading factors."""
+    if "..." not in tokens:
+        return tokens
+    at = tokens.index("...")
+    names = tuple(f"d{i}" for i in range(leading - count, leading))
+    return tokens[:at] + names + tokens[at + 1 :]
+
+
+def _factors(token: str, kinds: dict[str, str]) -> tuple[str, ...]:
+    """Return the factors of one dimension, and note what kind each is."""
+    found = []
+    for word in token.strip("()").split():
+        if word == "1":
+            continue
+        match = _FACTOR.match(word)
+        if not match:
+            raise IRError(f"`{word}` is not a factor", hint="write a name with `^`, `+` or nothing")
+        if match[2] or match[1] not in kinds:
+            kinds[match[1]] = _KINDS[match[2]]
+        found.append(match[1])
+    return tuple(found)
+
+
+def _operand_dims(
+    tokens: tuple[str, ...],
+    shape: Shape,
+    leading: int,
+    known: dict[str, int],
+    kinds: dict[str, str],
+    where: str,
+) -> Dims:
+    expanded = _expand(tokens, leading, len(shape) - len(tokens) + 1)
+    if len(expanded) != len(shape):
+        raise IRError(
+            f"the shape {shape} has {len(shape)} dimensions, {len(expanded)} expected", where
+        )
+    dims = []
+    for token, size in zip(expanded, shape, strict=True):
+        factors = _factors(token, kinds)
+        if len(factors) == 1:
+            _bind(factors[0], size, known, token in _leading_names(leading), where)
+        elif prod(known.get(f, 0) for f in factors) != size:
+            parts = {f: known.get(f) for f in factors}
+            raise IRError(f"a dimension of size {size} does not consist of {parts}", where)
+        dims.append(factors)
+    return tuple(dims)
+
+
+def _leading_names(leading: int) -> set[str]:
+    return {f"d{i}" for i in range(leading)}
+
+
+def _bind(factor: str, size: int, known: dict[str, int], broadcast: bool, where: str) -> None:
+    before = known.get(factor)
+    if before is None or (broadcast and before == 1):
+        known[factor] = size
+    elif before != size and not (broadcast and size == 1):
+        raise IRError(f"factor `{factor}` is {before} elsewhere but {size} here", where)
+
+
+def _drop_broadcast(dims: Dims, shape: Shape, known: Mapping[str, int]) -> Dims:
+    """A dimension of size one that is broadcast has no factor."""
+    return tuple(
+        () if size == 1 and len(factors) == 1 and known[factors[0]] != 1 else factors
+        for factors, size in zip(dims, shape, strict=True)
+    )
