@@ -107,7 +107,14 @@ def _parse_mesh(text: str | None) -> Mesh | None:
     return Mesh(tuple(axes))
 
 
-def _parse_type(text: str) -> tuple[TensorType, Layout | None]:
+def parse_type(text: str) -> tuple[TensorType, Layout | None]:
+    """Return the type, and the layout if one is given, that `text` spells.
+
+    Raises
+    ------
+    IRError
+        If it cannot be read.
+    """
     match = _TYPE.match(text)
     if not match:
         raise IRError(f"`{text}` is not a type", hint="a type reads `f32[32@axis, 128] +axis`")
@@ -129,7 +136,7 @@ def _parse_binder(text: str) -> Value:
     match = _BINDER.fullmatch(text.strip())
     if not match:
         raise IRError(f"`{text}` does not define a value", hint="write `name: f32[2, 3]`")
-    return Value(match[1], *_parse_type(match[2]))
+    return Value(match[1], *parse_type(match[2]))
 
 
 def _parse_attributes(text: str | None) -> Attributes:

@@ -5,7 +5,14 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Array, Gradients, Linearization, OperatorInfo, register
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
 from shardwright.operators.matmul import unbroadcast
 from shardwright.operators.rule import ShardView
 
@@ -14,12 +21,17 @@ class Binary(OperatorInfo):
     """An operator on two tensors, point by point, broadcast like numpy."""
 
     notation = "..., ... -> ..."
+    examples = (
+        Example(("f64[4, 6]", "f64[4, 6]")),
+        Example(("f64[2, 1, 6]", "f64[4, 1]")),
+    )
 
 
 class Unary(OperatorInfo):
     """An operator on one tensor, point by point."""
 
     notation = "... -> ..."
+    examples = (Example(("f64[4, 6]",)),)
 
 
 @register
@@ -64,6 +76,7 @@ class Scale(Unary):
     name = "scale"
     defaults: ClassVar = {"factor": 1.0}
     linear = ((0,),)
+    examples = (Example(("f64[4, 6]",), {"factor": 1.5}),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""

@@ -6,7 +6,7 @@ rule. An instance is the operator applied to operands of given types with given 
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +25,28 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 SplitCounts = tuple[tuple[int, ...], ...]
 Gradients = Sequence[Value | None]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A small use of an operator, on which its rule, kernel and gradient are tested.
+
+    Parameters
+    ----------
+    operands : tuple of str
+        Types of the operands: ``f64[4, 6]``.
+    attributes : mapping
+        Attributes of the operator.
+    ranges : mapping of int to (float, float)
+        From where, and to below where, the elements of an operand are drawn.
+    constants : tuple of int
+        Real operands that the gradient leaves out on purpose.
+    """
+
+    operands: tuple[str, ...]
+    attributes: Attributes = field(default_factory=dict)
+    ranges: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    constants: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +85,8 @@ class OperatorInfo:
         arrives as partial sums, the results are partial sums over the same axes.
     flops_per_point : float
         Floating-point operations for each point of the iteration space.
+    examples : tuple of Example
+        Small uses that the tests run; every operator that computes has some.
     """
 
     name: ClassVar[str]
@@ -70,6 +94,7 @@ class OperatorInfo:
     defaults: ClassVar[Mapping[str, Attribute]] = {}
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ()
     flops_per_point: ClassVar[float] = 1.0
+    examples: ClassVar[tuple[Example, ...]] = ()
 
     def __init__(self, operand_types: Sequence[TensorType], attributes: Attributes) -> None:
         unknown = [key for key in attributes if key not in self.defaults]
@@ -106,6 +131,11 @@ class OperatorInfo:
         the operand's split, partial over the axes that split factors the operand lacks.
         """
         return (None,) * len(at.operands)
+
+    @property
+    def linear_sets(self) -> tuple[tuple[int, ...], ...]:
+        """The sets of `linear`; an operator on any number of operands overrides this."""
+        return self.linear
 
     @property
     def flops(self) -> float:
@@ -202,7 +232,7 @@ class OperatorInfo:
             return ()
         kinds = {(operands[i].partial, operands[i].reduction) for i in partial}
         axes, reduction = operands[partial[0]].partial, operands[partial[0]].reduction
-        if partial not in self.linear or len(kinds) > 1 or reduction != "sum":
+        if partial not in self.linear_sets or len(kinds) > 1 or reduction != "sum":
             raise StrategyError(
                 f"operands {list(partial)} are partial over {sorted(set(axes))}, they must be "
                 f"reduced first"

@@ -6,7 +6,14 @@ import numpy as np
 
 from shardwright.ir.graph import Value
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Array, Gradients, Linearization, OperatorInfo, register
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
 from shardwright.operators.rule import Rule, ShardView, resolve
 
 
@@ -26,6 +33,14 @@ class MatMul(OperatorInfo):
     defaults: ClassVar = {"transpose_a": False, "transpose_b": False}
     linear = ((0,), (1,))
     flops_per_point = 2.0
+    examples = (
+        Example(("f64[4, 6]", "f64[6, 2]")),
+        Example(("f64[6, 4]", "f64[2, 6]"), {"transpose_a": True, "transpose_b": True}),
+        Example(("f64[2, 4, 6]", "f64[6, 2]")),
+        Example(("f64[2, 4, 6]", "f64[2, 6]"), {"transpose_b": True}),
+        Example(("f64[2, 6, 4]", "f64[6, 2]"), {"transpose_a": True}),
+        Example(("f64[2, 1, 4, 6]", "f64[2, 6, 2]")),
+    )
 
     def make_rule(self) -> Rule:
         """Contract the inner dimensions."""
@@ -71,6 +86,7 @@ class ContractLeading(OperatorInfo):
     name = "contract_leading"
     linear = ((0,), (1,))
     flops_per_point = 2.0
+    examples = (Example(("f64[2, 4, 6]", "f64[2, 4, 2]")),)
 
     def make_rule(self) -> Rule:
         """Contract all dimensions but the last."""

@@ -5,7 +5,14 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Array, Gradients, Linearization, OperatorInfo, register
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
 from shardwright.operators.rule import Rule, ShardView, resolve
 
 
@@ -22,6 +29,11 @@ class Reduction(OperatorInfo):
 
     defaults: ClassVar = {"axis": None, "keep_dims": False}
     mark: ClassVar[str] = "+"
+    examples = (
+        Example(("f64[4, 6]",)),
+        Example(("f64[4, 6]",), {"axis": 1}),
+        Example(("f64[4, 2, 6]",), {"axis": (0, -1), "keep_dims": True}),
+    )
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -71,6 +83,11 @@ class Spread(OperatorInfo):
     name = "spread"
     defaults: ClassVar = {"shape": (), "axis": (), "keep_dims": False}
     linear = ((0,),)
+    flops_per_point = 0.0
+    examples = (
+        Example(("f64[4]",), {"shape": (4, 6), "axis": (1,)}),
+        Example(("f64[4, 1]",), {"shape": (4, 6), "axis": (1,), "keep_dims": True}),
+    )
 
     def make_rule(self) -> Rule:
         """Give the new dimensions factors of their own."""

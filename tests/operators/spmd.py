@@ -1,0 +1,97 @@
+"""A small interpreter that runs operators on the shards of all ranks, in one process."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from shardwright.ir.graph import Node
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.operators.communication import Communication
+from shardwright.operators.info import Array, OperatorInfo, operator_info
+
+Parts = list[Array]  # what each rank holds of one tensor
+_REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
+
+
+def scatter(whole: Array, layout: Layout, mesh: Mesh) -> Parts:
+    """Return the slice of each rank."""
+    return [whole[layout.slices(whole.shape, mesh, rank)] for rank in range(mesh.size)]
+
+
+def assemble(parts: Sequence[Array], layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> Array:
+    """Put the slices together, reduce partial values, and insist that copies are equal."""
+    terms = np.zeros((mesh.extent(layout.partial), *shape), parts[0].dtype)
+    written = np.zeros(terms.shape, bool)
+    for rank, part in enumerate(parts):
+        region = (mesh.index(rank, layout.partial), *layout.slices(shape, mesh, rank))
+        assert part.shape == terms[region].shape, (part.shape, terms[region].shape)
+        copies = written[region]
+        np.testing.assert_array_equal(part[copies], terms[region][copies])
+        terms[region] = part
+        written[region] = True
+    assert written.all()
+    return np.asarray(_REDUCE[layout.reduction](terms, axis=0))
+
+
+def run_shards(
+    info: OperatorInfo, strategy: Strategy, mesh: Mesh, operands: Sequence[Parts]
+) -> list[Parts]:
+    """Run the kernel on every rank; checks the shapes and element types of what it returns."""
+    results: list[Parts] = [[] for _ in info.result_types]
+    for rank in range(mesh.size):
+        view = info.rule.view(strategy, mesh, rank)
+        local = [parts[rank] for parts in operands]
+        assert tuple(part.shape for part in local) == view.operand_shapes
+        found = info.kernel(view, *local)
+        found = found if isinstance(found, tuple) else (found,)
+        check_results(info.result_types, view.result_shapes, found)
+        for parts, part in zip(results, found, strict=True):
+            parts.append(part)
+    return results
+
+
+def check_results(
+    types: Sequence[TensorType], shapes: Sequence[tuple[int, ...]], found: Sequence[Array]
+) -> None:
+    """Check that a kernel returned arrays of the declared shapes and element types."""
+    assert [array.shape for array in found] == list(shapes)
+    assert [array.dtype for array in found] == [numpy_dtype(kind.dtype) for kind in types]
+
+
+def execute(
+    nodes: Iterable[Node],
+    tensors: Mapping[str, tuple[TensorType, Layout, Parts]],
+    mesh: Mesh,
+) -> dict[str, tuple[TensorType, Layout, Parts]]:
+    """Run nodes in order and return every tensor, with its type, layout and shards."""
+    known = dict(tensors)
+    for node in nodes:
+        operands = [known[name] for name in node.operands]
+        info = operator_info(node.operator, [kind for kind, _, _ in operands], node.attributes)
+        layouts = [result.layout for result in node.results]
+        taken = [layout for _, layout, _ in operands]
+        assert all(layouts), "every value on a mesh has a layout"
+        wanted = [layout.reduced() for layout in layouts if layout is not None]
+        strategy, left = info.infer_layouts(taken, mesh, wanted)
+        assert list(left) == layouts
+        held = [parts for _, _, parts in operands]
+        if isinstance(info, Communication):
+            found = [exchange(info, held[0], mesh)]
+        else:
+            found = run_shards(info, strategy, mesh, held)
+        for result, layout, parts in zip(node.results, left, found, strict=True):
+            known[result.name] = (result.type, layout, parts)
+    return known
+
+
+def exchange(info: Communication, parts: Parts, mesh: Mesh) -> Parts:
+    """Run a communication operator in every group."""
+    results = list(parts)
+    extents = [mesh.sizes[axis] for axis in info.axes]
+    for group in mesh.groups(info.axes):
+        moved = info.exchange([parts[rank] for rank in group], extents)
+        for rank, part in zip(group, moved, strict=True):
+            results[rank] = part
+    return results
