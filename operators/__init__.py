@@ -3,6 +3,20 @@
 A module per family. Importing the package registers them all.
 """
 
-from shardwright.operators import communication, elementwise, matmul, reduction
+from shardwright.operators import (
+    communication,
+    elementwise,
+    matmul,
+    normalization,
+    reduction,
+    softmax,
+)
 
-__all__ = ["communication", "elementwise", "matmul", "reduction"]
+__all__ = [
+    "communication",
+    "elementwise",
+    "matmul",
+    "normalization",
+    "reduction",
+    "softmax",
+]
