@@ -87,6 +87,8 @@ class OperatorInfo:
         Floating-point operations for each point of the iteration space.
     examples : tuple of Example
         Small uses that the tests run; every operator that computes has some.
+    is_view : bool
+        Whether it only looks at its operand differently, and so costs nothing.
     """
 
     name: ClassVar[str]
@@ -95,6 +97,7 @@ class OperatorInfo:
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ()
     flops_per_point: ClassVar[float] = 1.0
     examples: ClassVar[tuple[Example, ...]] = ()
+    is_view: ClassVar[bool] = False
 
     def __init__(self, operand_types: Sequence[TensorType], attributes: Attributes) -> None:
         unknown = [key for key in attributes if key not in self.defaults]

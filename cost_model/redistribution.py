@@ -1,0 +1,294 @@
+"""Redistribution: the cheapest sequence of collectives from one layout to another.
+
+The layouts of a tensor are the nodes of a graph whose edges are single collectives. The shape of
+that graph depends only on the mesh and the number of dimensions; the weights depend on the tensor's
+bytes. All shortest paths of one tensor type are found at once (Floyd and Warshall), since the
+search asks for thousands of pairs, and the partition then walks the very paths that the search has
+priced.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations, permutations, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.collectives import collective_seconds_array
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.graph import Attribute
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+
+Floats = NDArray[np.float64]
+_ORDERED_AXES = 3  # beyond this many axes, only layouts in mesh order are passed through
+
+
+@dataclass(frozen=True)
+class Move:
+    """One collective that leads from a layout to another.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the communication operator.
+    axes : tuple of str
+        Mesh axes of its groups.
+    attributes : tuple of (str, attribute)
+        Its other attributes.
+    target : Layout
+        Where it leads.
+    """
+
+    operator: str
+    axes: tuple[str, ...]
+    attributes: tuple[tuple[str, Attribute], ...]
+    target: Layout
+
+
+def _replaced(layout: Layout, changes: dict[int, tuple[str, ...]]) -> Layout:
+    splits = tuple(changes.get(d, axes) for d, axes in enumerate(layout.splits))
+    return Layout(splits, layout.partial)
+
+
+def moves(layout: Layout, mesh: Mesh) -> Iterator[Move]:
+    """Yield every single collective that `layout` can take part in."""
+    free = [a for a in mesh.names if a not in layout.split_axes and a not in layout.partial]
+    yield from _reductions(layout)
+    for dimension, held in enumerate(layout.splits):
+        place = (("dimension", dimension),)
+        for axis in free:
+            wider = _replaced(layout, {dimension: (*held, axis)})
+            yield Move("local_slice", (axis,), place, wider)
+        for first in range(len(held)):
+            tail, head = held[first:], held[:first]
+            yield Move("all_gather", tail, place, _replaced(layout, {dimension: head}))
+            yield from _exchanges(layout, dimension, head, tail)
+        for order in permutations(held) if len(held) > 1 else ():
+            if order != held:
+                attributes = (*place, ("previous", held))
+                target = _replaced(layout, {dimension: order})
+                yield Move("collective_permute", order, attributes, target)
+    for axis in free:
+        target = layout.with_partial(mesh.ordered((*layout.partial, axis)))
+        yield Move("to_partial", (axis,), (), target)
+
+
+def _reductions(layout: Layout) -> Iterator[Move]:
+    for count in range(1, len(layout.partial) + 1):
+        for axes in combinations(layout.partial, count):
+            rest = tuple(a for a in layout.partial if a not in axes)
+            reduced = layout.with_partial(rest)
+            yield Move("all_reduce", axes, (), reduced)
+            for dimension, held in enumerate(layout.splits):
+                target = _replaced(reduced, {dimension: held + axes})
+                yield Move("reduce_scatter", axes, (("dimension", dimension),), target)
+
+
+def _exchanges(
+    layout: Layout, dimension: int, head: tuple[str, ...], tail: tuple[str, ...]
+) -> Iterator[Move]:
+    for other, held in enumerate(layout.splits):
+        if other != dimension:
+            attributes = (("split_dimension", other), ("concat_dimension", dimension))
+            target = _replaced(layout, {dimension: head, other: held + tail})
+            yield Move("all_to_all", tail, attributes, target)
+
+
+def layouts(mesh: Mesh, rank: int, partial: bool = True) -> list[Layout]:
+    """Return every layout of a tensor with `rank` dimensions, axes of a dimension in mesh order.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    rank : int
+        Number of dimensions.
+    partial : bool
+        Whether to include layouts with partial axes.
+    """
+    places = range(rank + 1 + partial)  # a dimension, replicated, or partial
+    names = [axis.name for axis in mesh.axes if axis.size > 1]
+    found = []
+    for choice in product(places, repeat=len(names)):
+        held = [tuple(n for n, c in zip(names, choice, strict=True) if c == p) for p in places]
+        found.append(Layout(tuple(held[:rank]), held[rank + 1] if partial else ()))
+    return found
+
+
+def _with_orders(layout: Layout) -> Iterator[Layout]:
+    orders = [list(permutations(axes)) for axes in layout.splits]
+    for splits in product(*orders):
+        yield Layout(splits, layout.partial)
+
+
+@dataclass(frozen=True, eq=False)
+class _LayoutGraph:
+    """Layouts of tensors with one number of dimensions on one mesh, and the moves between them."""
+
+    nodes: tuple[Layout, ...]
+    counts: NDArray[np.int64]  # slices of each dimension of each layout
+    moves: tuple[tuple[int, int, Move], ...]
+
+    @cached_property
+    def index(self) -> dict[Layout, int]:
+        """Position of each layout."""
+        return {layout: i for i, layout in enumerate(self.nodes)}
+
+    @cached_property
+    def groups(self) -> dict[tuple[str, tuple[str, ...]], NDArray[np.int64]]:
+        """Positions of the moves that are the same collective over the same axes."""
+        found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+        for position, (_, _, move) in enumerate(self.moves):
+            found.setdefault((move.operator, tuple(sorted(move.axes))), []).append(position)
+        return {key: np.array(positions) for key, positions in found.items()}
+
+
+@lru_cache(maxsize=64)
+def _layout_graph(mesh: Mesh, rank: int) -> _LayoutGraph:
+    nodes = layouts(mesh, rank)
+    if len(mesh.axes) <= _ORDERED_AXES:
+        nodes = [ordered for layout in nodes for ordered in _with_orders(layout)]
+    index = {layout: i for i, layout in enumerate(nodes)}
+    edges = [
+        (i, index[move.target], move)
+        for i, layout in enumerate(nodes)
+        for move in moves(layout, mesh)
+        if move.target in index
+    ]
+    counts = np.array([layout.counts(mesh) for layout in nodes], dtype=np.int64)
+    return _LayoutGraph(tuple(nodes), counts.reshape(len(nodes), rank), tuple(edges))
+
+
+def move_seconds(
+    operator: str,
+    axes: tuple[str, ...],
+    local_bytes: Floats,
+    mesh: Mesh,
+    cluster: Cluster,
+) -> Floats:
+    """Return the seconds of one communication operator, for operands of several sizes.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the communication operator.
+    axes : tuple of str
+        Mesh axes of its groups.
+    local_bytes : array
+        Bytes of the operand on a rank.
+    mesh, cluster
+        Where it runs.
+    """
+    count, device = mesh.extent(axes), cluster.device
+    if operator in ("local_slice", "to_partial", "mirror"):
+        moved = 2 * local_bytes / (count if operator == "local_slice" else 1)
+        return device.launch_seconds + moved / device.memory_bandwidth
+    kind = {"collective_permute": "permute", "neighbor_exchange": "permute"}.get(operator, operator)
+    nbytes = local_bytes * count if operator == "all_gather" else local_bytes
+    members = [mesh.axis(axis) for axis in axes]
+    return device.launch_seconds + collective_seconds_array(kind, nbytes, members, cluster)
+
+
+@dataclass(frozen=True, eq=False)
+class _Paths:
+    """Shortest paths between all layouts of one tensor type."""
+
+    graph: _LayoutGraph
+    seconds: Floats
+    first_move: NDArray[np.int64]  # on the way from row to column; -1 where there is none
+
+
+class RedistributionPlanner:
+    """Prices and plans redistributions on one mesh of one cluster.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    cluster : Cluster
+        Its links.
+    """
+
+    def __init__(self, mesh: Mesh, cluster: Cluster) -> None:
+        self.mesh = mesh
+        self.cluster = cluster
+        self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
+
+    def seconds(self, tensor: TensorType, sources: list[Layout], targets: list[Layout]) -> Floats:
+        """Return the seconds from each of `sources` to each of `targets`, as a table.
+
+        An entry is infinite where no path exists.
+        """
+        paths = self._shortest(tensor)
+        rows = [self._position(paths, layout) for layout in sources]
+        columns = [self._position(paths, layout) for layout in targets]
+        return paths.seconds[np.ix_(rows, columns)]
+
+    def plan(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
+        """Return the cheapest sequence of moves from one layout to another.
+
+        Raises
+        ------
+        StrategyError
+            If there is none.
+        """
+        paths = self._shortest(tensor)
+        here, goal = self._position(paths, source), self._position(paths, target)
+        found = []
+        while here != goal:
+            edge = int(paths.first_move[here, goal])
+            if edge < 0:
+                raise StrategyError(f"there is no way from the layout {source} to {target}")
+            _, here, move = paths.graph.moves[edge]
+            found.append(move)
+        return found
+
+    def _position(self, paths: _Paths, layout: Layout) -> int:
+        key = Layout(layout.splits, layout.partial)
+        if key not in paths.graph.index:
+            raise StrategyError(f"the layout {layout} is not one of mesh {self.mesh}")
+        return paths.graph.index[key]
+
+    def _shortest(self, tensor: TensorType) -> _Paths:
+        key = (tensor.shape, tensor.nbytes)
+        if key not in self._paths:
+            self._paths[key] = self._find_paths(tensor)
+        return self._paths[key]
+
+    def _find_paths(self, tensor: TensorType) -> _Paths:
+        graph = _layout_graph(self.mesh, tensor.rank)
+        weights, edges = self._weights(graph, tensor)
+        seconds = np.full((len(graph.nodes),) * 2, np.inf)
+        first = np.full(seconds.shape, -1, dtype=np.int64)
+        for position in np.argsort(-weights, kind="stable"):  # cheaper ones overwrite dearer ones
+            source, target = edges[position]
+            seconds[source, target] = weights[position]
+            first[source, target] = position
+        np.fill_diagonal(seconds, 0.0)
+        divides = _divides(graph, tensor)
+        for middle in np.flatnonzero(divides):
+            through = seconds[:, middle, None] + seconds[None, middle, :]
+            better = through < seconds
+            np.copyto(seconds, through, where=better)
+            np.copyto(first, first[:, middle, None], where=better)
+        return _Paths(graph, seconds, first)
+
+    def _weights(self, graph: _LayoutGraph, tensor: TensorType) -> tuple[Floats, NDArray[np.int64]]:
+        edges = np.array([(s, t) for s, t, _ in graph.moves], dtype=np.int64).reshape(-1, 2)
+        local = tensor.nbytes / graph.counts.prod(axis=1)
+        weights = np.zeros(len(edges))
+        for (operator, axes), positions in graph.groups.items():
+            sizes = local[edges[positions, 0]]
+            weights[positions] = move_seconds(operator, axes, sizes, self.mesh, self.cluster)
+        divides = _divides(graph, tensor)
+        weights[~(divides[edges[:, 0]] & divides[edges[:, 1]])] = np.inf
+        return weights, edges
+
+
+def _divides(graph: _LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
+    shape = np.array(tensor.shape, dtype=np.int64)
+    return np.asarray((shape % graph.counts == 0).all(axis=1))

@@ -1,0 +1,75 @@
+"""Seconds of single operators: the larger of the time to compute and the time to read and write."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.redistribution import move_seconds
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+from shardwright.operators.communication import Communication
+from shardwright.operators.info import OperatorInfo, operator_info
+
+
+def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
+    """Return the bytes that one rank holds of a tensor."""
+    return tensor.nbytes / mesh.extent(layout.split_axes)
+
+
+def operator_seconds(
+    info: OperatorInfo,
+    operands: Sequence[Layout],
+    results: Sequence[Layout],
+    mesh: Mesh,
+    cluster: Cluster,
+) -> float:
+    """Return the seconds of a computing operator on one rank.
+
+    The roofline: ``max(flops / peak, bytes / memory bandwidth) + launch``. Views cost nothing.
+
+    Parameters
+    ----------
+    info : OperatorInfo
+        The operator.
+    operands, results : sequence of Layout
+        How its operands and results are spread.
+    mesh, cluster
+        Where it runs.
+    """
+    if info.is_view:
+        return 0.0
+    device = cluster.device
+    tensors = [*zip(info.operand_types, operands, strict=True)]
+    tensors += [*zip(info.result_types, results, strict=True)]
+    moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
+    axes = {axis for _, layout in tensors for axis in layout.split_axes}
+    flops = info.flops / mesh.extent(axes)
+    dtype = info.operand_types[0].dtype if info.operand_types else info.result_types[0].dtype
+    compute = flops / device.flops_per_second(dtype)
+    return max(compute, moved / device.memory_bandwidth) + device.launch_seconds
+
+
+def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
+    """Return the seconds of one node of a partitioned program.
+
+    A graph without a mesh runs whole on one device.
+    """
+    mesh = graph.mesh or Mesh(())
+    operands = graph.operand_values(node)
+    info = operator_info(node.operator, [value.type for value in operands], node.attributes)
+    taken = [value.layout or Layout.replicated(value.type.rank) for value in operands]
+    left = [value.layout or Layout.replicated(value.type.rank) for value in node.results]
+    if not isinstance(info, Communication):
+        return operator_seconds(info, taken, left, mesh, cluster)
+    if node.operator in ("mirror", "redistribute"):
+        return 0.0
+    size = np.array([local_bytes(operands[0].type, taken[0], mesh)])
+    return float(move_seconds(node.operator, info.axes, size, mesh, cluster)[0])
+
+
+def program_seconds(graph: Graph, cluster: Cluster) -> float:
+    """Return the sum of the seconds of all nodes: a step without any overlap."""
+    return sum(node_seconds(node, graph, cluster) for node in graph.nodes)
