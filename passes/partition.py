@@ -1,0 +1,213 @@
+"""Partition: lay every tensor out as the chosen strategies demand.
+
+Operators get their strategies and their results' layouts; where a tensor does not lie as its reader
+takes it, a ``redistribute`` node stands between. A tensor with several readers is first brought to
+one layout that serves most of them, once.
+
+Before::
+
+    graph mlp {
+      input x: f32[8, 16]
+      parameter w: f32[16, 4]
+      h: f32[8, 4] = matmul(x, w)
+
+After::
+
+    graph mlp on x=2 {
+      input x: f32[8@x, 16]
+      parameter w: f32[16@x, 4]
+      w.to_0: f32[16, 4]* = redistribute(w)
+      h: f32[8@x, 4] = matmul(x, w.to_0) split(m=x)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import operator_info
+from shardwright.passes.gradient import emit_redistribute, needs_gradient
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the readers of one tensor meet.
+
+    Parameters
+    ----------
+    layout : Layout
+        The tensor is brought to this layout once; readers that want another start from it.
+    gradient : tuple of str
+        The axes over which its cotangents are partial when they are added up.
+    """
+
+    layout: Layout
+    gradient: tuple[str, ...] = ()
+
+    @property
+    def cotangent(self) -> Layout:
+        """The layout in which cotangents are added up."""
+        return self.layout.with_partial(self.gradient)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a search decides.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    strategies : mapping of str to Strategy
+        For every node.
+    stored : mapping of str to Layout
+        For every input and parameter, the layout in which it arrives or is kept.
+    meetings : mapping of str to Meeting
+        For every tensor with several readers.
+    """
+
+    mesh: Mesh
+    strategies: Mapping[str, Strategy]
+    stored: Mapping[str, Layout]
+    meetings: Mapping[str, Meeting] = field(default_factory=dict)
+
+
+def partition(graph: Graph, decisions: Decisions) -> Graph:
+    """Apply decisions to a whole program; outputs leave whole.
+
+    Raises
+    ------
+    StrategyError
+        If a decision does not fit its operator.
+    """
+    build = Builder(decisions.mesh)
+    at: dict[str, Value] = {}
+    for value in graph.inputs:
+        placed = replace(value, layout=decisions.stored[value.name])
+        at[value.name] = _met(build, build.input(placed), decisions)
+    for parameter in graph.parameters:
+        placed = replace(parameter.value, layout=decisions.stored[parameter.name])
+        build.parameter(placed, parameter.attributes)
+    for parameter in graph.parameters:
+        placed = replace(parameter.value, layout=decisions.stored[parameter.name])
+        at[parameter.name] = _met(build, placed, decisions)
+    for node in graph.nodes:
+        build.scope = node.scope
+        _place(build, graph, node, decisions, at)
+    outputs = []
+    for name in graph.outputs:
+        whole = Layout.replicated(at[name].type.rank)
+        outputs.append(_brought(build, at[name], whole).name)
+    return build.graph(graph.name, tuple(outputs))
+
+
+def _place(
+    build: Builder, graph: Graph, node: Node, decisions: Decisions, at: dict[str, Value]
+) -> None:
+    operands = graph.operand_values(node)
+    info = operator_info(node.operator, [value.type for value in operands], node.attributes)
+    strategy = decisions.strategies[node.name]
+    info.check_strategy(strategy, decisions.mesh)
+    taken, left = info.infer_tensor_layouts(strategy, decisions.mesh)
+    read = [
+        _brought(build, at[name], layout) for name, layout in zip(node.operands, taken, strict=True)
+    ]
+    results = tuple(
+        replace(result, layout=layout) for result, layout in zip(node.results, left, strict=True)
+    )
+    names = tuple(value.name for value in read)
+    build.append(replace(node, operands=names, results=results, strategy=strategy))
+    for result in results:
+        at[result.name] = _met(build, result, decisions)
+
+
+def _brought(build: Builder, value: Value, layout: Layout) -> Value:
+    return value if value.layout == layout else emit_redistribute(build, value, layout)
+
+
+def _met(build: Builder, value: Value, decisions: Decisions) -> Value:
+    meeting = decisions.meetings.get(value.name)
+    return value if meeting is None else _brought(build, value, meeting.layout)
+
+
+def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
+    """Mark every place where copies that ranks hold alike enter work that is split.
+
+    A parameter used by data-parallel work, and an activation used by a column-split product, are
+    one case: the gradients of the copies are partial sums. Readers of one tensor share a mirror
+    where its `Meeting` says so.
+
+    Before::
+
+        h: f32[8@x, 4] = matmul(x, w) split(m=x)
+
+    After::
+
+        w.mirror: f32[16, 4]* = mirror(w) {axes=('x',)}
+        h: f32[8@x, 4] = matmul(x, w.mirror) split(m=x)
+    """
+    wanted = needs_gradient(graph)
+    shared = _shared_mirrors(graph, decisions)
+    build = Builder(graph.mesh)
+    build.inputs, build.parameters = list(graph.inputs), list(graph.parameters)
+    for name in graph.values:
+        build.unique_name(name)
+    at = dict(graph.values)
+    for start in (*graph.inputs, *(p.value for p in graph.parameters)):
+        at[start.name] = _mirrored(build, start, shared.get(start.name, ()))
+    for node in graph.nodes:
+        build.scope = node.scope
+        read = [
+            _for_reader(build, graph, node, i, at[name], name in wanted, shared.get(name, ()))
+            for i, name in enumerate(node.operands)
+        ]
+        build.append(replace(node, operands=tuple(value.name for value in read)))
+        for result in node.results:
+            at[result.name] = _mirrored(build, result, shared.get(result.name, ()))
+    return build.graph(graph.name, graph.outputs)
+
+
+def _shared_mirrors(graph: Graph, decisions: Decisions) -> dict[str, tuple[str, ...]]:
+    """Return for each value at which readers meet the axes of the mirror that they share."""
+    found = {}
+    for name, meeting in decisions.meetings.items():
+        value, gradient = graph.values[name], meeting.gradient
+        if not gradient:
+            continue
+        if value.layout != meeting.layout:
+            name = next(
+                node.name
+                for node, _ in graph.uses[name]
+                if node.operator == "redistribute" and node.results[0].layout == meeting.layout
+            )
+        found[name] = gradient
+    return found
+
+
+def _mirrored(build: Builder, value: Value, axes: tuple[str, ...]) -> Value:
+    if not axes:
+        return value
+    return build.emit("mirror", value, name=f"{value.name}.mirror", axes=axes)
+
+
+def _for_reader(
+    build: Builder,
+    graph: Graph,
+    node: Node,
+    position: int,
+    value: Value,
+    wanted: bool,
+    shared: tuple[str, ...],
+) -> Value:
+    if node.strategy is None or not wanted:
+        return value
+    assert graph.mesh is not None
+    types = [operand.type for operand in graph.operand_values(node)]
+    rule = operator_info(node.operator, types, node.attributes).rule
+    axes = rule.mirror_axes(position, node.strategy, graph.mesh)
+    if not axes or axes == shared:
+        return value
+    build_name = f"{value.name}.mirror"
+    return build.emit("mirror", value, name=build_name, axes=axes)
