@@ -345,9 +345,13 @@ class Mirror(Communication):
 
 @register
 class Redistribute(Communication):
-    """Change the layout of a tensor; lowered to the cheapest collectives before a program runs."""
+    """Change the layout of a tensor; lowered to the cheapest collectives before a program runs.
+
+    With ``recompute``, what it yields is not kept for the gradient but made again there.
+    """
 
     name = "redistribute"
+    defaults: ClassVar = {"recompute": False}
 
     @property
     def axes(self) -> tuple[str, ...]:

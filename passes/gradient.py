@@ -103,6 +103,7 @@ class _Backward:
     build: Builder
     wanted: frozenset[str]
     cotangents: dict[str, list[Value]] = field(default_factory=dict)
+    made_again: dict[str, Value] = field(default_factory=dict)
 
     def visit(self, node: Node) -> None:
         """Differentiate one node, if the loss depends on it and a parameter reaches it."""
@@ -115,10 +116,24 @@ class _Backward:
             self.contribute(operands[0], totals[0])
             return
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
-        gradients = info.gradient(self.build, Linearization(operands, node.results, totals))
+        at = Linearization([self._again(v) for v in operands], node.results, totals)
+        gradients = info.gradient(self.build, at)
         for operand, gradient in zip(operands, gradients, strict=True):
             if gradient is not None:
                 self.contribute(operand, gradient)
+
+    def _again(self, value: Value) -> Value:
+        """Make a value again that is not to be kept from the forward program."""
+        producer = self.graph.producers.get(value.name)
+        while producer is not None and producer.operator == "mirror":
+            producer = self.graph.producers.get(producer.operands[0])
+        if producer is None or not producer.attributes.get("recompute"):
+            return value
+        if producer.name not in self.made_again:
+            assert value.layout is not None
+            source = self.graph.values[producer.operands[0]]
+            self.made_again[producer.name] = emit_redistribute(self.build, source, value.layout)
+        return self.made_again[producer.name]
 
     def contribute(self, value: Value, gradient: Value) -> None:
         """Add to the cotangent of a value, in the layout that is due there."""
@@ -182,8 +197,11 @@ def _with_new_names(node: Node, names: Mapping[str, str]) -> Node:
     return replace(node, results=results)
 
 
-def emit_redistribute(build: Builder, value: Value, layout: Layout) -> Value:
+def emit_redistribute(
+    build: Builder, value: Value, layout: Layout, recompute: bool = False
+) -> Value:
     """Emit the change of a value to another layout, still to be lowered to collectives."""
     result = Value(build.unique_name(f"{value.name}.to", numbered=True), value.type, layout)
-    build.append(Node("redistribute", (value.name,), (result,), {}, build.scope))
+    attributes = {"recompute": True} if recompute else {}
+    build.append(Node("redistribute", (value.name,), (result,), attributes, build.scope))
     return result

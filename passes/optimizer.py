@@ -79,7 +79,8 @@ def append_optimizer(graph: Graph, optimizer: Optimizer, loss_scale: float = 1.0
         if loss_scale != 1.0:
             gradient = build.emit("scale", gradient, factor=1.0 / loss_scale)
         _append_update(build, parameter.value, gradient, optimizer, step)
-    return build.graph(graph.name, graph.outputs)
+    gradients = {gradient_name(parameter.name) for parameter in graph.parameters}
+    return build.graph(graph.name, tuple(o for o in graph.outputs if o not in gradients))
 
 
 def _count_steps(build: Builder) -> Value:
@@ -109,6 +110,7 @@ def _append_update(
         *states,
         *counted,
         name=f"{parameter.name}.next",
+        like=None,
         **optimizer.settings,
     )
     updated = (parameter, *states)

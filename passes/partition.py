@@ -66,12 +66,15 @@ class Decisions:
         For every input and parameter, the layout in which it arrives or is kept.
     meetings : mapping of str to Meeting
         For every tensor with several readers.
+    gathered_again : frozenset of str
+        Parameters whose gathered copy is not kept for the gradient but gathered again.
     """
 
     mesh: Mesh
     strategies: Mapping[str, Strategy]
     stored: Mapping[str, Layout]
     meetings: Mapping[str, Meeting] = field(default_factory=dict)
+    gathered_again: frozenset[str] = frozenset()
 
 
 def partition(graph: Graph, decisions: Decisions) -> Graph:
@@ -112,7 +115,8 @@ def _place(
     info.check_strategy(strategy, decisions.mesh)
     taken, left = info.infer_tensor_layouts(strategy, decisions.mesh)
     read = [
-        _brought(build, at[name], layout) for name, layout in zip(node.operands, taken, strict=True)
+        _brought(build, at[name], layout, name in decisions.gathered_again)
+        for name, layout in zip(node.operands, taken, strict=True)
     ]
     results = tuple(
         replace(result, layout=layout) for result, layout in zip(node.results, left, strict=True)
@@ -123,8 +127,8 @@ def _place(
         at[result.name] = _met(build, result, decisions)
 
 
-def _brought(build: Builder, value: Value, layout: Layout) -> Value:
-    return value if value.layout == layout else emit_redistribute(build, value, layout)
+def _brought(build: Builder, value: Value, layout: Layout, again: bool = False) -> Value:
+    return value if value.layout == layout else emit_redistribute(build, value, layout, again)
 
 
 def _met(build: Builder, value: Value, decisions: Decisions) -> Value:

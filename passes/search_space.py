@@ -1,0 +1,481 @@
+"""The search space: one assignment problem that holds every decision about a program.
+
+A variable for every operator (its strategies), every parameter (how it is stored, and how it is
+gathered for its reader), every input, and every tensor with several readers (where they meet). A
+pairwise table for every tensor between two of them: the cost to bring it there, and its gradient
+back. Memory is counted where the gradient keeps a tensor, from its forward node to the mirror image
+of that node in the backward program.
+
+Equal layers have equal tables *by reference*: a model of 96 layers holds as many distinct tables as
+one of two, and a solver can do the work once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.profile import CostProfile, OperatorTable, Port
+from shardwright.cost_model.redistribution import layouts
+from shardwright.cost_model.roofline import local_bytes
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.passes.gradient import needs_gradient
+from shardwright.passes.partition import Decisions, Meeting
+from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
+
+Floats = NDArray[np.float64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a parameter is stored, and as what its reader takes it.
+
+    Parameters
+    ----------
+    layout : Layout
+        As which it is stored, and updated.
+    used : Layout or None
+        As which it is gathered; None where several readers decide for themselves.
+    again : bool
+        Whether it is gathered again for the gradient instead of being kept.
+    """
+
+    layout: Layout
+    used: Layout | None = None
+    again: bool = False
+
+
+Option = Strategy | Storage | Meeting | Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One variable: what is decided, and what the options are.
+
+    Parameters
+    ----------
+    kind : str
+        ``operator``, ``parameter``, ``input``, ``tensor`` or ``output``.
+    name : str
+        The node, parameter, input or tensor.
+    options : tuple of Option
+        What it can be.
+    """
+
+    kind: str
+    name: str
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One operand of one node, or an output: where a tensor is read."""
+
+    variable: int
+    key: object  # equal for readers with equal ports
+    ports: tuple[Port, ...]
+    keeps: bool
+
+
+@dataclass
+class _Draft:
+    choices: list[Choice] = field(default_factory=list)
+    costs: list[Floats] = field(default_factory=list)
+    memory: list[list[MemoryUse]] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+
+    def add(self, choice: Choice, cost: Floats) -> int:
+        self.choices.append(choice)
+        self.costs.append(cost)
+        self.memory.append([])
+        return len(self.choices) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class SearchSpace:
+    """All decisions about a program, as an assignment problem.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program.
+    mesh : Mesh
+        The mesh.
+    choices : tuple of Choice
+        The variables.
+    problem : Problem
+        Their costs; without a memory limit.
+    constant : float
+        Cost of the program that no choice changes.
+    """
+
+    graph: Graph
+    mesh: Mesh
+    choices: tuple[Choice, ...]
+    problem: Problem
+    constant: float
+
+    @cached_property
+    def position(self) -> dict[tuple[str, str], int]:
+        """Variable of each (kind, name)."""
+        return {(choice.kind, choice.name): i for i, choice in enumerate(self.choices)}
+
+    def decisions(self, assignment: Sequence[int]) -> Decisions:
+        """Return what an assignment decides."""
+        strategies: dict[str, Strategy] = {}
+        stored: dict[str, Layout] = {}
+        meetings: dict[str, Meeting] = {}
+        again: set[str] = set()
+        for choice, chosen in zip(self.choices, assignment, strict=True):
+            option = choice.options[chosen]
+            if isinstance(option, Strategy):
+                strategies[choice.name] = option
+            elif isinstance(option, Meeting):
+                meetings[choice.name] = option
+            elif isinstance(option, Storage):
+                stored[choice.name] = option.layout
+                if option.again and option.used != option.layout:
+                    again.add(choice.name)
+            elif choice.kind == "input":
+                stored[choice.name] = option
+        return Decisions(self.mesh, strategies, stored, meetings, frozenset(again))
+
+
+def build_search_space(
+    graph: Graph,
+    profile: CostProfile,
+    *,
+    states: int = 0,
+    pins: Mapping[str, SplitCounts] | None = None,
+    arrivals: Mapping[str, Layout] | None = None,
+) -> SearchSpace:
+    """Return the search space of a program.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program; its first output is the loss.
+    profile : CostProfile
+        Prices the choices, on its mesh.
+    states : int
+        Tensors that the optimizer keeps for each parameter.
+    pins : mapping of str to split counts
+        Operators whose strategy a person has fixed, in MindSpore's form.
+    arrivals : mapping of str to Layout
+        Inputs whose layout is given; others arrive as it suits.
+
+    Raises
+    ------
+    StrategyError
+        If a pin names no operator, or cannot be.
+    """
+    return _SpaceBuilder(graph, profile, states, dict(pins or {}), dict(arrivals or {})).build()
+
+
+class _SpaceBuilder:
+    def __init__(
+        self,
+        graph: Graph,
+        profile: CostProfile,
+        states: int,
+        pins: dict[str, SplitCounts],
+        arrivals: dict[str, Layout],
+    ) -> None:
+        self.graph, self.profile, self.mesh = graph, profile, profile.mesh
+        self.states, self.pins, self.arrivals = states, pins, arrivals
+        self.wanted = needs_gradient(graph)
+        self.draft = _Draft()
+        self.tables: dict[str, OperatorTable] = {}
+        self.variable: dict[str, int] = {}
+        self.readers: dict[str, list[_Reader]] = {name: [] for name in graph.values}
+        self.shared: dict[object, object] = {}  # what equal layers have in common
+        self.order = {node.name: i for i, node in enumerate(graph.nodes)}
+
+    def build(self) -> SearchSpace:
+        for pin in self.pins:
+            if pin not in self.order:
+                raise StrategyError(
+                    f"a strategy is pinned on `{pin}`, but the model has no such operator"
+                )
+        for node in self.graph.nodes:
+            self._add_operator(node)
+        for name in self.graph.outputs:
+            self._add_output(self.graph.values[name])
+        for value in self.graph.inputs:
+            self._add_input(value)
+        for parameter in self.graph.parameters:
+            self._add_parameter(parameter.value, parameter.trainable)
+        for node in self.graph.nodes:
+            for position in range(len(node.results)):
+                self._add_result(node, position)
+        variables = tuple(
+            Variable(f"{choice.kind} {choice.name}", cost, tuple(memory))
+            for choice, cost, memory in zip(
+                self.draft.choices, self.draft.costs, self.draft.memory, strict=True
+            )
+        )
+        problem = Problem(variables, tuple(self.draft.pairs))
+        return SearchSpace(self.graph, self.mesh, tuple(self.draft.choices), problem, 0.0)
+
+    # Variables
+
+    def _add_operator(self, node: Node) -> None:
+        types = [value.type for value in self.graph.operand_values(node)]
+        info = operator_info(node.operator, types, node.attributes)
+        wanted = tuple(name in self.wanted for name in node.operands)
+        table = self.profile.table(info, wanted)
+        if node.name in self.pins:
+            table = _pinned(table, node, self.pins[node.name], self.mesh)
+        self.tables[node.name] = table
+        choice = Choice("operator", node.name, table.strategies)
+        variable = self.draft.add(choice, table.cost)
+        self.variable[node.name] = variable
+        for position, name in enumerate(node.operands):
+            keeps = table.keeps_operands[position]
+            ports = table.operands[position]
+            self.readers[name].append(_Reader(variable, (table, position), ports, keeps))
+
+    def _add_output(self, value: Value) -> None:
+        whole = Layout.replicated(value.type.rank)
+        port = Port(whole, whole if value.name in self.wanted else None)
+        choice = Choice("output", value.name, (whole,))
+        variable = self.draft.add(choice, np.zeros(1))
+        self.readers[value.name].append(_Reader(variable, ("output", port), (port,), False))
+
+    def _add_input(self, value: Value) -> None:
+        given = self.arrivals.get(value.name)
+        options = tuple(self._layouts(value.type)) if given is None else (given,)
+        variable = self.draft.add(Choice("input", value.name, options), np.zeros(len(options)))
+        ports = tuple(Port(layout, None) for layout in options)
+        key = ("input", value.type, given)
+        self._join(value, variable, ports, key, keeps=False, charged=False)
+
+    def _add_parameter(self, value: Value, trainable: bool) -> None:
+        readers = self.readers[value.name]
+        alone = len(readers) == 1
+        used = tuple(dict.fromkeys(p.layout for p in readers[0].ports)) if alone else ()
+        key = ("parameter", value.type, trainable, readers[0].key if alone else None)
+        options, cost, usage = self._once(
+            key, lambda: self._storage(value.type, trainable, used, alone and readers[0].keeps)
+        )
+        variable = self.draft.add(Choice("parameter", value.name, options), cost)
+        self.draft.memory[variable].append(MemoryUse(usage, 0, 2 * len(self.graph.nodes)))
+        wanted = value.name in self.wanted
+        ports = tuple(Port(option.layout, option.layout if wanted else None) for option in options)
+        if not alone:
+            self._join(value, variable, ports, key, keeps=False, charged=False)
+            return
+        reader = readers[0]
+        table = self._once(
+            ("stored", key), lambda: self._stored_edges(value.type, options, ports, reader)
+        )
+        self.draft.pairs.append(Pair(variable, reader.variable, table))
+
+    def _storage(
+        self, tensor: TensorType, trainable: bool, used: Sequence[Layout], kept: bool
+    ) -> tuple[tuple[Storage, ...], Floats, Floats]:
+        """Return the ways to store a parameter, and the cost and memory of each."""
+        everywhere = self._layouts(tensor)
+        options: list[Storage] = []
+        if not used:
+            options = [Storage(layout) for layout in everywhere]
+        elif not self.profile.stored_freely():
+            options = [Storage(layout, layout) for layout in used]
+        else:
+            for layout in used:
+                options.append(Storage(layout, layout))
+                for finer in everywhere:
+                    if finer != layout and _refines(finer, layout):
+                        options += [
+                            Storage(finer, layout, again) for again in (False, True)[: 1 + kept]
+                        ]
+        copies = (2 + self.states) if trainable and tensor.is_float else 1
+        cost, usage = np.zeros(len(options)), np.zeros(len(options))
+        for i, option in enumerate(options):
+            usage[i] = copies * local_bytes(tensor, option.layout, self.mesh)
+            if option.used not in (None, option.layout) and kept and not option.again:
+                usage[i] += local_bytes(tensor, option.used, self.mesh)
+            if copies > 1:
+                cost[i] = self.profile.update(tensor, option.layout)
+        return tuple(options), cost, usage
+
+    def _stored_edges(
+        self,
+        tensor: TensorType,
+        options: Sequence[Storage],
+        ports: Sequence[Port],
+        reader: _Reader,
+    ) -> Floats:
+        table = self.profile.edges(tensor, ports, reader.ports)
+        taken = [port.layout for port in reader.ports]
+        again = np.array([option.again for option in options])
+        if again.any():
+            stored = [option.layout for option in options]
+            table = table + again[:, None] * self.profile.again(tensor, stored, taken)
+        index = {layout: i for i, layout in enumerate(dict.fromkeys(taken))}
+        wants = np.array([index[layout] for layout in taken])
+        gives = np.array([index[o.used] if o.used is not None else -1 for o in options])
+        return np.where(gives[:, None] == wants[None, :], table, np.inf)
+
+    # Tensors
+
+    def _add_result(self, node: Node, position: int) -> None:
+        value, table = node.results[position], self.tables[node.name]
+        wanted = value.name in self.wanted
+        ports = tuple(
+            Port(layout, layout.reduced() if wanted else None) for layout in table.results[position]
+        )
+        keeps = table.keeps_results[position]
+        self._join(
+            value, self.variable[node.name], ports, (table, "result", position), keeps, charged=True
+        )
+
+    def _join(
+        self,
+        value: Value,
+        variable: int,
+        ports: tuple[Port, ...],
+        key: object,
+        keeps: bool,
+        charged: bool,
+    ) -> None:
+        """Connect where a tensor is made with where it is read."""
+        readers = self.readers[value.name]
+        if len(readers) > 1:
+            self._meet(value, variable, ports, key, keeps, charged)
+            return
+        for reader in readers:
+            table = self._edges(value.type, ports, key, reader)
+            self.draft.pairs.append(Pair(variable, reader.variable, table))
+            if charged and reader.keeps:
+                self._charge(value, reader.variable, [p.layout for p in reader.ports], reader.key)
+        if charged and keeps and not any(reader.keeps for reader in readers):
+            self._charge(value, variable, [port.layout for port in ports], key)
+
+    def _meet(
+        self,
+        value: Value,
+        variable: int,
+        ports: tuple[Port, ...],
+        key: object,
+        keeps: bool,
+        charged: bool,
+    ) -> None:
+        """Add a variable for where the readers of a tensor meet."""
+        readers = self.readers[value.name]
+        meeting_key = ("meeting", value.type, key, tuple(reader.key for reader in readers))
+        options, cost, meeting_ports = self._once(
+            meeting_key, lambda: self._meetings(value, ports, readers)
+        )
+        middle = self.draft.add(Choice("tensor", value.name, options), cost)
+        table = self._edges(
+            value.type, ports, key, _Reader(middle, meeting_key, meeting_ports, False)
+        )
+        self.draft.pairs.append(Pair(variable, middle, table))
+        for reader in readers:
+            table = self._edges(value.type, meeting_ports, meeting_key, reader)
+            self.draft.pairs.append(Pair(middle, reader.variable, table))
+        if charged and (keeps or any(reader.keeps for reader in readers)):
+            self._charge(value, middle, [port.layout for port in meeting_ports], meeting_key)
+
+    def _meetings(
+        self, value: Value, ports: tuple[Port, ...], readers: Sequence[_Reader]
+    ) -> tuple[tuple[Meeting, ...], Floats, tuple[Port, ...]]:
+        wanted = value.name in self.wanted
+        found: dict[Meeting, None] = {}
+        for port in (*ports, *(port for reader in readers for port in reader.ports)):
+            partial = port.cotangent.partial if port.cotangent is not None else ()
+            found[Meeting(port.layout.reduced(), partial)] = None
+        options = tuple(found)
+        adds = sum(any(p.cotangent is not None for p in reader.ports) for reader in readers) - 1
+        cost = np.array(
+            [
+                adds * self.profile.accumulation(value.type, option.layout) if adds > 0 else 0.0
+                for option in options
+            ]
+        )
+        meeting_ports = tuple(
+            Port(option.layout, option.cotangent if wanted else None) for option in options
+        )
+        return options, cost, meeting_ports
+
+    def _edges(
+        self, tensor: TensorType, ports: tuple[Port, ...], key: object, reader: _Reader
+    ) -> Floats:
+        return self._once(
+            ("edges", tensor, key, reader.key),
+            lambda: self.profile.edges(tensor, ports, reader.ports),
+        )
+
+    def _charge(self, value: Value, variable: int, kept: Sequence[Layout], key: object) -> None:
+        """Count the memory of a tensor that the gradient reads."""
+        usage = self._once(
+            ("usage", value.type, key),
+            lambda: np.array([local_bytes(value.type, layout, self.mesh) for layout in kept]),
+        )
+        producer = self.graph.producers[value.name]
+        start = self.order[producer.name]
+        self.draft.memory[variable].append(
+            MemoryUse(usage, start, 2 * len(self.graph.nodes) - start)
+        )
+
+    def _layouts(self, tensor: TensorType) -> list[Layout]:
+        """Return the layouts without partial axes that the tensor's shape allows."""
+        return self._once(
+            ("layouts", tensor.shape),
+            lambda: [
+                layout
+                for layout in layouts(self.mesh, tensor.rank, partial=False)
+                if all(
+                    size % count == 0
+                    for size, count in zip(tensor.shape, layout.counts(self.mesh), strict=True)
+                )
+            ],
+        )
+
+    def _once(self, key: object, make: Callable[[], T]) -> T:
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]  # type: ignore[return-value]
+
+
+def _refines(finer: Layout, layout: Layout) -> bool:
+    """Return whether `finer` splits further what `layout` splits, by axes that it does not use."""
+    pairs = zip(finer.splits, layout.splits, strict=True)
+    return all(fine[: len(axes)] == axes for fine, axes in pairs)
+
+
+def _pinned(table: OperatorTable, node: Node, counts: SplitCounts, mesh: Mesh) -> OperatorTable:
+    """Return the table with only the strategies that split the operands as a person asked."""
+    counts = tuple(tuple(count) for count in counts)
+    keep = [
+        i
+        for i, strategy in enumerate(table.strategies)
+        if table.info.split_counts(strategy, mesh) == counts
+    ]
+    if not keep:
+        shapes = tuple(tensor.shape for tensor in table.info.operand_types)
+        raise StrategyError(
+            f"`{node.operator}` cannot be split by {counts}: its operands are {shapes} and the "
+            f"mesh is {mesh}",
+            f"the strategy pinned on `{node.name}`",
+            "give for each operand the number of slices of each dimension",
+        )
+    return OperatorTable(
+        table.info,
+        tuple(table.strategies[i] for i in keep),
+        table.cost[keep],
+        tuple(tuple(ports[i] for i in keep) for ports in table.operands),
+        tuple(tuple(left[i] for i in keep) for left in table.results),
+        table.keeps_operands,
+        table.keeps_results,
+    )
