@@ -4,19 +4,27 @@ A module per family. Importing the package registers them all.
 """
 
 from shardwright.operators import (
+    attention,
     communication,
+    dropout,
     elementwise,
+    loss,
     matmul,
     normalization,
+    optimizer,
     reduction,
     softmax,
 )
 
 __all__ = [
+    "attention",
     "communication",
+    "dropout",
     "elementwise",
+    "loss",
     "matmul",
     "normalization",
+    "optimizer",
     "reduction",
     "softmax",
 ]

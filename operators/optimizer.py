@@ -1,0 +1,134 @@
+"""Updates of parameters: the parameter and its states, from the gradient and the states before.
+
+All work point by point, in any layout that parameter, gradient and states share.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.ir.errors import IRError
+from shardwright.operators.info import Array, Example, OperatorInfo, register
+from shardwright.operators.rule import Rule, ShardView
+
+
+class Update(OperatorInfo):
+    """An update; operands are the parameter, the gradient, and the states.
+
+    Attributes
+    ----------
+    states : int
+        How many tensors are kept beside the parameter.
+    """
+
+    states: ClassVar[int]
+
+    def make_rule(self) -> Rule:
+        """Refuse to broadcast."""
+        shapes = [operand.shape for operand in self.operand_types[: 2 + self.states]]
+        if len(set(shapes)) > 1:
+            raise IRError(f"parameter, gradient and states have the shapes {shapes}, one expected")
+        return super().make_rule()
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Parameter and states keep their types."""
+        types = [operand.dtype for operand in self.operand_types]
+        return (types[0], *types[2 : 2 + self.states])
+
+    def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
+        """Update, and round to the types that parameter and states have."""
+        before = (operands[0], *operands[2 : 2 + self.states])
+        after = self.updated(*operands)
+        return tuple(np.asarray(a, b.dtype) for a, b in zip(after, before, strict=True))
+
+    def updated(self, *operands: Array) -> Sequence[Array]:
+        """Return the parameter and the states as they are next."""
+        raise NotImplementedError
+
+
+@register
+class SGDUpdate(Update):
+    """One step of stochastic gradient descent: p - ``learning_rate`` (g + ``weight_decay`` p)."""
+
+    name = "sgd_update"
+    notation = "..., ... -> ..."
+    defaults: ClassVar = {"learning_rate": 0.01, "weight_decay": 0.0}
+    linear = ((0, 1),)
+    flops_per_point = 4.0
+    states = 0
+    examples = (Example(("f64[4, 6]", "f64[4, 6]"), {"weight_decay": 0.1}),)
+
+    def updated(self, *operands: Array) -> Sequence[Array]:
+        """Go against the gradient."""
+        p, g = operands
+        rate, decay = (self.attributes[name] for name in ("learning_rate", "weight_decay"))
+        return [p - rate * (g + decay * p)]
+
+
+@register
+class MomentumUpdate(Update):
+    """One step with momentum: m' = ``momentum`` m + g; p' = p - ``learning_rate`` m'.
+
+    The step of Nesterov's kind is g + ``momentum`` m' in place of m'. ``weight_decay`` times the
+    parameter is added to the gradient first.
+    """
+
+    name = "momentum_update"
+    notation = "..., ..., ... -> ..., ..."
+    defaults: ClassVar = {
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "nesterov": False,
+        "weight_decay": 0.0,
+    }
+    linear = ((0, 1, 2),)
+    flops_per_point = 8.0
+    states = 1
+    examples = (
+        Example(("f64[4, 6]",) * 3),
+        Example(("f64[4, 6]",) * 3, {"nesterov": True, "weight_decay": 0.1}),
+    )
+
+    def updated(self, *operands: Array) -> Sequence[Array]:
+        """Go along the decaying sum of the gradients."""
+        p, g, m = operands
+        rate, momentum = (self.attributes[name] for name in ("learning_rate", "momentum"))
+        g = g + self.attributes["weight_decay"] * p
+        m = momentum * m + g
+        return p - rate * (g + momentum * m if self.attributes["nesterov"] else m), m
+
+
+@register
+class AdamUpdate(Update):
+    """One step of Adam (Kingma and Ba, 2015); the last operand is the number of the step, from 1.
+
+    ``weight_decay`` is taken from the parameter itself (Loshchilov and Hutter, 2019), not added to
+    the gradient.
+    """
+
+    name = "adam_update"
+    notation = "..., ..., ..., ..., -> ..., ..., ..."
+    defaults: ClassVar = {
+        "learning_rate": 0.001,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-8,
+        "weight_decay": 0.0,
+    }
+    flops_per_point = 16.0
+    states = 2
+    examples = (
+        Example((*("f64[4, 6]",) * 4, "i64[]"), {"weight_decay": 0.1}, {3: (0, 1), 4: (1, 9)}),
+    )
+
+    def updated(self, *operands: Array) -> Sequence[Array]:
+        """Divide the mean of the gradients by the root of the mean of their squares."""
+        p, g, m, v, step = operands
+        beta1, beta2 = (self.attributes[name] for name in ("beta1", "beta2"))
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * np.square(g)
+        mean = m / (1 - beta1 ** int(step))
+        root = np.sqrt(v / (1 - beta2 ** int(step)))
+        change = mean / (root + self.attributes["epsilon"]) + self.attributes["weight_decay"] * p
+        return p - self.attributes["learning_rate"] * change, m, v
