@@ -1,1 +1,26 @@
 """Execution of per-rank programs on numpy."""
+
+from shardwright.runtime.checkpoint import load_checkpoint, save_checkpoint
+from shardwright.runtime.communicator import Communicator, LocalCommunicator
+from shardwright.runtime.compare import Comparison, compare
+from shardwright.runtime.executor import Executor, StepResult
+from shardwright.runtime.mpi import MpiCommunicator
+from shardwright.runtime.state import State, assemble, initialize
+from shardwright.runtime.training import StepRecord, train
+
+__all__ = [
+    "Communicator",
+    "Comparison",
+    "Executor",
+    "LocalCommunicator",
+    "MpiCommunicator",
+    "State",
+    "StepRecord",
+    "StepResult",
+    "assemble",
+    "compare",
+    "initialize",
+    "load_checkpoint",
+    "save_checkpoint",
+    "train",
+]

@@ -1,0 +1,112 @@
+"""Checkpoints: the state in a ``.npz`` file of whole tensors.
+
+The file says nothing of layouts, so a state that one plan wrote another can read.
+"""
+
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+from shardwright.ir.errors import ExecutionError, PlanError
+from shardwright.ir.graph import Graph
+from shardwright.operators.info import Array
+from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.state import State, assemble, scatter
+
+_FORMAT = "shardwright.format"
+_VERSION = 1
+# Keeps names of parameters apart from the format, and from the arguments of `numpy.savez`.
+_PREFIX = "parameter:"
+
+
+def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Communicator) -> None:
+    """Write the state; the file appears complete or not at all.
+
+    Every process takes part; the one that hosts rank 0 writes.
+
+    Raises
+    ------
+    PlanError
+        If the file cannot be written.
+    ExecutionError
+        If ranks disagree on what should be equal copies.
+    """
+    arrays: dict[str, Array] = {}
+    for parameter in graph.parameters:
+        parts = communicator.collect(state[parameter.name])
+        whole = assemble(graph, parameter.name, parts, communicator.mesh)
+        if 0 in communicator.ranks:
+            arrays[_PREFIX + parameter.name] = whole
+    if 0 in communicator.ranks:
+        _write(path, arrays)
+
+
+def _write(path: Path, arrays: Mapping[str, Array]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{_FORMAT: np.array(_VERSION)}, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise PlanError(f"the checkpoint cannot be written: {error.strerror}", str(path)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(
+    path: Path, graph: Graph, communicator: Communicator, float_dtype: str | None = None
+) -> State:
+    """Read a state, sliced as the graph has it, whatever layouts it was written from.
+
+    Raises
+    ------
+    PlanError
+        If the file is missing, corrupt, or of another program; names the parameter.
+    """
+    wholes = _read(path)
+    expected = {parameter.name for parameter in graph.parameters}
+    if set(wholes) != expected:
+        absent, extra = sorted(expected - set(wholes)), sorted(set(wholes) - expected)
+        raise PlanError(
+            f"the checkpoint lacks the parameters {absent} and has {extra} besides",
+            str(path),
+            f"it must be of the program `{graph.name}`",
+        )
+    try:
+        return {
+            parameter.name: scatter(
+                parameter.value, wholes[parameter.name], communicator, float_dtype
+            )
+            for parameter in graph.parameters
+        }
+    except ExecutionError as error:
+        raise PlanError(error.what, str(path), "it is a checkpoint of another program") from None
+
+
+def _read(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as file, _archive(np.load(file, allow_pickle=False)) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise PlanError("there is no such checkpoint", str(path)) from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise PlanError("the checkpoint is corrupt or is not a `.npz` file", str(path)) from error
+    version = arrays.pop(_FORMAT, None)
+    if version is None or version.shape != () or version != _VERSION:
+        found = "no version" if version is None else f"version {version}"
+        raise PlanError(f"the checkpoint has {found}, expected version {_VERSION}", str(path))
+    return {name.removeprefix(_PREFIX): array for name, array in arrays.items()}
+
+
+def _archive(loaded: object) -> NpzFile:
+    """Refuse a file that numpy takes for a single array."""
+    if not isinstance(loaded, NpzFile):
+        raise ValueError("not an archive")
+    return loaded

@@ -1,0 +1,97 @@
+"""The comparison of a plan's tensors with those of the single-device program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from shardwright.operators.info import Array
+
+# A tensor of small numbers beside large ones of its kind is not held to its own magnitude: what
+# rounding leaves of a gradient that should be zero would be an error of its whole size.
+_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two sets of tensors agree.
+
+    Parameters
+    ----------
+    equal : bool
+        Whether every tensor agrees within the tolerance.
+    max_relative_error : float
+        The greatest relative error; infinite where shapes differ or a tensor is missing or is not
+        a number.
+    first_difference : str or None
+        The first tensor, in the order of the reference, that does not agree.
+    tensors : int
+        How many tensors were compared.
+    errors : mapping of str to float
+        The relative error of each tensor.
+    """
+
+    equal: bool
+    max_relative_error: float
+    first_difference: str | None
+    tensors: int
+    errors: Mapping[str, float]
+
+
+def compare(
+    reference: Mapping[str, Array],
+    plan: Mapping[str, Array],
+    tolerance: float,
+    kinds: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Compare tensors by name.
+
+    The relative error of a tensor is ``max|a - b| / max(max|a|, floor)``, where the floor is a
+    millionth of the largest magnitude of its kind in the reference.
+
+    Parameters
+    ----------
+    reference, plan : mapping of str to array
+        Whole tensors; the order of the reference decides which difference is the first.
+    tolerance : float
+        Greatest relative error at which tensors are equal.
+    kinds : mapping of str to str, optional
+        Kind of each tensor (``loss``, ``gradient``, ``parameter``); else each is its own.
+    """
+    kind_of = {name: (kinds or {}).get(name, name) for name in reference}
+    largest: dict[str, float] = {}
+    for name, array in reference.items():
+        largest[kind_of[name]] = max(largest.get(kind_of[name], 0.0), _magnitude(array))
+    errors = {
+        name: _relative_error(array, plan.get(name), _FLOOR * largest[kind_of[name]])
+        for name, array in reference.items()
+    }
+    errors.update((name, inf) for name in plan if name not in reference)
+    different = [name for name, error in errors.items() if not error <= tolerance]
+    return Comparison(
+        equal=not different,
+        max_relative_error=max(errors.values(), default=0.0),
+        first_difference=different[0] if different else None,
+        tensors=len(errors),
+        errors=errors,
+    )
+
+
+def _magnitude(array: Array) -> float:
+    """Return the largest finite magnitude."""
+    finite = np.abs(np.asarray(array, np.float64))
+    return float(np.max(finite, initial=0.0, where=np.isfinite(finite)))
+
+
+def _relative_error(a: Array, b: Array | None, floor: float) -> float:
+    if b is None or np.shape(a) != np.shape(b):
+        return inf
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    finite = np.isfinite(x)
+    # Equal infinities agree; what is not a number agrees with nothing.
+    if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite]):
+        return inf
+    difference = float(np.max(np.abs(x[finite] - y[finite]), initial=0.0))
+    scale = max(_magnitude(a), floor)
+    return difference / scale if scale else (inf if difference else 0.0)

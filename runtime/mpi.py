@@ -1,0 +1,206 @@
+"""One process a rank, over MPI.
+
+A reduction takes the members of a group in their order, as the local communicator does, so both
+give the same bits: every member reduces one slice, which it gets from all others (all-to-all), and
+the slices are gathered. That sends as much as a ring does. With ``deterministic=False`` MPI's own
+reductions run instead; their order differs, and so do the last digits (1e-12 relative in float64).
+
+mpi4py is loaded when a communicator is made, since loading it starts MPI.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from functools import reduce
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from shardwright.ir.errors import ExecutionError, ShardwrightError
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.communication import Communication
+from shardwright.operators.info import Array
+from shardwright.runtime.communicator import ONE_DEVICE, Parts
+
+_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+# Operators that pass whole parts from member to member.
+_MOVES = ("broadcast", "collective_permute", "neighbor_exchange", "receive")
+
+
+def _load_mpi() -> Any:
+    try:
+        return importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+        raise ExecutionError(
+            f"MPI cannot be used: {error}", hint="install the extra `shardwright[mpi]`"
+        ) from error
+
+
+class MpiCommunicator:
+    """The rank of this process, among those started by ``mpiexec``.
+
+    As a context it ends all processes when one fails, so that none waits for ever.
+
+    Parameters
+    ----------
+    mesh : Mesh, optional
+        The mesh, with one rank a process.
+    deterministic : bool
+        Reduce in the order of the members.
+
+    Raises
+    ------
+    ExecutionError
+        If there is no MPI, or another number of processes.
+    """
+
+    def __init__(self, mesh: Mesh | None = None, *, deterministic: bool = True) -> None:
+        self.mesh = mesh or ONE_DEVICE
+        self.deterministic = deterministic
+        self._mpi = _load_mpi()
+        self._world = self._mpi.COMM_WORLD
+        if self._world.size != self.mesh.size:
+            raise ExecutionError(
+                f"the mesh {self.mesh} has {self.mesh.size} ranks, MPI runs {self._world.size} "
+                f"processes",
+                hint=f"start it with `mpiexec -n {self.mesh.size}`",
+            )
+        self.ranks: tuple[int, ...] = (self._world.rank,)
+        self._groups: dict[tuple[str, ...], Any] = {}
+        self._collectives: dict[str, Callable[[Any, Communication, Array], Array]] = {
+            "all_gather": self._all_gather,
+            "all_reduce": self._all_reduce,
+            "all_to_all": self._all_to_all,
+            "reduce_scatter": self._reduce_scatter,
+        }
+
+    def __enter__(self) -> "MpiCommunicator":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End every process if this one fails."""
+        if error is None or self._world.size == 1:
+            return
+        message = error if isinstance(error, ShardwrightError) else f"{kind}: {error}"
+        print(f"rank {self.ranks[0]}: {message}", file=sys.stderr, flush=True)
+        self._world.Abort(1)
+
+    def exchange(
+        self, operator: Communication, axes: tuple[str, ...], parts: Parts
+    ) -> dict[int, Array]:
+        """Run one communication operator in this rank's group along `axes`."""
+        rank = self.ranks[0]
+        extents = [self.mesh.sizes[axis] for axis in axes]
+        part = np.asarray(parts[rank], order="C")
+        group = self._group(axes)
+        if group.size == 1:
+            return {rank: operator.exchange([part], extents)[0]}
+        if operator.name in _MOVES:
+            return {rank: self._move(group, operator, extents, part)}
+        if operator.name in self._collectives:
+            return {rank: self._collectives[operator.name](group, operator, part)}
+        everything = group.allgather(part)
+        return {rank: operator.exchange(everything, extents)[group.rank]}
+
+    def collect(self, parts: Parts) -> dict[int, Array]:
+        """Return what every rank of the mesh holds, in every process."""
+        return dict(enumerate(self._world.allgather(parts[self.ranks[0]])))
+
+    def _group(self, axes: tuple[str, ...]) -> Any:
+        if axes not in self._groups:
+            members = self.mesh.group(self.ranks[0], axes)
+            chosen = self._world.Get_group().Incl(members)
+            self._groups[axes] = self._world.Create_group(chosen)
+        return self._groups[axes]
+
+    # Collectives; buffers travel as bytes, so that every element type does
+
+    def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
+        return np.concatenate(_gathered(group, part), axis=operator.attributes["dimension"])
+
+    def _all_to_all(self, group: Any, operator: Communication, part: Array) -> Array:
+        pieces = np.split(part, group.size, axis=operator.attributes["split_dimension"])
+        received = _exchanged(group, np.stack(pieces))
+        return np.concatenate(received, axis=operator.attributes["concat_dimension"])
+
+    def _reduce_scatter(self, group: Any, operator: Communication, part: Array) -> Array:
+        kind = operator.attributes["reduction"]
+        pieces = np.stack(np.split(part, group.size, axis=operator.attributes["dimension"]))
+        if self.deterministic or not self._is_native(part):
+            return _reduced(_exchanged(group, pieces), kind)
+        result = np.empty_like(pieces[0])
+        group.Reduce_scatter_block(pieces, result, op=self._operation(kind))
+        return result
+
+    def _all_reduce(self, group: Any, operator: Communication, part: Array) -> Array:
+        kind = operator.attributes["reduction"]
+        if not self.deterministic and self._is_native(part):
+            result = np.empty_like(part)
+            group.Allreduce(part, result, op=self._operation(kind))
+            return result
+        length = -(-part.size // group.size)
+        padded = np.zeros(length * group.size, part.dtype)
+        padded[: part.size] = part.reshape(-1)
+        own = _reduced(_exchanged(group, padded.reshape(group.size, length)), kind)
+        return _gathered(group, own).reshape(-1)[: part.size].reshape(part.shape)
+
+    def _move(
+        self,
+        group: Any,
+        operator: Communication,
+        extents: Sequence[int],
+        part: Array,
+    ) -> Array:
+        """Pass parts point to point, along the ways that markers take through `exchange`."""
+        markers = [np.array(i + 1) for i in range(group.size)]
+        sources = [int(marker) - 1 for marker in operator.exchange(markers, extents)]
+        source, me = sources[group.rank], group.rank
+        sends = [
+            group.Isend(_bytes(part), dest=member)
+            for member, wanted in enumerate(sources)
+            if wanted == me != member
+        ]
+        if source == me:
+            result = part
+        elif source < 0:  # nobody sends: zeros arrive
+            result = np.zeros_like(part)
+        else:
+            result = np.empty_like(part)
+            group.Recv(_bytes(result), source=source)
+        self._mpi.Request.Waitall(sends)
+        return result
+
+    def _is_native(self, part: Array) -> bool:
+        return part.dtype in (np.float32, np.float64, np.int32, np.int64)
+
+    def _operation(self, kind: str) -> Any:
+        return {"sum": self._mpi.SUM, "max": self._mpi.MAX, "min": self._mpi.MIN}[kind]
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _gathered(group: Any, part: Array) -> Array:
+    """Return the parts of all members, stacked."""
+    parts = np.empty((group.size, *part.shape), part.dtype)
+    group.Allgather(_bytes(part), _bytes(parts))
+    return parts
+
+
+def _exchanged(group: Any, pieces: Array) -> Array:
+    """Send the i-th piece to the i-th member; return what came from each, stacked."""
+    received = np.empty_like(pieces)
+    group.Alltoall(_bytes(pieces), _bytes(received))
+    return received
+
+
+def _reduced(parts: Array, kind: str) -> Array:
+    result: Array = reduce(_UFUNCS[kind], parts)
+    return result

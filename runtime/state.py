@@ -1,0 +1,209 @@
+"""Whole tensors to slices and back: inputs, parameters, and the state between steps."""
+
+import difflib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from shardwright.ir.errors import ExecutionError
+from shardwright.ir.graph import Graph, Parameter, Value
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import numpy_dtype
+from shardwright.operators.info import Array
+from shardwright.operators.random import initial_value
+from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
+
+State = dict[str, dict[int, Array]]  # parameter -> rank -> what the rank holds of it
+Region = tuple[slice, ...]
+_REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def region(value: Value, mesh: Mesh, rank: int) -> Region:
+    """Return the part of a value that a rank holds; all of it where no layout is decided."""
+    if value.layout is None:
+        return tuple(slice(0, size) for size in value.type.shape)
+    return value.layout.slices(value.type.shape, mesh, rank)
+
+
+def local_shape(value: Value, mesh: Mesh) -> tuple[int, ...]:
+    """Return the shape of what each rank holds of a value."""
+    if value.layout is None:
+        return value.type.shape
+    return value.layout.slice_shape(value.type.shape, mesh)
+
+
+def fill_regions(
+    value: Value, communicator: Communicator, make: Callable[[Region], Array]
+) -> dict[int, Array]:
+    """Return `make` of the region of every hosted rank; equal regions share one array.
+
+    Raises
+    ------
+    ExecutionError
+        If the value is partial: a whole tensor does not say how it is to be taken apart.
+    """
+    if value.layout is not None and value.layout.partial:
+        raise ExecutionError(
+            f"`{value.name}` has the layout {value.layout}, what enters a program is not partial"
+        )
+    made: dict[tuple[tuple[int, int], ...], Array] = {}
+    parts: dict[int, Array] = {}
+    for rank in communicator.ranks:
+        wanted = region(value, communicator.mesh, rank)
+        key = tuple((s.start, s.stop) for s in wanted)
+        if key not in made:
+            made[key] = make(wanted)
+        parts[rank] = made[key]
+    return parts
+
+
+def scatter(
+    value: Value, whole: Array, communicator: Communicator, float_dtype: str | None = None
+) -> dict[int, Array]:
+    """Return the slice of `whole` for every hosted rank.
+
+    Raises
+    ------
+    ExecutionError
+        If the array has not the shape of the value, or numbers of another kind.
+    """
+    array = np.asarray(whole)
+    dtype = numpy_dtype(value.type.dtype, float_dtype)
+    if array.shape != value.type.shape:
+        raise ExecutionError(
+            f"`{value.name}` was given an array of shape {array.shape}, expected {value.type.shape}"
+        )
+    if not np.can_cast(array.dtype, dtype, casting="same_kind"):
+        raise ExecutionError(
+            f"`{value.name}` was given elements of type {array.dtype}, expected {value.type.dtype}"
+        )
+    return fill_regions(value, communicator, lambda part: np.array(array[part], dtype, order="C"))
+
+
+def initialize(
+    graph: Graph,
+    seed: int,
+    communicator: Communicator,
+    initial: Mapping[str, Array] | None = None,
+    float_dtype: str | None = None,
+) -> State:
+    """Return the state in which a program begins, whatever its layouts.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program; parameters begin as their attribute ``initializer`` says (``normal``).
+    seed : int
+        Seed of the whole program.
+    communicator : Communicator
+        Says which ranks live here.
+    initial : mapping of str to array, optional
+        Whole values of parameters that begin otherwise.
+    float_dtype : str, optional
+        Holds every real number in this type.
+
+    Raises
+    ------
+    ExecutionError
+        If a value is given for what is no parameter, or does not fit it.
+    """
+    given = initial or {}
+    _check_known(graph, given)
+    state: State = {}
+    for parameter in graph.parameters:
+        if parameter.name in given:
+            whole = given[parameter.name]
+            state[parameter.name] = scatter(parameter.value, whole, communicator, float_dtype)
+        else:
+            state[parameter.name] = _drawn(parameter, seed, communicator, float_dtype)
+    return state
+
+
+def _check_known(graph: Graph, given: Mapping[str, Array]) -> None:
+    known = [parameter.name for parameter in graph.parameters]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean `{near[0]}`?" if near else None
+            raise ExecutionError(f"graph `{graph.name}` has no parameter `{name}`", hint=hint)
+
+
+def _drawn(
+    parameter: Parameter, seed: int, communicator: Communicator, float_dtype: str | None
+) -> dict[int, Array]:
+    tensor = parameter.value.type
+    initializer = str(parameter.attributes.get("initializer", "normal"))
+    dtype = numpy_dtype(tensor.dtype, float_dtype)
+
+    def draw(part: Region) -> Array:
+        return initial_value(initializer, parameter.name, seed, tensor.shape, part, dtype)
+
+    return fill_regions(parameter.value, communicator, draw)
+
+
+def assemble(
+    graph: Graph, name: str, parts: Parts, mesh: Mesh | None = None, tolerance: float | None = None
+) -> Array:
+    """Return the whole tensor that the slices of all ranks make up.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph that defines the value.
+    name : str
+        Name of the value.
+    parts : mapping of int to array
+        What each rank of the mesh holds (`Communicator.collect`).
+    mesh : Mesh, optional
+        The mesh; that of the graph if not given.
+    tolerance : float, optional
+        Greatest difference between copies, relative to the largest magnitude; a thousand units of
+        the last place if not given.
+
+    Raises
+    ------
+    ExecutionError
+        If ranks that should hold equal copies do not; names two of them and the difference.
+    """
+    mesh = mesh or graph.mesh or ONE_DEVICE
+    value = graph.value(name)
+    layout = value.layout
+    partial = layout.partial if layout else ()
+    missing = sorted(set(range(mesh.size)) - set(parts))
+    if missing:
+        raise ExecutionError(f"`{name}`: the slices of ranks {missing} are missing")
+    first: dict[tuple[tuple[int, ...], int], int] = {}
+    whole = np.empty(value.type.shape, parts[0].dtype)
+    written: set[tuple[int, ...]] = set()
+    for rank in range(mesh.size):
+        held = region(value, mesh, rank)
+        start = tuple(s.start for s in held)
+        key = (start, mesh.index(rank, partial))
+        if key in first:
+            _check_copies(name, first[key], rank, parts, tolerance)
+            continue
+        first[key] = rank
+        if start in written and layout:
+            whole[held] = _REDUCTIONS[layout.reduction](whole[held], parts[rank])
+        else:
+            whole[held] = parts[rank]
+        written.add(start)
+    return whole
+
+
+def _check_copies(name: str, one: int, other: int, parts: Parts, tolerance: float | None) -> None:
+    a, b = parts[one], parts[other]
+    if a is b or np.array_equal(a, b):
+        return
+    if np.issubdtype(a.dtype, np.floating):
+        allowed = 1000 * float(np.finfo(a.dtype).eps) if tolerance is None else tolerance
+        with np.errstate(invalid="ignore"):
+            scale, difference = float(np.max(np.abs(a))), float(np.max(np.abs(a - b)))
+        if difference <= allowed * scale or np.array_equal(a, b, equal_nan=True):
+            return
+        found = f"differ by {difference:.3g} (largest magnitude {scale:.3g})"
+    else:
+        found = f"differ in {int(np.count_nonzero(a != b))} of {a.size} elements"
+    raise ExecutionError(
+        f"`{name}`: ranks {one} and {other} should hold equal copies, they {found}"
+    )

@@ -1,0 +1,121 @@
+"""The training loop: steps, losses and the logs of every rank."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from shardwright.ir.errors import ExecutionError
+from shardwright.operators.info import Array
+from shardwright.runtime.executor import Executor
+from shardwright.runtime.state import State
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step of training.
+
+    Parameters
+    ----------
+    step : int
+        Number of the step from the beginning; the first is 1.
+    loss : float
+        The loss before the step's update, as the first hosted rank has it.
+    seconds : float
+        Time of the step.
+    peak_bytes : int
+        Most bytes of live values on one rank.
+    """
+
+    step: int
+    loss: float
+    seconds: float
+    peak_bytes: int
+
+
+def train(
+    executor: Executor,
+    state: State,
+    batches: Iterable[Mapping[str, Array]],
+    *,
+    log_directory: Path | None = None,
+    steps_per_epoch: int | None = None,
+    log_every: int = 1,
+    callbacks: Sequence[Callable[[StepRecord], None]] = (),
+) -> Iterator[StepRecord]:
+    """Run a training program on one batch after the other, and yield a record of each step.
+
+    Parameters
+    ----------
+    executor : Executor
+        The training program; its first output is the loss.
+    state : State
+        Parameters; every step replaces them.
+    batches : iterable of mapping
+        Whole inputs of each step.
+    log_directory : Path, optional
+        Where each hosted rank writes ``rank.N/stdout``, a line for every `log_every` steps.
+    steps_per_epoch : int, optional
+        Steps after which the log begins a new epoch.
+    log_every : int
+        Steps between lines of the log.
+    callbacks : sequence of callable
+        Called with the record of each step.
+
+    Raises
+    ------
+    ExecutionError
+        If the program has no scalar loss that leaves whole, or a step fails.
+    """
+    name = _loss_name(executor)
+    logs = {} if log_directory is None else _open_logs(log_directory, executor)
+    for step, batch in enumerate(batches, 1):
+        begin = perf_counter()
+        result = executor.step(batch, state)
+        seconds = perf_counter() - begin
+        losses = {rank: float(part) for rank, part in result.outputs[name].items()}
+        if step % log_every == 0:
+            for rank, log in logs.items():
+                _write_line(log, step, losses[rank], steps_per_epoch)
+        loss = losses[executor.communicator.ranks[0]]
+        record = StepRecord(step, loss, seconds, result.peak_bytes)
+        for callback in callbacks:
+            callback(record)
+        yield record
+
+
+def _loss_name(executor: Executor) -> str:
+    graph = executor.graph
+    if not graph.outputs:
+        raise ExecutionError(f"graph `{graph.name}` has no outputs, the first must be the loss")
+    value = graph.value(graph.outputs[0])
+    if value.type.elements != 1:
+        raise ExecutionError(f"the loss `{value.name}` is {value.type}, it must be one number")
+    if value.layout is not None and value.layout.partial:
+        raise ExecutionError(
+            f"the loss `{value.name}` leaves as {value.layout}, it must leave whole"
+        )
+    return value.name
+
+
+def _open_logs(directory: Path, executor: Executor) -> dict[int, Path]:
+    """Return an empty log for each hosted rank."""
+    logs = {}
+    for rank in executor.communicator.ranks:
+        log = directory / f"rank.{rank}" / "stdout"
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("")
+        except OSError as error:
+            raise ExecutionError(
+                f"the log cannot be written: {error.strerror}", str(log)
+            ) from error
+        logs[rank] = log
+    return logs
+
+
+def _write_line(log: Path, step: int, loss: float, steps_per_epoch: int | None) -> None:
+    """Append one line; files are not held open, since there may be a thousand ranks."""
+    epoch, within = divmod(step - 1, steps_per_epoch) if steps_per_epoch else (0, step - 1)
+    with log.open("a") as file:
+        file.write(f"epoch: {epoch + 1} step: {within + 1}, loss is {loss}\n")
