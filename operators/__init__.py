@@ -4,11 +4,15 @@ A module per family. Importing the package registers them all.
 """
 
 from shardwright.operators import (
+    activation,
+    arithmetic,
     attention,
     communication,
+    comparison,
+    conversion,
     dropout,
-    elementwise,
     loss,
+    mathematics,
     matmul,
     normalization,
     optimizer,
@@ -17,11 +21,15 @@ from shardwright.operators import (
 )
 
 __all__ = [
+    "activation",
+    "arithmetic",
     "attention",
     "communication",
+    "comparison",
+    "conversion",
     "dropout",
-    "elementwise",
     "loss",
+    "mathematics",
     "matmul",
     "normalization",
     "optimizer",

@@ -1,9 +1,11 @@
-"""Elementwise operators: arithmetic with broadcasting, unary mathematics, comparisons."""
+"""What elementwise operators share: rules, examples, and functions of one real variable."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
+from shardwright.ir.graph import Attributes
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
@@ -13,7 +15,6 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.matmul import unbroadcast
 from shardwright.operators.rule import ShardView
 
 
@@ -21,7 +22,7 @@ class Binary(OperatorInfo):
     """An operator on two tensors, point by point, broadcast like numpy."""
 
     notation = "..., ... -> ..."
-    examples = (
+    examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[4, 6]", "f64[4, 6]")),
         Example(("f64[2, 1, 6]", "f64[4, 1]")),
     )
@@ -31,85 +32,85 @@ class Unary(OperatorInfo):
     """An operator on one tensor, point by point."""
 
     notation = "... -> ..."
-    examples = (Example(("f64[4, 6]",)),)
+    examples: ClassVar[tuple[Example, ...]] = (Example(("f64[4, 6]",)),)
 
 
-@register
-class Add(Binary):
-    """Sum."""
+class Function(Unary):
+    """A function of one real variable; its gradient is the operator ``NAME_gradient``.
 
-    name = "add"
-    linear = ((0, 1),)
+    Attributes
+    ----------
+    value : callable
+        The function of an array; takes the attributes by name.
+    keeps : str
+        What the gradient reads, and so keeps alive: ``operand`` or ``result``.
+    """
+
+    value: ClassVar[Callable[..., Array]]
+    keeps: ClassVar[str]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add."""
-        return np.add(operands[0], operands[1])
+        """Apply the function."""
+        return np.asarray(self.value(operands[0], **self.attributes), operands[0].dtype)
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """Pass the cotangent to both."""
-        return [unbroadcast(build, at.cotangents[0], operand) for operand in at.operands]
+        """Multiply the cotangent by the slope."""
+        kept = at.operands[0] if self.keeps == "operand" else at.results[0]
+        return [build.emit(f"{self.name}_gradient", at.cotangents[0], kept, **self.attributes)]
 
 
-@register
-class Mul(Binary):
-    """Product."""
+class FunctionGradient(Binary):
+    """The first operand times the slope of a function, given what the function keeps."""
 
-    name = "mul"
-    linear = ((0,), (1,))
+    linear = ((0,),)
+    slope: ClassVar[Callable[..., Array]]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
-        return np.multiply(operands[0], operands[1])
-
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """Multiply by the other operand."""
-        a, b = at.operands
-        da = build.emit("mul", at.cotangents[0], b)
-        db = build.emit("mul", at.cotangents[0], a)
-        return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
+        cotangent, kept = operands
+        return np.asarray(cotangent * self.slope(kept, **self.attributes), cotangent.dtype)
 
 
-@register
-class Scale(Unary):
-    """Product with the constant ``factor``."""
+def define(
+    name: str,
+    summary: str,
+    value: Callable[..., Array],
+    slope: Callable[..., Array],
+    *,
+    keeps: str = "operand",
+    defaults: Attributes | None = None,
+    example: Attributes | None = None,
+    domain: tuple[float, float] = (-2.0, 2.0),
+    flops: float = 1.0,
+) -> type[OperatorInfo]:
+    """Define and register a function and its gradient, ``NAME_gradient``.
 
-    name = "scale"
-    defaults: ClassVar = {"factor": 1.0}
-    linear = ((0,),)
-    examples = (Example(("f64[4, 6]",), {"factor": 1.5}),)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Multiply."""
-        x = operands[0]
-        return x * x.dtype.type(self.attributes["factor"])
-
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """Multiply by the same constant."""
-        return [build.emit("scale", at.cotangents[0], factor=self.attributes["factor"])]
-
-
-@register
-class Relu(Unary):
-    """The positive part."""
-
-    name = "relu"
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Clip at zero."""
-        return np.maximum(operands[0], 0)
-
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """Pass the cotangent where the result is positive, so that only the result is kept."""
-        return [build.emit("relu_gradient", at.cotangents[0], at.results[0])]
-
-
-@register
-class ReluGradient(Binary):
-    """The cotangent where the second operand is positive."""
-
-    name = "relu_gradient"
-    linear = ((0,),)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Mask."""
-        return np.asarray(operands[0] * (operands[1] > 0))
+    Parameters
+    ----------
+    name, summary : str
+        Name of the operator, and what it is in one line.
+    value : callable
+        The function of an array; takes the attributes by name.
+    slope : callable
+        Its derivative, as a function of the operand, or of the result where that is kept.
+    keeps : str
+        What the gradient reads: ``operand`` or ``result``.
+    defaults, example : mapping, optional
+        Attributes of the operator, and those that it is tested with.
+    domain : tuple of float
+        Where the function, and the slope, are tested.
+    flops : float
+        Floating-point operations for each element.
+    """
+    title = name.title().replace("_", "")
+    shared = {"defaults": defaults or {}, "flops_per_point": flops}
+    one = Example(("f64[4, 6]",), example or {}, {0: domain})
+    two = Example(("f64[4, 6]", "f64[4, 6]"), example or {}, {1: domain})
+    function = {"name": name, "value": staticmethod(value), "keeps": keeps, "examples": (one,)}
+    gradient = {"name": f"{name}_gradient", "slope": staticmethod(slope), "examples": (two,)}
+    about = f"The slope of `{name}` times a cotangent, from the {keeps} of `{name}`."
+    operator = type(title, (Function,), {"__doc__": summary, **function, **shared})
+    register(
+        type(f"{title}Gradient", (FunctionGradient,), {"__doc__": about, **gradient, **shared})
+    )
+    return register(operator)

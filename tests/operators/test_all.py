@@ -25,6 +25,7 @@ from shardwright.operators.info import (
 )
 from tests.operators.cases import MESHES, Case, cases, computing_operators
 from tests.operators.spmd import (
+    Parts,
     assemble,
     check_results,
     execute,
@@ -34,8 +35,12 @@ from tests.operators.spmd import (
 
 CASES = list(cases())
 SEEDS = (0, 1, 2)
-# Linear in the reals, but rounding each partial sum is not rounding the sum.
-ROUNDS = {"cast"}
+# Why an operator that is linear does not take partial sums.
+NEVER_PARTIAL = {
+    "cast": "rounding each partial sum is not rounding the sum",
+    "exp_gradient": "the result of `exp` that it keeps is whole",
+    "square_gradient": "the operand of `square` that it keeps is whole",
+}
 
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)
 on_meshes = pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -236,30 +241,52 @@ def assert_gradient(
     """Check the gradient of the split operator against that of the whole one."""
     if not real_results(info):
         return
-    operands, cotangents = case.operands(info, seed), cotangents_of(info, seed)
+    operands = case.operands(info, seed)
     layouts = info.infer_tensor_layouts(strategy, mesh)
-    build, inputs, gradients = emitted(info, mesh, layouts)
     shards = [scatter(x, layout, mesh) for x, layout in zip(operands, layouts[0], strict=True)]
+    check_gradients(info, strategy, mesh, layouts, shards, operands, seed)
+
+
+def check_gradients(
+    info: OperatorInfo,
+    strategy: Strategy,
+    mesh: Mesh,
+    layouts: tuple[Sequence[Layout], Sequence[Layout]],
+    shards: Sequence[Parts],
+    operands: list[Array],
+    seed: int = 0,
+) -> None:
+    """Build the gradient on the mesh, run it on the shards, compare with the whole operands'.
+
+    It has the operand's split; it is partial over the axes that split factors the operand lacks,
+    and over those of partial sums in other operands.
+    """
+    taken, left = layouts
+    build, inputs, gradients = emitted(info, mesh, layouts)
     results = run_shards(info, strategy, mesh, shards)
-    reduced = [layout.reduced() for layout in layouts[1]]
-    pulled = [scatter(x, layout, mesh) for x, layout in zip(cotangents, reduced, strict=True)]
+    reduced = [layout.reduced() for layout in left]
+    pulled = [
+        scatter(x, layout, mesh)
+        for x, layout in zip(cotangents_of(info, seed), reduced, strict=True)
+    ]
     tensors = {
         value.name: (value.type, value.layout, parts)
         for value, parts in zip(inputs, [*shards, *results, *pulled], strict=True)
         if value.layout is not None
     }
     found = execute(build.nodes, tensors, mesh)
-    for position, (value, whole) in enumerate(
-        zip(gradients, whole_gradients(info, operands, seed), strict=True)
-    ):
+    carried = {axis for layout in taken for axis in layout.partial}
+    expected = whole_gradients(info, operands, seed)
+    assert [value is None for value in gradients] == [whole is None for whole in expected]
+    for position, (value, whole) in enumerate(zip(gradients, expected, strict=True)):
         if value is None or whole is None:
-            assert value is None
-            assert whole is None
             continue
-        axes = info.infer_mirror_ops(strategy, mesh)[position]
+        mirrored = info.infer_mirror_ops(strategy, mesh)[position]
+        if not taken[position].partial:
+            mirrored = mesh.ordered({*mirrored, *carried})
         kind, layout, parts = found[value.name]
         assert kind == info.operand_types[position]
-        assert layout == layouts[0][position].with_partial(axes), (position, strategy)
+        assert layout == taken[position].with_partial(mirrored), (position, strategy)
         array = assemble(parts, layout, whole.shape, mesh)
         np.testing.assert_allclose(array, whole, rtol=1e-12, atol=1e-12)
 
@@ -294,10 +321,32 @@ def test_partial_sums_pass_through_exactly_where_declared(case: Case) -> None:
     reals = tuple(i for i, kind in enumerate(info.operand_types) if kind.is_float)
     for positions in info.linear_sets:
         assert is_linear(info, case, positions), f"{case} is not linear in {positions}"
-    if not real_results(info) or not reals or case.operator in ROUNDS:
+    if not real_results(info) or not reals or case.operator in NEVER_PARTIAL:
         return
     for positions in {reals, *((i,) for i in reals)} - set(info.linear_sets):
         assert not is_linear(info, case, positions), f"{case}: `linear` lacks {positions}"
+
+
+@all_cases
+def test_gradient_takes_partial_operands(case: Case) -> None:
+    """The operands of a linear set arrive as two terms each; gradients still come out right."""
+    info = case.info()
+    if not real_results(info):
+        return
+    mesh = Mesh((MeshAxis("p", 2),))
+    whole = [Layout.replicated(kind.rank) for kind in info.operand_types]
+    terms = [case.operands(info, seed) for seed in (0, 1)]
+    for positions in info.linear_sets:
+        taken = [x.with_partial(("p",)) if i in positions else x for i, x in enumerate(whole)]
+        wanted = [Layout.replicated(kind.rank) for kind in info.result_types]
+        strategy, left = info.infer_layouts(taken, mesh, wanted)
+        assert all(layout.partial == ("p",) for layout in left)
+        operands = [
+            [a, b] if i in positions else [a, a]
+            for i, (a, b) in enumerate(zip(*terms, strict=True))
+        ]
+        summed = [sum(parts) if i in positions else parts[0] for i, parts in enumerate(operands)]
+        check_gradients(info, strategy, mesh, (taken, left), operands, summed)
 
 
 # These tests find what they look for
