@@ -76,7 +76,6 @@ class ScaledDotProductAttention(Attention):
 
     name = "scaled_dot_product_attention"
     notation = "b h s d^, b h t^ d^, b h t^ e -> b h s e"
-    linear = ((2,),)
     passes = (1, 1)
     examples = (
         Example(("f64[2, 2, 4, 3]", "f64[2, 2, 6, 3]", "f64[2, 2, 6, 5]")),
