@@ -60,7 +60,7 @@ def evaluate(problem: Problem, assignment: Sequence[int]) -> Evaluation:
     whole = all(isinstance(term, int) for term in terms)
     cost = sum(terms) if whole else math.fsum(terms)
     peak = _peak_usage(problem, assignment)
-    within = problem.memory_limit is None or peak <= Fraction(problem.memory_limit)
+    within = problem.memory_limit is None or float(peak) <= problem.memory_limit
     allowed = all(term < FORBIDDEN for term in terms)
     return Evaluation(cost, float(peak), within and allowed)
 

@@ -1,0 +1,62 @@
+"""Improve an assignment by changing one variable at a time, within the memory limit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.solver.memory import MemoryRows
+from shardwright.solver.network import Network
+from shardwright.solver.problem import Array
+
+SWEEPS = 20
+
+
+def descend(network: Network, rows: MemoryRows, choice: list[int]) -> list[int]:
+    """Return an assignment that fits and that no change of one variable improves.
+
+    Each variable in turn takes its cheapest strategy that fits (the lowest index of equal ones),
+    until a sweep changes nothing. ``choice`` must fit.
+    """
+    choice = list(choice)
+    slack = rows.capacity - rows.profile(choice)
+    incident: list[list[tuple[Array, int]]] = [[] for _ in network.unary]
+    for (first, second), table in network.tables.items():
+        incident[first].append((table, second))
+        incident[second].append((table.T, first))
+    for _ in range(SWEEPS):
+        changed = False
+        for index, unary in enumerate(network.unary):
+            if len(unary) == 1:
+                continue
+            total = unary
+            for table, other in incident[index]:
+                total = total + table[:, choice[other]]
+            if total.min() < total[choice[index]]:
+                changed |= _move(rows, slack, choice, index, total)
+        if not changed:
+            break
+    return choice
+
+
+def _move(rows: MemoryRows, slack: Array, choice: list[int], index: int, total: Array) -> bool:
+    """Give one variable its cheapest strategy that fits; keep ``slack`` up to date."""
+    uses = [
+        (rows.usages[position], slice(rows.first[position], rows.last[position]))
+        for position in rows.by_variable.get(index, [])
+    ]
+    current = choice[index]
+    for usage, span in uses:
+        slack[span] += usage[current]
+    for candidate in np.argsort(total, kind="stable"):
+        if candidate == current:
+            break
+        for usage, span in uses:
+            slack[span] -= usage[candidate]
+        if all(slack[span].min() >= 0 for _, span in uses):
+            choice[index] = int(candidate)
+            return True
+        for usage, span in uses:
+            slack[span] += usage[candidate]
+    for usage, span in uses:
+        slack[span] -= usage[current]
+    return False

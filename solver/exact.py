@@ -1,0 +1,271 @@
+"""Exact search: eliminations, prices on memory, and what remains to CP-SAT.
+
+1. Variable elimination without memory. If the optimum fits, it is the answer.
+2. Otherwise prices on the memory rows give a bound and assignments that fit.
+3. A strategy whose best assignment (at the best prices) costs as much as the one in hand goes;
+   steps 2 and 3 repeat while that helps.
+4. CP-SAT searches what is left.
+
+Ties: the elimination takes the lowest strategy index among equal ones, variable by variable in the
+reverse of the elimination order; of equal assignments the first one found stays.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwright.solver.descent import descend
+from shardwright.solver.dual import Dual, DualState, Piece, maximise_bound
+from shardwright.solver.elimination import Elimination
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.memory import MemoryRows
+from shardwright.solver.network import (
+    Network,
+    build_network,
+    drop_dominated,
+    drop_forbidden,
+    fold_decided,
+    restrict,
+)
+from shardwright.solver.problem import Problem
+from shardwright.solver.solution import OPTIMALITY_GAP, Solution, Status, relative_gap
+
+PRUNING_GAP = OPTIMALITY_GAP / 10
+"""What is not better than the assignment in hand by this much, relatively, is not looked at."""
+
+SHRINKING = 0.9
+"""Fixing is repeated while it leaves at most this part of the strategies."""
+
+Progress = Callable[[float, float, float], None]
+"""Called with seconds, cost and lower bound."""
+
+
+@dataclass
+class Incumbent:
+    """The best assignment and the best bound so far.
+
+    Parameters
+    ----------
+    problem : Problem
+    deadline : float
+        On the monotonic clock.
+    """
+
+    problem: Problem
+    deadline: float
+    progress: Progress | None = None
+    started: float = field(default_factory=time.monotonic)
+    assignment: tuple[int, ...] | None = None
+    cost: float = math.inf
+    bound: float = -math.inf
+    set_aside: float = math.inf
+    how: str = "variable elimination"
+
+    def __post_init__(self) -> None:
+        arrays = [variable.cost for variable in self.problem.variables]
+        arrays += [pair.table for pair in self.problem.pairs]
+        self.whole = all(array.dtype.kind == "i" for array in arrays)
+
+    def offer(self, assignment: tuple[int, ...]) -> None:
+        """Keep the assignment if it is feasible and the best so far."""
+        result = evaluate(self.problem, assignment)
+        if result.feasible and result.cost < self.cost:
+            self.assignment, self.cost = assignment, result.cost
+            self._report()
+
+    def raise_bound(self, bound: float) -> None:
+        """Keep a bound on everything not set aside."""
+        bound = min(bound, self.set_aside)
+        if self.whole and math.isfinite(bound):
+            bound = math.ceil(bound)
+        if bound > self.bound:
+            self.bound = bound
+            self._report()
+
+    def cutoff(self) -> float:
+        """Return what an assignment must cost less than, and set aside all that do not."""
+        worth = self.cost - (0.5 if self.whole else PRUNING_GAP * abs(self.cost))
+        self.set_aside = min(self.set_aside, worth)
+        return worth
+
+    @property
+    def closed(self) -> bool:
+        """Whether the bound meets the cost."""
+        return self.assignment is not None and relative_gap(self.cost, self.bound) <= OPTIMALITY_GAP
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left."""
+        return self.deadline - time.monotonic()
+
+    def _report(self) -> None:
+        if self.progress is not None:
+            self.progress(time.monotonic() - self.started, self.cost, self.bound)
+
+    def solution(self, statistics: dict[str, float]) -> Solution:
+        """Return the answer as it stands."""
+        status: Status = "unknown"
+        if self.closed:
+            status = "optimal"
+        elif self.assignment is not None:
+            status = "feasible"
+        elif self.bound == math.inf:
+            status = "infeasible"
+        return Solution(
+            assignment=self.assignment,
+            cost=self.cost,
+            lower_bound=min(self.bound, self.cost),
+            status=status,
+            how=self.how,
+            seconds=time.monotonic() - self.started,
+            statistics=statistics,
+        )
+
+
+def solve_exact(
+    problem: Problem,
+    time_limit: float = 60.0,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Solution:
+    """Return the cheapest assignment with a bound that proves how good it is."""
+    incumbent = Incumbent(problem, time.monotonic() + time_limit, progress)
+    statistics: dict[str, float] = {
+        "variables": len(problem.variables),
+        "pairs": len(problem.pairs),
+    }
+    network = fold_decided(drop_forbidden(build_network(problem)))
+    if network.empty:
+        incumbent.raise_bound(math.inf)
+        return incumbent.solution(statistics)
+    _without_memory(network, incumbent, statistics)
+    if not incumbent.closed and incumbent.bound < math.inf:
+        _with_memory(network, incumbent, statistics, seed, workers)
+    return incumbent.solution(statistics)
+
+
+def _without_memory(network: Network, incumbent: Incumbent, statistics: dict[str, float]) -> None:
+    """Solve the problem as if memory were free; often that is the answer."""
+    free = Network(
+        network.unary,
+        network.tables,
+        network.labels,
+        [()] * len(network.unary),
+        np.inf,
+        network.arrays,
+    )
+    elimination = Elimination(free.sizes, free.tables)
+    if not elimination.exact:
+        free = drop_dominated(free, respect_memory=False)
+        elimination = Elimination(free.sizes, free.tables)
+    dual = Dual(free, MemoryRows(free, np.inf), elimination)
+    bound, piece = dual.evaluate(np.zeros(0))
+    incumbent.offer(free.lift(piece.choice))
+    incumbent.raise_bound(bound)
+    statistics["messages"] = elimination.messages_computed
+    statistics["largest_message"] = elimination.largest_message
+
+
+def _with_memory(
+    network: Network,
+    incumbent: Incumbent,
+    statistics: dict[str, float],
+    seed: int,
+    workers: int,
+) -> None:
+    """Raise the bound by prices, fix strategies, and leave the rest to CP-SAT."""
+    network = drop_dominated(network, respect_memory=True)
+    size = math.inf
+    while not network.empty and sum(network.sizes) <= SHRINKING * size:
+        size = sum(network.sizes)
+        rows = MemoryRows(network, network.limit)
+        if rows.hopeless:
+            break
+        statistics |= {"strategies": size, "memory_rows": len(rows)}
+        dual = Dual(network, rows, Elimination(network.sizes, network.tables))
+        state = _price(dual, incumbent)
+        incumbent.how = "variable elimination, memory prices"
+        if incumbent.assignment is None:
+            _make_fit(dual, state, incumbent)
+        if incumbent.closed or incumbent.remaining <= 0:
+            return
+        network = _fix(dual, state, incumbent)
+    rows = MemoryRows(network, network.limit)
+    if network.empty or rows.hopeless:
+        incumbent.raise_bound(math.inf)
+    else:
+        incumbent.how += ", cp-sat"
+        _close_by_integers(network, rows, incumbent, seed, workers)
+
+
+def _price(dual: Dual, incumbent: Incumbent) -> DualState:
+    def on_fit(piece: Piece) -> float:
+        better = descend(dual.network, dual.rows, piece.choice)
+        incumbent.offer(dual.network.lift(better))
+        return incumbent.cost
+
+    state = maximise_bound(dual, on_fit, lambda: incumbent.remaining > 0)
+    incumbent.raise_bound(state.bound)
+    return state
+
+
+def _make_fit(dual: Dual, state: DualState, incumbent: Incumbent) -> None:
+    """Raise all prices until an assignment fits."""
+    prices = state.prices
+    if not prices.size:
+        return
+    if not prices.any():
+        prices = np.full(len(prices), abs(state.bound) / max(float(dual.rows.capacity.max()), 1.0))
+    for factor in (1.01, 1.1, 2.0, 10.0, 1e3, 1e6):
+        _, piece = dual.evaluate(prices * factor)
+        if piece.fits:
+            incumbent.offer(dual.network.lift(descend(dual.network, dual.rows, piece.choice)))
+            return
+
+
+def _fix(dual: Dual, state: DualState, incumbent: Incumbent) -> Network:
+    """Drop the strategies that cannot be part of a better assignment."""
+    if incumbent.assignment is None:
+        return dual.network
+    value, _ = dual.evaluate(state.prices)
+    marginals = dual.elimination.marginals()
+    if marginals is None:
+        return dual.network
+    # `value` is rounded down by more than any marginal may be too high.
+    margin = (value - state.bound) + incumbent.cutoff()
+    error = abs(value) * 1e-12
+    keep = {}
+    for index, marginal in enumerate(marginals):
+        mask = marginal < margin + error
+        if not mask.all():
+            keep[index] = mask
+    return drop_dominated(restrict(dual.network, keep), respect_memory=True)
+
+
+def _close_by_integers(
+    network: Network, rows: MemoryRows, incumbent: Incumbent, seed: int, workers: int
+) -> None:
+    # Loading CP-SAT takes half a second, which most plans never need.
+    integer = importlib.import_module("shardwright.solver.integer")
+    model = integer.IntegerModel(network, rows, incumbent.bound)
+    hint = None if incumbent.assignment is None else _positions(network, incumbent.assignment)
+    answer = model.solve(hint, incumbent.remaining, workers, seed)
+    if answer.choice is not None:
+        incumbent.offer(network.lift(answer.choice))
+    incumbent.raise_bound(answer.lower_bound)
+
+
+def _positions(network: Network, assignment: Sequence[int]) -> list[int | None]:
+    """Where each chosen strategy stands in the network, ``None`` if it has been dropped."""
+    places: list[int | None] = []
+    for labels, strategy in zip(network.labels, assignment, strict=True):
+        found = np.flatnonzero(labels == strategy)
+        places.append(int(found[0]) if found.size else None)
+    return places

@@ -1,0 +1,166 @@
+"""The times at which memory can run out, and what a price on them does to the costs.
+
+Only times that no other time covers are kept (`MemoryRows.times`): a time goes if the uses alive
+then are all alive at a kept time whose unavoidable use is as large, or if even the largest uses
+fit. Training keeps nearly everything alive when the loss is reached, so a handful of times remain.
+
+What every strategy of a variable needs is unavoidable (the base); the rest must fit in
+
+    capacity(t) = limit - base(t)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from shardwright.solver.network import Network
+from shardwright.solver.problem import Array
+
+ROUNDING = 1e-12
+"""Relative error allowed to a sum of memory uses that are no integers."""
+
+EXACT_BELOW = 2.0**53
+
+
+class MemoryRows:
+    """The rows (kept times) of the memory constraint of a network.
+
+    Parameters
+    ----------
+    network : Network
+    limit : float
+        Rows that cannot exceed it are dropped.
+    """
+
+    def __init__(self, network: Network, limit: float) -> None:
+        uses = [
+            (index, use.usage, use.start, use.end)
+            for index, memory in enumerate(network.memory)
+            for use in memory
+        ]
+        self.lowest = np.array([usage.min() for _, usage, _, _ in uses])
+        starts = np.array([start for _, _, start, _ in uses], dtype=np.int64)
+        ends = np.array([end for _, _, _, end in uses], dtype=np.int64)
+        spread = np.array([usage.max() for _, usage, _, _ in uses]) - self.lowest
+        varies = spread > 0
+        points = np.unique(np.concatenate([starts, ends]))
+        base = _profile(points, starts, ends, self.lowest)
+        top = base + _profile(points, starts, ends, spread)
+        possible = _uncovered(points, starts[varies], ends[varies], base)
+        kept = possible & (top > limit)
+        self.times, self.base = points[kept], base[kept]
+        self.exact = all(bool((usage == np.floor(usage)).all()) for _, usage, _, _ in uses)
+        self.capacity = self.capacity_for(limit)
+        chosen = np.flatnonzero(varies)
+        first = np.searchsorted(self.times, starts[chosen])
+        last = np.searchsorted(self.times, ends[chosen])
+        seen = first < last
+        self.first, self.last = first[seen], last[seen]
+        positions = chosen[seen]
+        self.variables = np.array([uses[position][0] for position in positions], dtype=np.int64)
+        self.usages = [uses[position][1] for position in positions]
+        self.lowest = self.lowest[positions]
+        self._flat = np.concatenate([*self.usages, np.zeros(0)])
+        sizes = np.array([len(usage) for usage in self.usages], dtype=np.int64)
+        self._offsets = np.cumsum(sizes) - sizes
+        self.by_variable: dict[int, list[int]] = {}
+        for position, variable in enumerate(self.variables):
+            self.by_variable.setdefault(int(variable), []).append(position)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def capacity_for(self, limit: float) -> Array:
+        """Return what the varying part of the uses may occupy in each row."""
+        if self.exact and limit < EXACT_BELOW:
+            return np.asarray(np.floor(limit) - self.base)
+        return np.asarray(limit * (1 + ROUNDING) - self.base)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the unavoidable use alone exceeds the limit."""
+        return bool((self.capacity < 0).any())
+
+    def profile(self, choice: list[int]) -> Array:
+        """Return the use above the base in each row."""
+        chosen = np.asarray(choice, dtype=np.int64)[self.variables]
+        extra = self._flat[self._offsets + chosen] - self.lowest
+        size = len(self.times) + 1
+        change = np.bincount(self.first, extra, size) - np.bincount(self.last, extra, size)
+        return np.cumsum(change)[:-1]
+
+    def priced(
+        self, network: Network, prices: Array, weight: float = 1.0
+    ) -> tuple[list[Array], list[Hashable]]:
+        """Return ``weight * cost + price * use`` for every variable, and names for equal ones.
+
+        The base is not priced.
+        """
+        total = np.concatenate([[0.0], np.cumsum(prices)])
+        per_use = total[self.last] - total[self.first]
+        unary = [weight * cost if weight != 1.0 else cost for cost in network.unary]
+        tokens: list[Hashable] = [(weight, id(cost)) for cost in network.unary]
+        shared: dict[Hashable, Array] = {}
+        for position in np.flatnonzero(per_use):
+            variable, price = int(self.variables[position]), float(per_use[position])
+            token = (tokens[variable], id(self.usages[position]), price)
+            if token not in shared:
+                extra = self.usages[position] - self.lowest[position]
+                shared[token] = unary[variable] + price * extra
+            unary[variable], tokens[variable] = shared[token], token
+        return unary, tokens
+
+
+def round_prices(prices: Array) -> Array:
+    """Round prices to 20 bits, so that sums of them are exact and equal layers stay equal."""
+    if not prices.size or not prices.max() > 0:
+        return np.maximum(prices, 0.0)
+    unit = 2.0 ** (np.floor(np.log2(prices.max())) - 20)
+    return np.asarray(np.maximum(np.round(prices / unit), 0.0) * unit)
+
+
+def _profile(points: Array, starts: Array, ends: Array, amounts: Array) -> Array:
+    """Return the sum of the amounts alive in each segment that begins at a point."""
+    change = np.zeros(len(points))
+    np.add.at(change, np.searchsorted(points, starts), amounts)
+    np.subtract.at(change, np.searchsorted(points, ends), amounts)
+    return np.cumsum(change)
+
+
+def _uncovered(points: Array, starts: Array, ends: Array, base: Array) -> Array:
+    """Mark the segments that no other segment covers.
+
+    Segment r is covered by s if nothing that varies ends (or starts, looking back) on the way from
+    r to s, and the base of s is as large.
+    """
+    begins = np.zeros(len(points), dtype=bool)
+    stops = np.zeros(len(points), dtype=bool)
+    begins[np.searchsorted(points, starts)] = True
+    stops[np.searchsorted(points, ends)] = True
+    kept: list[int] = []
+    between: list[tuple[bool, bool]] = []  # does a use start, end on the way from the one before
+    for segment in range(len(points)):
+        starting, ending = bool(begins[segment]), bool(stops[segment])
+        covered = False
+        while kept:
+            if not starting and base[kept[-1]] >= base[segment]:
+                covered = True
+                break
+            if ending or base[kept[-1]] > base[segment]:
+                break
+            kept.pop()
+            earlier = between.pop()
+            starting, ending = starting or earlier[0], ending or earlier[1]
+        if covered:
+            # What ends here has ended before the next kept segment too.
+            if segment + 1 < len(points):
+                begins[segment + 1] |= starting
+                stops[segment + 1] |= ending
+            continue
+        kept.append(segment)
+        between.append((starting, ending))
+    marks = np.zeros(len(points), dtype=bool)
+    marks[kept] = True
+    return marks

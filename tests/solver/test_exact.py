@@ -1,0 +1,137 @@
+"""The exact search agrees with brute force, proves it, and does repeated work once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright.ir.errors import SolverError
+from shardwright.solver import (
+    MemoryUse,
+    Pair,
+    Problem,
+    Solution,
+    Variable,
+    brute_force,
+    evaluate,
+    solve,
+)
+
+ProblemMaker = Callable[[int], Problem]
+LayerMaker = Callable[[int, int], Problem]
+
+
+def check_certificate(problem: Problem, solution: Solution, optimum: float) -> None:
+    assert solution.lower_bound <= optimum
+    if solution.assignment is not None:
+        result = evaluate(problem, solution.assignment)
+        assert result.feasible
+        assert result.cost == solution.cost
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_agrees_with_brute_force(random_problem: ProblemMaker, block: int):
+    for seed in range(60 * block, 60 * (block + 1)):
+        problem = random_problem(seed)
+        truth, found = brute_force(problem), solve(problem)
+        assert found.status == truth.status, seed
+        assert found.cost == pytest.approx(truth.cost, rel=1e-9), seed
+        check_certificate(problem, found, truth.cost)
+
+
+def test_whole_costs_give_a_whole_bound(random_problem: ProblemMaker):
+    whole = [problem for problem in map(random_problem, range(60)) if is_whole(problem)]
+    assert len(whole) > 10
+    for problem in whole:
+        solution = solve(problem)
+        if solution.status == "optimal":
+            assert solution.lower_bound == solution.cost
+
+
+def is_whole(problem: Problem) -> bool:
+    return all(variable.cost.dtype.kind == "i" for variable in problem.variables)
+
+
+def test_repeated_layers_are_eliminated_once(repeated_layers: LayerMaker):
+    few = solve(repeated_layers(12, 8))
+    many = solve(repeated_layers(96, 8))
+    assert few.status == many.status == "optimal"
+    extra = many.statistics["messages"] - few.statistics["messages"]
+    assert many.statistics["variables"] - few.statistics["variables"] == 84 * 4
+    assert extra <= 84  # of the 4 for each layer, only the vector that runs along the chain
+
+
+def test_equal_arrays_need_not_be_the_same_object(repeated_layers: LayerMaker):
+    shared = repeated_layers(24, 6)
+    copied = replace(
+        shared, pairs=tuple(replace(pair, table=pair.table.copy()) for pair in shared.pairs)
+    )
+    one, other = solve(shared), solve(copied)
+    assert one.assignment == other.assignment
+    assert one.statistics["messages"] == other.statistics["messages"]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_binding_memory_on_layers(repeated_layers: LayerMaker, share: float):
+    problem = repeated_layers(2, 5)
+    most = evaluate(problem, solve(problem).assignment or ()).peak_usage
+    limited = replace(problem, memory_limit=np.floor(most * share))
+    found = solve(limited)
+    if found.status == "infeasible":
+        least = [int(variable.memory[0].usage.argmin()) for variable in limited.variables[1:]]
+        assert not evaluate(limited, [0, *least]).feasible
+        return
+    assert found.status == "optimal"
+    assert found.cost > solve(problem).cost
+    check_certificate(limited, found, found.cost)
+
+
+def test_wide_problem_is_solved_by_what_remains():
+    """A clique of 14 variables with 6 strategies has messages of 6**13 entries."""
+    random = np.random.default_rng(3)
+    variables = tuple(Variable(f"v{index}", random.random(6)) for index in range(14))
+    pairs = tuple(
+        Pair(first, second, random.random((6, 6)) * 0.2)
+        for first in range(14)
+        for second in range(first)
+    )
+    solution = solve(Problem(variables, pairs), time_limit=2.0)
+    assert solution.status in ("optimal", "feasible")
+    assert 0 < solution.lower_bound <= solution.cost
+    assert solution.seconds < 10
+
+
+def test_same_answer_every_time(random_problem: ProblemMaker):
+    for seed in range(40):
+        first, second = solve(random_problem(seed)), solve(random_problem(seed))
+        assert first.assignment == second.assignment
+        assert first.lower_bound == second.lower_bound
+
+
+def test_ties_go_to_the_lowest_index():
+    variables = tuple(Variable(f"v{index}", np.array([2.0, 1.0, 1.0])) for index in range(3))
+    pairs = (Pair(0, 1, np.zeros((3, 3))), Pair(1, 2, np.zeros((3, 3))))
+    assert solve(Problem(variables, pairs)).assignment == (1, 1, 1)
+
+
+def test_infeasible_by_memory_and_by_tables():
+    heavy = Variable("a", np.zeros(2), (MemoryUse(np.array([5.0, 6.0]), 0, 1),))
+    assert solve(Problem((heavy,), (), 4.0)).status == "infeasible"
+    apart = Pair(0, 1, np.full((2, 2), np.inf))
+    answer = solve(Problem((heavy, heavy), (apart,)))
+    assert (answer.status, answer.assignment, answer.lower_bound) == ("infeasible", None, np.inf)
+
+
+def test_progress_is_told_of_every_improvement(repeated_layers: LayerMaker):
+    reports: list[tuple[float, float, float]] = []
+    solution = solve(repeated_layers(3, 4), progress=lambda *report: reports.append(report))
+    assert reports[-1][1:] == (solution.cost, solution.lower_bound)
+
+
+def test_unknown_method():
+    with pytest.raises(SolverError) as caught:
+        solve(Problem((Variable("a", np.zeros(1)),)), method="guessing")
+    assert str(caught.value) == (
+        "there is no method `guessing`, expected `exact` or `dynamic_programming`"
+    )
