@@ -10,6 +10,7 @@ mpi4py is loaded when a communicator is made, since loading it starts MPI.
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from functools import reduce
 from types import TracebackType
@@ -87,8 +88,11 @@ class MpiCommunicator:
         """End every process if this one fails."""
         if error is None or self._world.size == 1:
             return
-        message = error if isinstance(error, ShardwrightError) else f"{kind}: {error}"
-        print(f"rank {self.ranks[0]}: {message}", file=sys.stderr, flush=True)
+        if isinstance(error, ShardwrightError):
+            sys.stderr.write(f"rank {self.ranks[0]}: {error}\n")
+        else:
+            traceback.print_exception(error)
+        sys.stderr.flush()
         self._world.Abort(1)
 
     def exchange(

@@ -1,0 +1,126 @@
+"""Runs on every rank under mpiexec: compares MPI with the local communicator, bit for bit.
+
+Prints a JSON list of the cases that differ, from rank 0.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.ir.errors import ExecutionError
+from shardwright.ir.graph import Attribute
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.text import parse
+from shardwright.ir.types import TensorType
+from shardwright.operators.communication import Communication
+from shardwright.operators.info import Array, operator_info
+from shardwright.runtime import (
+    Executor,
+    LocalCommunicator,
+    MpiCommunicator,
+    initialize,
+    load_checkpoint,
+    save_checkpoint,
+    train,
+)
+
+MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
+OPERATORS: list[tuple[str, dict[str, Attribute]]] = [
+    ("all_reduce", {}),
+    ("all_reduce", {"reduction": "max"}),
+    ("all_gather", {"dimension": 1}),
+    ("reduce_scatter", {"dimension": 1}),
+    ("reduce_scatter", {"dimension": 0, "reduction": "min"}),
+    ("all_to_all", {"split_dimension": 0, "concat_dimension": 1}),
+    ("broadcast", {"root": 1}),
+    ("neighbor_exchange", {"shift": 1}),
+    ("neighbor_exchange", {"shift": -1, "wrap": False}),
+    ("receive", {"source": 1, "destination": 0}),
+    ("local_slice", {"dimension": 0}),  # stands for any other: parts are gathered
+]
+AXES: list[tuple[str, ...]] = [("x",), ("y",), ("x", "y"), ("y", "x")]
+TRAINING = """graph g on x=2 y=2 {
+  input a: f32[8@x, 4]
+  parameter w: f32[4@y, 2] {initializer='normal(1.0)'}
+  full: f32[4, 2]* = all_gather(w) {axes=('y',), dimension=0}
+  m: f32[4, 2]* = mirror(full) {axes=('x',)}
+  y: f32[8@x, 2] = matmul(a, m)
+  square: f32[8@x, 2] = mul(y, y)
+  part: f32[] +x = reduce_sum(square)
+  loss: f32[]* = all_reduce(part) {axes=('x',)}
+  g: f32[4, 2] +x = contract_leading(a, y)
+  whole: f32[4, 2]* = all_reduce(g) {axes=('x',)}
+  own: f32[4@y, 2] = local_slice(whole) {axes=('y',), dimension=0}
+  move: f32[4@y, 2] = scale(own) {factor=-0.01}
+  next: f32[4@y, 2] = add(w, move)
+  update w = next
+  return loss
+}"""
+
+
+def _parts(dtype: str) -> dict[int, Array]:
+    random = np.random.default_rng(3)
+    return {rank: (random.normal(size=(4, 8)) * 10).astype(dtype) for rank in range(4)}
+
+
+def exchanges(mpi: MpiCommunicator, tolerance: float, dtypes: tuple[str, ...]) -> list[str]:
+    """Return the exchanges in which a rank gets something else than it does locally."""
+    cases = [(*case, axes) for case in OPERATORS for axes in AXES]
+    cases.append(("collective_permute", {"previous": ("x", "y"), "dimension": 0}, ("y", "x")))
+    local, rank, wrong = LocalCommunicator(MESH), mpi.ranks[0], []
+    for dtype in dtypes:
+        parts = _parts(dtype)
+        for name, attributes, axes in cases:
+            operator = operator_info(
+                name, [TensorType(dtype, (4, 8))], {**attributes, "axes": axes}
+            )
+            assert isinstance(operator, Communication)
+            expected = local.exchange(operator, axes, parts)[rank]
+            found = mpi.exchange(operator, axes, {rank: parts[rank]})[rank]
+            same = found.shape == expected.shape and found.dtype == expected.dtype
+            if not same or not np.allclose(found, expected, rtol=tolerance, atol=tolerance):
+                wrong.append(f"{name} {attributes} over {axes} in {dtype} on rank {rank}")
+    return wrong
+
+
+def training(mpi: MpiCommunicator, directory: Path) -> list[str]:
+    """Return what differs between a local training run and one over MPI."""
+    graph = parse(TRAINING)
+    batches = [{"a": np.random.default_rng(i).normal(size=(8, 4))} for i in range(4)]
+    local = LocalCommunicator(graph.mesh)
+    alone, together = initialize(graph, 0, local), initialize(graph, 0, mpi)
+    expected = [record.loss for record in train(Executor(graph, local), alone, batches)]
+    runs = train(Executor(graph, mpi), together, batches, log_directory=directory)
+    wrong = [] if [record.loss for record in runs] == expected else ["losses"]
+    rank = mpi.ranks[0]
+    if not np.array_equal(alone["w"][rank], together["w"][rank]):
+        wrong.append(f"w on rank {rank}")
+    save_checkpoint(directory / "state.npz", graph, together, mpi)
+    mpi.collect({rank: np.zeros(0)})  # nobody reads before the file is there
+    loaded = load_checkpoint(directory / "state.npz", graph, mpi)
+    if not np.array_equal(loaded["w"][rank], alone["w"][rank]):
+        wrong.append(f"checkpoint of w on rank {rank}")
+    return wrong
+
+
+def main(task: str, directory: Path) -> None:
+    with MpiCommunicator(MESH, deterministic=task != "native") as mpi:
+        if task == "fail":
+            if mpi.ranks[0] == 2:
+                raise ExecutionError("planted")
+            mpi.collect({mpi.ranks[0]: np.zeros(1)})
+        elif task == "native":
+            wrong = exchanges(mpi, 1e-12, ("float64",))
+        elif task == "training":
+            wrong = training(mpi, directory)
+        else:
+            wrong = exchanges(mpi, 0.0, ("float32", "float64", "float16", "int32"))
+        found = mpi.collect({mpi.ranks[0]: np.array(wrong, object)})
+        if mpi.ranks[0] == 0:
+            print(json.dumps([case for cases in found.values() for case in cases]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
