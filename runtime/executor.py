@@ -6,6 +6,7 @@ A program without a mesh runs on one device. Where a graph has a mesh but its va
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -50,10 +51,7 @@ class _Local:
     name: str
     shape: tuple[int, ...]
     dtype: "np.dtype[np.generic]"
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,8 @@ class Executor:
 
     def _local(self, value: Value) -> _Local:
         dtype = numpy_dtype(value.type.dtype, self.float_dtype)
-        return _Local(value.name, local_shape(value, self.mesh), dtype)
+        shape = local_shape(value, self.mesh)
+        return _Local(value.name, shape, dtype, prod(shape) * dtype.itemsize)
 
     def _prepare(self) -> tuple[_Instruction, ...]:
         released = _last_uses(self.graph, self._updated)
