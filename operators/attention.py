@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from shardwright.ir.layout import Strategy
+from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
@@ -46,6 +48,10 @@ class Attention(OperatorInfo):
         scores = prod(sizes[factor] for factor in "bhst")
         over_d, over_e = self.passes
         return scores * (2.0 * (over_d * sizes["d"] + over_e * sizes["e"]) + 5.0)
+
+    def generate_strategies(self, mesh: Mesh) -> tuple[Strategy, ...]:
+        """Leave out those that split ``e``: they repeat work that a cost would take as shared."""
+        return tuple(s for s in super().generate_strategies(mesh) if "e" not in s.axes)
 
     def blocks(self, view: ShardView) -> Iterator[tuple[slice, slice]]:
         """Give blocks of local queries, each with the keys that it reads."""

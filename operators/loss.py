@@ -97,7 +97,7 @@ def emit_cross_entropy(build: Builder, logits: Value, labels: Value, sparse: boo
     Value
         One loss a row, ``[...]``.
     """
-    shift = build.emit("row_max", logits)
+    shift = build.emit("row_max", build.emit("stop_gradient", logits))
     total = build.emit("exp_sum", logits, shift)
     normalizer = build.emit("add", build.emit("log", total), shift)
     if sparse:

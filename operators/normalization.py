@@ -444,6 +444,6 @@ def emit_batch_norm(
         The normalized tensor, and the means and variances, for moving averages.
     """
     mean = build.emit("channel_mean", x)
-    variance = build.emit("channel_variance", x, mean)
+    variance = build.emit("channel_variance", x, build.emit("stop_gradient", mean))
     y = build.emit("batch_normalize", x, mean, variance, gamma, beta, epsilon=epsilon)
     return y, mean, variance

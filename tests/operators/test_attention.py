@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from shardwright.ir.layout import Strategy
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.types import TensorType
+from shardwright.operators import attention
+from shardwright.operators.info import Array, operator_info, whole_kernel
+from tests.operators.spmd import assemble, run_shards, scatter
+
+B, H, S, T, D, E = 2, 3, 8, 8, 4, 5
+
+
+def operands() -> list[Array]:
+    random = np.random.default_rng(0)
+    return [random.standard_normal(s) for s in ((B, H, S, D), (B, H, T, D), (B, H, T, E))]
+
+
+def types(arrays: list[Array]) -> list[TensorType]:
+    return [TensorType("float64", x.shape) for x in arrays]
+
+
+def expected(q: Array, k: Array, v: Array, causal: bool) -> Array:
+    """Attention one query at a time."""
+    out = np.zeros((B, H, S, E))
+    for b, h, s in np.ndindex(B, H, S):
+        keys = range(s + 1 if causal else T)
+        weights = np.array([np.exp(q[b, h, s] @ k[b, h, t] / D**0.5) for t in keys])
+        out[b, h, s] = sum(w * v[b, h, t] for w, t in zip(weights, keys, strict=True))
+        out[b, h, s] /= weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("at_once", [1, 3 * B * H * T, 1 << 22])
+def test_attention_one_query_at_a_time(
+    causal: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_SCORES_AT_ONCE", at_once)
+    q, k, v = operands()
+    info = operator_info("scaled_dot_product_attention", types([q, k, v]), {"causal": causal})
+    (out,) = whole_kernel(info, q, k, v)
+    np.testing.assert_allclose(out, expected(q, k, v, causal), rtol=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [1, 3 * B * H * T])
+def test_the_gradient_does_not_depend_on_the_blocks(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = operands()
+    dy = np.random.default_rng(1).standard_normal((B, H, S, E))
+    name = "scaled_dot_product_attention_gradient"
+    info = operator_info(name, types([dy, q, k, v]), {"causal": True})
+    whole = whole_kernel(info, dy, q, k, v)
+    monkeypatch.setattr(attention, "_SCORES_AT_ONCE", at_once)
+    for found, right in zip(whole_kernel(info, dy, q, k, v), whole, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-15)
+
+
+def test_queries_split_with_a_causal_mask_leave_partial_gradients_of_keys() -> None:
+    q, k, v = operands()
+    arrays = [np.random.default_rng(1).standard_normal((B, H, S, E)), q, k, v]
+    name = "scaled_dot_product_attention_gradient"
+    info = operator_info(name, types(arrays), {"causal": True})
+    mesh, strategy = Mesh((MeshAxis("x", 4),)), Strategy.of({"s": ("x",)})
+    taken, left = info.infer_tensor_layouts(strategy, mesh)
+    assert [layout.partial for layout in left] == [(), ("x",), ("x",)]
+    shards = [scatter(x, layout, mesh) for x, layout in zip(arrays, taken, strict=True)]
+    results = run_shards(info, strategy, mesh, shards)
+    for parts, layout, whole in zip(results, left, whole_kernel(info, *arrays), strict=True):
+        found = assemble(parts, layout, whole.shape, mesh)
+        np.testing.assert_allclose(found, whole, rtol=1e-12, atol=1e-14)
+
+
+def test_flops_count_the_products_over_the_features() -> None:
+    info = operator_info("scaled_dot_product_attention", types(operands()), {})
+    assert info.flops == B * H * S * T * (2 * (D + E) + 5)
+
+
+def test_features_of_values_are_split_only_on_demand() -> None:
+    info = operator_info("scaled_dot_product_attention", types(operands()), {})
+    mesh = Mesh((MeshAxis("x", 5),))
+    assert info.generate_strategies(mesh) == (Strategy(),)
+    info.check_strategy(Strategy.of({"e": ("x",)}), mesh)
