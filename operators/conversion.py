@@ -57,6 +57,7 @@ class Identity(Unary):
     name = "identity"
     linear = ((0,),)
     flops_per_point = 0.0
+    is_view = True
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Pass on."""
@@ -74,6 +75,7 @@ class StopGradient(Unary):
     name = "stop_gradient"
     linear = ((0,),)
     flops_per_point = 0.0
+    is_view = True
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Pass on."""
