@@ -188,7 +188,7 @@ class SparseSoftmaxCrossEntropyGradient(OperatorInfo):
         return y * dy[..., None]
 
 
-# Losses of single elements
+# Losses of elements
 
 
 @register
@@ -227,45 +227,8 @@ class SigmoidCrossEntropyGradient(OperatorInfo):
         return (0.5 + 0.5 * np.tanh(0.5 * logits) - labels) * dy
 
 
-@register
-class SquaredError(OperatorInfo):
-    """The square of the difference of two tensors."""
-
-    name = "squared_error"
-    notation = "..., ... -> ..."
-    flops_per_point = 2.0
-    examples = (Example(("f64[4, 6]", "f64[4, 6]")), Example(("f64[4, 6]", "f64[6]")))
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Subtract and square."""
-        return np.square(operands[0] - operands[1])
-
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """One difference, with either sign."""
-        x, y = at.operands
-        dx = build.emit("squared_error_gradient", at.cotangents[0], x, y)
-        dy = build.emit("scale", dx, factor=-1.0)
-        return [unbroadcast(build, dx, x), unbroadcast(build, dy, y)]
-
-
-@register
-class SquaredErrorGradient(OperatorInfo):
-    """The gradient by the first tensor, from the cotangent and both tensors."""
-
-    name = "squared_error_gradient"
-    notation = "..., ..., ... -> ..."
-    linear = ((0,), (1, 2))
-    flops_per_point = 3.0
-    examples = (Example(("f64[4, 6]",) * 3),)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Return 2 (x - y) dy."""
-        dy, x, y = operands
-        return 2 * (x - y) * dy
-
-
 def emit_mean_squared_error(build: Builder, prediction: Value, target: Value) -> Value:
     """Emit the mean of the squared errors of all elements, a scalar."""
-    errors = build.emit("squared_error", prediction, target)
+    errors = build.emit("squared_difference", prediction, target)
     total = build.emit("reduce_sum", errors)
     return build.emit("scale", total, factor=1.0 / errors.type.elements)
