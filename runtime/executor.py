@@ -6,7 +6,6 @@ A program without a mesh runs on one device. Where a graph has a mesh but its va
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from shardwright.operators.communication import Communication
 from shardwright.operators.info import Array, OperatorInfo, operator_info
 from shardwright.operators.rule import ShardView
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator
+from shardwright.runtime.memory import LiveBytes
 from shardwright.runtime.state import State, local_shape, scatter
 
 Environment = dict[str, dict[int, Array]]  # value -> rank -> what the rank holds of it
@@ -35,8 +35,8 @@ class StepResult:
     fetched : mapping of str to (mapping of int to array)
         The same for the values that were asked for.
     peak_bytes : int
-        Most bytes of live values on one rank, parameters included. It is equal on all ranks, since
-        slices are.
+        Most bytes of live buffers on one rank, parameters included. It is equal on all ranks,
+        since slices are.
     """
 
     outputs: Environment
@@ -51,7 +51,6 @@ class _Local:
     name: str
     shape: tuple[int, ...]
     dtype: "np.dtype[np.generic]"
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,7 @@ class Executor:
 
     def _local(self, value: Value) -> _Local:
         dtype = numpy_dtype(value.type.dtype, self.float_dtype)
-        shape = local_shape(value, self.mesh)
-        return _Local(value.name, shape, dtype, prod(shape) * dtype.itemsize)
+        return _Local(value.name, local_shape(value, self.mesh), dtype)
 
     def _prepare(self) -> tuple[_Instruction, ...]:
         released = _last_uses(self.graph, self._updated)
@@ -195,21 +193,22 @@ class Executor:
         """
         kept = self._kept(fetch)
         values = self._bind(inputs, state)
-        live = peak = sum(self._locals[name].nbytes for name in values)
+        rank, memory = self.communicator.ranks[0], LiveBytes()
+        for name in values:
+            memory.hold(values[name][rank])
         for instruction in self._program:
             self._run(instruction, values)
-            live += sum(local.nbytes for local in instruction.results)
-            peak = max(peak, live)
+            for local in instruction.results:
+                memory.hold(values[local.name][rank])
             for name in instruction.last_used:
                 if name not in kept:
-                    del values[name]
-                    live -= self._locals[name].nbytes
+                    memory.release(values.pop(name)[rank])
                     if name in self._updated:
                         del state[name]
         result = StepResult(
             {name: values[name] for name in self.graph.outputs},
             {name: values[name] for name in fetch},
-            peak,
+            memory.peak,
         )
         state.update([(name, values[new]) for name, new in self.graph.updates])
         return result

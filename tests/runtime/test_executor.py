@@ -191,6 +191,21 @@ def test_peak_bytes_count_what_lives_at_once():
     assert peak("g", "a", "all", "step") == 64 + 32 * 6
 
 
+def test_a_buffer_with_two_names_counts_once():
+    graph = parse(
+        """graph g on x=2 {
+          parameter w: f32[4, 2]*
+          m: f32[4, 2]* = mirror(w) {axes=('x',)}
+          r: f32[4, 2]* = identity(m)
+          s: f32[4, 2]* = scale(r)
+          return s
+        }"""
+    )
+    communicator = LocalCommunicator(graph.mesh)
+    result = Executor(graph, communicator).step({}, initialize(graph, 0, communicator))
+    assert result.peak_bytes == 2 * 4 * 2 * 4  # w and s
+
+
 def test_buffers_are_freed_at_their_last_use():
     depth, size = 20, 1 << 18
     lines = "\n".join(f"v{i + 1}: f64[{size}] = scale(v{i}) {{factor=1.5}}" for i in range(depth))
