@@ -103,6 +103,9 @@ class CostProfile(Protocol):
     def stored_freely(self) -> bool:
         """Return whether a parameter may be stored otherwise than its readers take it."""
 
+    def constant(self) -> float:
+        """Return the cost of a step that no choice changes."""
+
 
 @dataclass(frozen=True)
 class UpdateRule:
@@ -118,12 +121,15 @@ class UpdateRule:
         Whether it reads the number of the step.
     settings : tuple of (str, attribute)
         Attributes of the operator.
+    unscales : bool
+        Whether gradients carry a factor that is divided out first.
     """
 
     operator: str
     states: int
     counts_steps: bool
     settings: tuple[tuple[str, Attribute], ...] = ()
+    unscales: bool = False
 
 
 class TimeProfile:
@@ -151,6 +157,14 @@ class TimeProfile:
     def stored_freely(self) -> bool:
         """Return True: storing is a choice of its own."""
         return True
+
+    def constant(self) -> float:
+        """Return the seconds of counting the steps, where the optimizer does."""
+        if self.update_rule is None or not self.update_rule.counts_steps:
+            return 0.0
+        info = operator_info("add_scalar", (TensorType("int64", ()),), {"value": 1})
+        scalar = (Layout.replicated(0),)
+        return operator_seconds(info, scalar, scalar, self.mesh, self.cluster)
 
     def table(self, info: OperatorInfo, wanted: tuple[bool, ...]) -> OperatorTable:
         """Return the strategies of an operator with the seconds of each."""
@@ -249,7 +263,11 @@ class TimeProfile:
         layouts = [layout] * (2 + rule.states) + [Layout.replicated(0)] * rule.counts_steps
         info = operator_info(rule.operator, types, dict(rule.settings))
         results = [layout] * len(info.result_types)
-        return operator_seconds(info, layouts, results, self.mesh, self.cluster)
+        seconds = operator_seconds(info, layouts, results, self.mesh, self.cluster)
+        if rule.unscales:
+            scale = operator_info("scale", (tensor,), {})
+            seconds += operator_seconds(scale, (layout,), (layout,), self.mesh, self.cluster)
+        return seconds
 
 
 @dataclass(frozen=True)

@@ -116,13 +116,16 @@ class SearchSpace:
         Their costs; without a memory limit.
     constant : float
         Cost of the program that no choice changes.
+    pinned : frozenset of str
+        Operators whose strategy a person has fixed.
     """
 
     graph: Graph
     mesh: Mesh
     choices: tuple[Choice, ...]
     problem: Problem
-    constant: float
+    constant: float = 0.0
+    pinned: frozenset[str] = frozenset()
 
     @cached_property
     def position(self) -> dict[tuple[str, str], int]:
@@ -224,7 +227,8 @@ class _SpaceBuilder:
             )
         )
         problem = Problem(variables, tuple(self.draft.pairs))
-        return SearchSpace(self.graph, self.mesh, tuple(self.draft.choices), problem, 0.0)
+        choices, pinned = tuple(self.draft.choices), frozenset(self.pins)
+        return SearchSpace(self.graph, self.mesh, choices, problem, self.profile.constant(), pinned)
 
     # Variables
 

@@ -1,0 +1,308 @@
+"""The compiler: from a whole program to the program of every rank."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from shardwright.cost_model.cluster import Cluster, mesh_for
+from shardwright.cost_model.memory import MemoryUseReport, peak_memory
+from shardwright.cost_model.profile import TimeProfile, UpdateRule
+from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.ir.errors import InfeasibleError, PassError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.operators.info import SplitCounts
+from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.cleanup import drop_mirrors
+from shardwright.passes.gradient import differentiate
+from shardwright.passes.lowering import lower_redistributions
+from shardwright.passes.manager import PassManager
+from shardwright.passes.manual import mirror_parameters
+from shardwright.passes.optimizer import Optimizer, append_optimizer
+from shardwright.passes.partition import Decisions, insert_mirrors, partition
+from shardwright.passes.search_space import SearchSpace, build_search_space
+from shardwright.passes.strategy_search import Progress, SearchMode, SearchResult, search
+
+Mode = Literal[
+    "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
+]
+MODES: tuple[Mode, ...] = get_args(Mode)
+_ROUNDS = 6  # searches with an ever tighter limit until the emitted program fits
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How to compile.
+
+    Parameters
+    ----------
+    mode : str
+        One of ``MODES``.
+    search : str
+        How strategies are chosen in ``auto_parallel``.
+    optimizer : Optimizer
+        The update of the parameters.
+    pins : mapping of str to split counts
+        Strategies that a person has fixed, by operator.
+    arrivals : mapping of str to Layout
+        Inputs whose layout is given.
+    memory_limit : float, optional
+        Bytes that a rank may hold; the device's memory if not given.
+    loss_scale : float
+        Factor that gradients carry until they are used.
+    gradients_mean : bool
+        In ``hybrid_parallel``: average the gradients of the ranks instead of adding them.
+    time_limit : float
+        Seconds that a search may take.
+    dump, detail
+        See `PassManager`.
+    """
+
+    mode: Mode = "auto_parallel"
+    search: SearchMode = "exact"
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    pins: Mapping[str, SplitCounts] = field(default_factory=dict)
+    arrivals: Mapping[str, Layout] = field(default_factory=dict)
+    memory_limit: float | None = None
+    loss_scale: float = 1.0
+    gradients_mean: bool = False
+    time_limit: float = 60.0
+    dump: Path | None = None
+    detail: int = 1
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program and what is known of it.
+
+    Parameters
+    ----------
+    source : Graph
+        The whole program, in canonical form.
+    program : Graph
+        The training step that every rank runs.
+    mesh : Mesh
+        The ranks.
+    decisions : Decisions or None
+        What was decided; None where nothing was to decide.
+    result : SearchResult or None
+        How good that is.
+    pin_prices : mapping of str to float
+        What each pin costs, in the unit of the profile.
+    step_seconds : float
+        Sum of the predicted seconds of all nodes.
+    memory : MemoryUseReport
+        What a rank holds at most.
+    seconds : float
+        Time that compiling took.
+    passes : PassManager
+        What every pass left.
+    """
+
+    source: Graph
+    program: Graph
+    mesh: Mesh
+    decisions: Decisions | None
+    result: SearchResult | None
+    pin_prices: Mapping[str, float]
+    step_seconds: float
+    memory: MemoryUseReport
+    seconds: float
+    passes: PassManager
+
+
+def compile_graph(
+    graph: Graph,
+    cluster: Cluster,
+    devices: int,
+    options: CompileOptions | None = None,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
+) -> Compiled:
+    """Compile a program for a number of devices of a cluster.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program; its first output is the loss.
+    cluster : Cluster
+        The devices and their links.
+    devices : int
+        How many of them to use.
+    options : CompileOptions, optional
+        How to compile.
+    mesh : Mesh, optional
+        The mesh; by default as the cluster suggests.
+    progress : callable, optional
+        Follows the search.
+
+    Raises
+    ------
+    ShardwrightError
+        If something asked for cannot be.
+    """
+    options = options or CompileOptions()
+    if options.mode not in MODES:
+        raise PassError(f"no mode is called `{options.mode}`", hint=f"use one of {MODES}")
+    begin = time.perf_counter()
+    passes = PassManager(options.dump, options.detail)
+    pinned = frozenset(options.pins)
+    source = passes.run("canonicalize", lambda g: canonicalize(g, pinned), graph)
+    if options.mode == "hybrid_parallel":
+        emitted = _compile_manual(source, devices, options, passes)
+    elif options.mode == "stand_alone":
+        emitted = _compile_alone(source, options, passes)
+    else:
+        mesh = mesh or mesh_for(cluster, devices)
+        emitted = _Automatic(source, cluster, mesh, options, passes, progress).compile()
+    seconds = program_seconds(emitted.program, cluster)
+    return Compiled(
+        source,
+        emitted.program,
+        emitted.mesh,
+        emitted.decisions,
+        emitted.result,
+        emitted.pin_prices,
+        seconds,
+        peak_memory(emitted.program),
+        time.perf_counter() - begin,
+        passes,
+    )
+
+
+@dataclass(frozen=True)
+class _Emitted:
+    program: Graph
+    mesh: Mesh
+    decisions: Decisions | None = None
+    result: SearchResult | None = None
+    pin_prices: Mapping[str, float] = field(default_factory=dict)
+
+
+def _finish(program: Graph, options: CompileOptions, passes: PassManager) -> Graph:
+    def optimize(graph: Graph) -> Graph:
+        return append_optimizer(graph, options.optimizer, options.loss_scale)
+
+    program = passes.run("optimizer", optimize, program)
+    return passes.run("cleanup", drop_mirrors, program)
+
+
+def _compile_alone(source: Graph, options: CompileOptions, passes: PassManager) -> _Emitted:
+    program = passes.run("gradient", lambda g: differentiate(g, options.loss_scale), source)
+    return _Emitted(_finish(program, options, passes), Mesh(()))
+
+
+def _compile_manual(
+    source: Graph, devices: int, options: CompileOptions, passes: PassManager
+) -> _Emitted:
+    """Compile a program that calls the communication operators itself."""
+    mesh = Mesh((MeshAxis("world", devices),))
+    program = passes.run(
+        "mirror", lambda g: mirror_parameters(g, mesh, options.gradients_mean), source
+    )
+    program = passes.run("gradient", lambda g: differentiate(g, options.loss_scale), program)
+    return _Emitted(_finish(program, options, passes), mesh)
+
+
+@dataclass(frozen=True)
+class _Automatic:
+    """The modes in which the compiler partitions."""
+
+    source: Graph
+    cluster: Cluster
+    mesh: Mesh
+    options: CompileOptions
+    passes: PassManager
+    progress: Progress | None
+
+    def compile(self) -> _Emitted:
+        """Search, emit, and tighten the limit of the search until what is emitted fits."""
+        limit = self.options.memory_limit or float(self.cluster.device.memory_bytes)
+        planner = RedistributionPlanner(self.mesh, self.cluster)
+        profile = TimeProfile(planner, update_rule(self.options))
+        begin = time.perf_counter()
+        space = self._space(profile, self.options.pins)
+        built = time.perf_counter() - begin
+        done, within = len(self.passes.records), limit
+        for _ in range(_ROUNDS):
+            result = self._search(space, within)
+            decisions = space.decisions(result.assignment)
+            program = self._emit(decisions, planner)
+            peak = peak_memory(program).peak_bytes
+            if peak <= limit:
+                break
+            within = min(within, result.memory_bytes) - 1.02 * (peak - limit)
+            del self.passes.records[done:]
+        else:
+            raise InfeasibleError(
+                f"the emitted program needs {peak / 2**30:.3f} GiB on each device, the limit is "
+                f"{limit / 2**30:.3f} GiB",
+                hint="allow more memory, or use more devices",
+            )
+        self._check_cost(program, result)
+        result = replace(result, seconds=result.seconds + built)
+        return _Emitted(
+            program, self.mesh, decisions, result, self._prices(profile, result, within)
+        )
+
+    def _space(self, profile: TimeProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:
+        return build_search_space(
+            self.source,
+            profile,
+            states=len(self.options.optimizer.states),
+            pins=pins,
+            arrivals=self.options.arrivals,
+        )
+
+    def _search(self, space: SearchSpace, within: float) -> SearchResult:
+        by_mode: dict[Mode, SearchMode] = {
+            "data_parallel": "data_parallel",
+            "semi_auto_parallel": "sharding_propagation",
+        }
+        mode = by_mode.get(self.options.mode, self.options.search)
+        return search(space, mode, within, self.options.time_limit, self.progress)
+
+    def _emit(self, decisions: Decisions, planner: RedistributionPlanner) -> Graph:
+        scale, run = self.options.loss_scale, self.passes.run
+        program = run("partition", lambda g: partition(g, decisions), self.source)
+        program = run("mirror", lambda g: insert_mirrors(g, decisions), program)
+        program = run("gradient", lambda g: differentiate(g, scale), program)
+        program = run("lowering", lambda g: lower_redistributions(g, planner), program)
+        return _finish(program, self.options, self.passes)
+
+    def _check_cost(self, program: Graph, result: SearchResult) -> None:
+        """Refuse a program that does not cost what the search said."""
+        emitted = program_seconds(program, self.cluster)
+        if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
+            raise PassError(
+                f"the emitted program costs {emitted:.9g} s, the search said {result.cost:.9g} s"
+            )
+
+    def _prices(
+        self, profile: TimeProfile, result: SearchResult, within: float
+    ) -> Mapping[str, float]:
+        """Return what each pin costs: how much better the plan is without it."""
+        pins = self.options.pins
+        if self.options.mode != "auto_parallel" or result.status != "optimal":
+            return {}
+        prices = {}
+        for name in sorted(pins):
+            others = {other: pin for other, pin in pins.items() if other != name}
+            prices[name] = result.cost - self._search(self._space(profile, others), within).cost
+        return prices
+
+
+def update_rule(options: CompileOptions) -> UpdateRule:
+    """Return the optimizer as far as its cost matters."""
+    optimizer = options.optimizer
+    return UpdateRule(
+        f"{optimizer.kind}_update",
+        len(optimizer.states),
+        optimizer.kind == "adam",
+        tuple(sorted(optimizer.settings.items())),
+        options.loss_scale != 1.0,
+    )

@@ -1,0 +1,201 @@
+"""Strategy search: choose a point of the search space, by the mode that a person asks for."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from shardwright.ir.errors import InfeasibleError, PassError
+from shardwright.passes.baselines import (
+    complete,
+    data_parallel,
+    follow_batch,
+    fully_sharded,
+    tensor_parallel,
+)
+from shardwright.passes.propagation import propagate
+from shardwright.passes.recursive import recursive_programming
+from shardwright.passes.search_space import SearchSpace
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import FORBIDDEN, Problem
+from shardwright.solver.least_memory import minimize_memory
+from shardwright.solver.solve import solve
+
+SearchMode = Literal[
+    "exact",
+    "dynamic_programming",
+    "recursive_programming",
+    "sharding_propagation",
+    "data_parallel",
+    "tensor_parallel",
+    "fully_sharded",
+]
+SEARCH_MODES: tuple[SearchMode, ...] = get_args(SearchMode)
+Progress = Callable[[float, float, float], None]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A point of the search space and how good it is.
+
+    Parameters
+    ----------
+    assignment : tuple of int
+        An option for each choice.
+    cost : float
+        What it costs, in the unit of the profile.
+    lower_bound : float
+        What any plan costs at least; 0 where the mode knows none.
+    status : str
+        ``optimal`` where cost and bound meet, else ``feasible``.
+    memory_bytes : float
+        Peak memory by the search's own account.
+    seconds : float
+        Time that the search took.
+    how : str
+        What found and what proved it.
+    """
+
+    assignment: tuple[int, ...]
+    cost: float
+    lower_bound: float
+    status: str
+    memory_bytes: float
+    seconds: float
+    how: str
+
+
+def search(
+    space: SearchSpace,
+    mode: SearchMode = "exact",
+    memory_limit: float | None = None,
+    time_limit: float = 60.0,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Choose an option for everything.
+
+    Parameters
+    ----------
+    space : SearchSpace
+        What there is to choose.
+    mode : str
+        One of ``SEARCH_MODES``.
+    memory_limit : float, optional
+        Bytes that one rank may hold. Modes other than ``exact`` cannot steer by it; their answer is
+        refused if it does not fit.
+    time_limit : float
+        Seconds.
+    progress : callable, optional
+        Called with (seconds, cost, bound).
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing fits the memory limit; names the least memory that would do.
+    """
+    begin = time.perf_counter()
+    if mode in ("exact", "dynamic_programming"):
+        return _solve(space, mode, memory_limit, time_limit, progress)
+    if mode not in _HAND_MADE:
+        raise PassError(f"no search is called `{mode}`", hint=f"use one of {SEARCH_MODES}")
+    assignment = _HAND_MADE[mode](space)
+    found = evaluate(space.problem, assignment)
+    if found.cost >= FORBIDDEN:
+        raise PassError(f"`{mode}` leaves some tensor without a way to its reader")
+    _check_memory(space, mode, float(found.peak_usage), memory_limit)
+    seconds = time.perf_counter() - begin
+    cost = float(found.cost) + space.constant
+    return SearchResult(assignment, cost, 0.0, "feasible", float(found.peak_usage), seconds, mode)
+
+
+def _solve(
+    space: SearchSpace,
+    mode: SearchMode,
+    memory_limit: float | None,
+    time_limit: float,
+    progress: Progress | None,
+) -> SearchResult:
+    problem = Problem(space.problem.variables, space.problem.pairs, memory_limit)
+    solution = solve(problem, time_limit=time_limit, progress=progress, method=mode)
+    if solution.assignment is None:
+        raise _does_not_fit(space, memory_limit)
+    found = evaluate(problem, solution.assignment)
+    return SearchResult(
+        solution.assignment,
+        float(found.cost) + space.constant,
+        solution.lower_bound + space.constant,
+        solution.status,
+        float(found.peak_usage),
+        solution.seconds,
+        solution.how,
+    )
+
+
+def _check_memory(
+    space: SearchSpace, mode: SearchMode, peak: float, memory_limit: float | None
+) -> None:
+    if memory_limit is not None and peak > memory_limit:
+        raise InfeasibleError(
+            f"the plan of `{mode}` needs {_gib(peak)} on each device, the limit is "
+            f"{_gib(memory_limit)}",
+            hint="search with `exact`, which plans within the limit",
+        )
+
+
+def _does_not_fit(space: SearchSpace, memory_limit: float | None) -> InfeasibleError:
+    """Say what the least memory is and what takes it."""
+    if memory_limit is None:
+        return InfeasibleError("no assignment connects every tensor with its readers")
+    least = minimize_memory(space.problem)
+    if least.assignment is None:
+        return InfeasibleError("no assignment connects every tensor with its readers")
+    need = float(evaluate(space.problem, least.assignment).peak_usage)
+    largest = sorted(_shares(space, least.assignment).items(), key=lambda item: (-item[1], item[0]))
+    takes = ", ".join(f"{name} {_gib(size)}" for name, size in largest[:3])
+    return InfeasibleError(
+        f"no plan fits {_gib(memory_limit)} on each device, the least that would do is "
+        f"{_gib(need)}",
+        hint=f"most of it is taken by {takes}",
+    )
+
+
+def _shares(space: SearchSpace, assignment: tuple[int, ...]) -> Mapping[str, float]:
+    """Return the bytes of each choice under an assignment."""
+    shares = {}
+    for choice, variable, chosen in zip(
+        space.choices, space.problem.variables, assignment, strict=True
+    ):
+        shares[choice.name] = sum(float(use.usage[chosen]) for use in variable.memory)
+    return shares
+
+
+def _gib(nbytes: float) -> str:
+    return f"{nbytes / 2**30:.3f} GiB"
+
+
+def _propagation(space: SearchSpace) -> tuple[int, ...]:
+    """Start from the pinned operators, or from a split batch where nothing is pinned."""
+    start = {
+        i: 0
+        for i, choice in enumerate(space.choices)
+        if choice.kind == "operator" and choice.name in space.pinned
+    }
+    if not start:
+        first = next(i for i, choice in enumerate(space.choices) if choice.kind == "operator")
+        strategies = follow_batch(space.graph, space.mesh, space.mesh.names)
+        choice = space.choices[first]
+        start = {first: choice.options.index(strategies[choice.name])}
+    return propagate(space.problem, start)
+
+
+def _recursive(space: SearchSpace) -> tuple[int, ...]:
+    return complete(space, recursive_programming(space.graph, space.mesh))
+
+
+_HAND_MADE: dict[str, Callable[[SearchSpace], tuple[int, ...]]] = {
+    "recursive_programming": _recursive,
+    "sharding_propagation": _propagation,
+    "data_parallel": data_parallel,
+    "tensor_parallel": tensor_parallel,
+    "fully_sharded": fully_sharded,
+}
