@@ -17,8 +17,8 @@ from shardwright.passes.propagation import propagate
 from shardwright.passes.recursive import recursive_programming
 from shardwright.passes.search_space import SearchSpace
 from shardwright.solver.evaluate import evaluate
-from shardwright.solver.problem import FORBIDDEN, Problem
 from shardwright.solver.least_memory import minimize_memory
+from shardwright.solver.problem import FORBIDDEN, Problem
 from shardwright.solver.solve import solve
 
 SearchMode = Literal[
