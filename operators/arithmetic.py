@@ -15,7 +15,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.matmul import unbroadcast
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.rule import Rule, ShardView, dimension, resolve
 
 _NONZERO = (
     Example(("f64[4, 6]", "f64[4, 6]"), ranges={1: (0.5, 2.0)}),
@@ -252,7 +252,7 @@ class BiasAdd(OperatorInfo):
     @property
     def axis(self) -> int:
         """The dimension of the vector, counted from the front."""
-        return int(self.attributes["axis"]) % self.operand_types[0].rank
+        return dimension(self.attributes["axis"], self.operand_types[0].rank)
 
     def make_rule(self) -> Rule:
         """Share the factor of one dimension."""

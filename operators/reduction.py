@@ -1,9 +1,11 @@
 """Reductions over dimensions."""
 
+from math import prod
 from typing import ClassVar
 
 import numpy as np
 
+from shardwright.ir.graph import Attributes, Value
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
@@ -13,7 +15,7 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.rule import Rule, ShardView, dimension, resolve
 
 
 def reduced_axes(axis: int | tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
@@ -21,34 +23,56 @@ def reduced_axes(axis: int | tuple[int, ...] | None, rank: int) -> tuple[int, ..
     if axis is None:
         return tuple(range(rank))
     axes = (axis,) if isinstance(axis, int) else axis
-    return tuple(sorted(a % rank for a in axes))
+    return tuple(sorted({dimension(a, rank) for a in axes}))
 
 
 class Reduction(OperatorInfo):
     """A reduction over the dimensions ``axis`` (None: all)."""
 
-    defaults: ClassVar = {"axis": None, "keep_dims": False}
-    mark: ClassVar[str] = "+"
-    examples = (
+    defaults: ClassVar[Attributes] = {"axis": None, "keep_dims": False}
+    examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[4, 6]",)),
         Example(("f64[4, 6]",), {"axis": 1}),
         Example(("f64[4, 2, 6]",), {"axis": (0, -1), "keep_dims": True}),
     )
 
     @property
+    def mark(self) -> str:
+        """How the rule marks a reduced dimension."""
+        return "+"
+
+    @property
     def axes(self) -> tuple[int, ...]:
         """The reduced dimensions."""
         return reduced_axes(self.attributes["axis"], self.operand_types[0].rank)
 
+    @property
+    def count(self) -> int:
+        """How many elements of the whole make one of the result."""
+        return prod(self.operand_types[0].shape[axis] for axis in self.axes)
+
     def make_rule(self) -> Rule:
-        """Contract the reduced dimensions."""
+        """Mark the reduced dimensions."""
         shape = self.operand_types[0].shape
+        return resolve(f"{self.notation_of(shape)} -> {self.notation_of(shape, True)}", [shape])
+
+    def notation_of(self, shape: tuple[int, ...], reduced: bool = False) -> str:
+        """Write the dimensions of the operand, or of the result, in the notation of rules."""
         names = [f"i{d}" for d in range(len(shape))]
-        left = " ".join(n + self.mark if d in self.axes else n for d, n in enumerate(names))
-        kept = [n if d not in self.axes else "1" for d, n in enumerate(names)]
-        if not self.attributes["keep_dims"]:
-            kept = [n for n in kept if n != "1"]
-        return resolve(f"{left} -> {' '.join(kept)}", [shape])
+        if not reduced:
+            return " ".join(n + self.mark if d in self.axes else n for d, n in enumerate(names))
+        kept = ["1" if d in self.axes else n for d, n in enumerate(names)]
+        return " ".join(n for n in kept if n != "1" or self.attributes["keep_dims"])
+
+    def whole_axes(self, x: Array) -> Array:
+        """Give a result back the reduced dimensions, with size one."""
+        return x if self.attributes["keep_dims"] else np.expand_dims(x, self.axes)
+
+    def spread(self, build: Builder, at: Linearization) -> Value:
+        """Emit the cotangent, repeated along the reduced dimensions."""
+        operand, keep_dims = at.operands[0], self.attributes["keep_dims"]
+        attributes = {"shape": operand.type.shape, "axis": self.axes, "keep_dims": keep_dims}
+        return build.emit("spread", at.cotangents[0], like=operand, **attributes)
 
 
 @register
@@ -64,16 +88,199 @@ class ReduceSum(Reduction):
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Spread the cotangent over the reduced dimensions."""
+        return [self.spread(build, at)]
+
+
+@register
+class ReduceMean(Reduction):
+    """Mean: every rank divides its sum by the whole count, so that partial means add up."""
+
+    name = "reduce_mean"
+    linear = ((0,),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Add up, and divide by the whole count."""
+        x = operands[0]
+        total = x.sum(axis=self.axes, keepdims=self.attributes["keep_dims"])
+        return np.asarray(total / x.dtype.type(self.count))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Spread the cotangent, divided by the whole count."""
+        return [build.emit("scale", self.spread(build, at), factor=1.0 / self.count)]
+
+
+class Selection(Reduction):
+    """The greatest or least element.
+
+    With ``differentiable=False`` the reduced dimensions can be split and leave partial extrema;
+    a gradient needs the extremum of the whole.
+    """
+
+    defaults: ClassVar[Attributes] = {**Reduction.defaults, "differentiable": True}
+    extremum: ClassVar[str]
+    examples: ClassVar[tuple[Example, ...]] = (
+        *Reduction.examples,
+        Example(("f64[4, 6]",), {"axis": 1, "differentiable": False}, constants=(0,)),
+    )
+
+    @property
+    def mark(self) -> str:
+        """Whole, or a partial extremum."""
+        return "^" if self.attributes["differentiable"] else f"+{self.extremum}"
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Compare."""
+        function = np.amax if self.extremum == "max" else np.amin
+        keep_dims = self.attributes["keep_dims"]
+        return np.asarray(function(operands[0], axis=self.axes, keepdims=keep_dims))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Pass the cotangent to the extrema."""
+        attributes = dict(self.attributes)
+        if not attributes.pop("differentiable"):
+            return [None]
+        return [build.emit(f"{self.name}_gradient", at.cotangents[0], *at.operands, **attributes)]
+
+
+@register
+class ReduceMax(Selection):
+    """Greatest element."""
+
+    name = "reduce_max"
+    extremum = "max"
+
+
+@register
+class ReduceMin(Selection):
+    """Least element."""
+
+    name = "reduce_min"
+    extremum = "min"
+
+
+@register
+class ReduceProd(Reduction):
+    """Product of the elements."""
+
+    name = "reduce_prod"
+
+    @property
+    def mark(self) -> str:
+        """Whole: no communication multiplies."""
+        return "^"
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply."""
+        keep_dims = self.attributes["keep_dims"]
+        return np.asarray(operands[0].prod(axis=self.axes, keepdims=keep_dims))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Multiply the cotangent by the product of the others."""
         return [
-            build.emit(
-                "spread",
-                at.cotangents[0],
-                like=at.operands[0],
-                shape=at.operands[0].type.shape,
-                axis=self.axes,
-                keep_dims=self.attributes["keep_dims"],
-            )
+            build.emit("reduce_prod_gradient", at.cotangents[0], *at.operands, **self.attributes)
         ]
+
+
+class ReductionGradient(Reduction):
+    """From the cotangent and operand of a reduction, the gradient by the operand."""
+
+    linear = ((0,),)
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[]", "f64[4, 6]")),
+        Example(("f64[4]", "f64[4, 6]"), {"axis": 1}),
+        Example(("f64[1, 2, 1]", "f64[4, 2, 6]"), {"axis": (0, -1), "keep_dims": True}),
+    )
+
+    @property
+    def mark(self) -> str:
+        """Whole: an element is weighed against all others."""
+        return "^"
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The reduced dimensions."""
+        return reduced_axes(self.attributes["axis"], self.operand_types[1].rank)
+
+    def make_rule(self) -> Rule:
+        """Keep the reduced dimensions whole."""
+        shapes = [operand.shape for operand in self.operand_types]
+        reduced, full = self.notation_of(shapes[1], True), self.notation_of(shapes[1])
+        return resolve(f"{reduced}, {full} -> {full}", shapes)
+
+
+class SelectionGradient(ReductionGradient):
+    """The cotangent where the extremum is; equal extrema share it evenly."""
+
+    extremum: ClassVar[str]
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Find the extrema again, which is cheaper than to keep them."""
+        cotangent, x = operands
+        function = np.amax if self.extremum == "max" else np.amin
+        chosen = x == function(x, axis=self.axes, keepdims=True)
+        share = self.whole_axes(cotangent) / chosen.sum(axis=self.axes, keepdims=True)
+        return np.where(chosen, share, 0).astype(x.dtype)
+
+
+@register
+class ReduceMaxGradient(SelectionGradient):
+    """The cotangent of `reduce_max`, where the greatest element is."""
+
+    name = "reduce_max_gradient"
+    extremum = "max"
+
+
+@register
+class ReduceMinGradient(SelectionGradient):
+    """The cotangent of `reduce_min`, where the least element is."""
+
+    name = "reduce_min_gradient"
+    extremum = "min"
+
+
+@register
+class ReduceProdGradient(ReductionGradient):
+    """The cotangent of `reduce_prod`, times the product of the other elements."""
+
+    name = "reduce_prod_gradient"
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply what stands before by what stands after; no division, elements may be zero."""
+        cotangent, x = operands
+        last = tuple(range(-len(self.axes), 0))
+        moved = np.moveaxis(x, self.axes, last)
+        flat = moved.reshape(*moved.shape[: x.ndim - len(last)], -1)
+        one = np.ones_like(flat[..., :1])
+        before = np.cumprod(np.concatenate([one, flat[..., :-1]], axis=-1), axis=-1)
+        after = np.cumprod(np.concatenate([one, flat[..., :0:-1]], axis=-1), axis=-1)[..., ::-1]
+        others = np.moveaxis((before * after).reshape(moved.shape), last, self.axes)
+        return np.asarray(self.whole_axes(cotangent) * others, x.dtype)
+
+
+@register
+class ArgMax(Reduction):
+    """Position of the greatest element along the one dimension ``axis``; the first among equals."""
+
+    name = "argmax"
+    defaults: ClassVar = {"axis": -1, "keep_dims": False}
+    examples = (
+        Example(("f64[4, 6]",)),
+        Example(("f64[4, 6, 2]",), {"axis": 1, "keep_dims": True}),
+    )
+
+    @property
+    def mark(self) -> str:
+        """Whole: the position says nothing of the value."""
+        return "^"
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """A position."""
+        return ("int64",)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Search."""
+        x, keep_dims = operands[0], self.attributes["keep_dims"]
+        return np.asarray(np.argmax(x, axis=self.axes[0], keepdims=keep_dims))
 
 
 @register

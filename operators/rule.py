@@ -284,6 +284,19 @@ class Rule:
         )
 
 
+def dimension(axis: int, rank: int) -> int:
+    """Return a dimension counted from the front; a negative one counts from the back.
+
+    Raises
+    ------
+    IRError
+        If a tensor of `rank` dimensions has no such one.
+    """
+    if not -rank <= axis < rank:
+        raise IRError(f"dimension {axis} is asked of a tensor with {rank} dimensions")
+    return axis % rank
+
+
 def _layout(dims: Dims, strategy: Strategy) -> Layout:
     return Layout(tuple(strategy.of_factors(factors) for factors in dims))
 
