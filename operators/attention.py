@@ -24,7 +24,7 @@ from shardwright.operators.info import (
 from shardwright.operators.rule import ShardView
 from shardwright.operators.softmax import softmax
 
-_SCORES_AT_ONCE = 1 << 22  # elements
+_SCORES_AT_ONCE = 1 << 21  # elements
 
 
 class Attention(OperatorInfo):
