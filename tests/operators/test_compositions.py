@@ -95,7 +95,7 @@ def row_softmax(x: Array) -> Array:
     return np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("sparse", [False])
+@pytest.mark.parametrize("sparse", [True, False])
 def test_cross_entropy(sparse: bool) -> None:
     weight = np.arange(1.0, ROWS + 1)
     labels = CLASS if sparse else WEIGHTS
