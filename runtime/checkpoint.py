@@ -27,7 +27,7 @@ _PREFIX = "parameter:"
 def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Communicator) -> None:
     """Write the state; the file appears complete or not at all.
 
-    Every process takes part; the one that hosts rank 0 writes.
+    Every process takes part; the one that hosts rank 0 writes, and all wait for it.
 
     Raises
     ------
@@ -44,6 +44,7 @@ def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Commun
             arrays[_PREFIX + parameter.name] = whole
     if 0 in communicator.ranks:
         _write(path, arrays)
+    communicator.collect({rank: np.zeros(0) for rank in communicator.ranks})  # the file is there
 
 
 def _write(path: Path, arrays: Mapping[str, Array]) -> None:
