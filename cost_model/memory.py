@@ -32,7 +32,9 @@ class MemoryUseReport:
 
 
 def peak_memory(graph: Graph) -> MemoryUseReport:
-    """Return the peak memory of one rank; buffers are freed after their last use, views are free.
+    """Return the peak memory of one rank.
+
+    Buffers are freed after their last use; views take nothing, and updates are made in place.
 
     Parameters
     ----------
@@ -41,7 +43,7 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
     """
     mesh = graph.mesh or Mesh(())
     sizes = {value.name: _bytes(value, mesh) for value in graph.values.values()}
-    for name in _views(graph):
+    for name in (*_views(graph), *(new for _, new in graph.updates)):
         sizes[name] = 0.0
     kinds = _kinds(graph)
     now = dict.fromkeys(_KINDS, 0.0)

@@ -109,10 +109,11 @@ class OnesLike(Unary):
 
 @register
 class Fill(OperatorInfo):
-    """A tensor of the given ``shape`` and ``dtype``, every element ``value``."""
+    """A tensor of the given ``shape`` and ``dtype``, every element ``value``, kept as one."""
 
     name = "fill"
     defaults: ClassVar = {"shape": (), "dtype": "float32", "value": 0.0}
+    is_view = True
     flops_per_point = 0.0
     examples = (Example((), {"shape": (4, 6), "dtype": "float64", "value": 2.5}),)
 
@@ -128,4 +129,4 @@ class Fill(OperatorInfo):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Make."""
         dtype = numpy_dtype(self.attributes["dtype"])
-        return np.full(view.result_shapes[0], self.attributes["value"], dtype)
+        return np.broadcast_to(dtype.type(self.attributes["value"]), view.result_shapes[0])

@@ -15,6 +15,7 @@ from shardwright.ir.errors import InfeasibleError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.units import bytes_text
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.cleanup import drop_mirrors
@@ -239,8 +240,8 @@ class _Automatic:
             del self.passes.records[done:]
         else:
             raise InfeasibleError(
-                f"the emitted program needs {peak / 2**30:.3f} GiB on each device, the limit is "
-                f"{limit / 2**30:.3f} GiB",
+                f"the emitted program needs {bytes_text(peak)} on each device, the limit is "
+                f"{bytes_text(limit)}",
                 hint="allow more memory, or use more devices",
             )
         self._check_cost(program, result)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from shardwright.ir.errors import InfeasibleError, PassError
+from shardwright.ir.units import bytes_text
 from shardwright.passes.baselines import (
     complete,
     data_parallel,
@@ -136,8 +137,8 @@ def _check_memory(
 ) -> None:
     if memory_limit is not None and peak > memory_limit:
         raise InfeasibleError(
-            f"the plan of `{mode}` needs {_gib(peak)} on each device, the limit is "
-            f"{_gib(memory_limit)}",
+            f"the plan of `{mode}` needs {bytes_text(peak)} on each device, the limit is "
+            f"{bytes_text(memory_limit)}",
             hint="search with `exact`, which plans within the limit",
         )
 
@@ -151,10 +152,10 @@ def _does_not_fit(space: SearchSpace, memory_limit: float | None) -> InfeasibleE
         return InfeasibleError("no assignment connects every tensor with its readers")
     need = float(evaluate(space.problem, least.assignment).peak_usage)
     largest = sorted(_shares(space, least.assignment).items(), key=lambda item: (-item[1], item[0]))
-    takes = ", ".join(f"{name} {_gib(size)}" for name, size in largest[:3])
+    takes = ", ".join(f"{name} {bytes_text(size)}" for name, size in largest[:3])
     return InfeasibleError(
-        f"no plan fits {_gib(memory_limit)} on each device, the least that would do is "
-        f"{_gib(need)}",
+        f"no plan fits {bytes_text(memory_limit)} on each device, the least that would do is "
+        f"{bytes_text(need)}",
         hint=f"most of it is taken by {takes}",
     )
 
@@ -167,10 +168,6 @@ def _shares(space: SearchSpace, assignment: tuple[int, ...]) -> Mapping[str, flo
     ):
         shares[choice.name] = sum(float(use.usage[chosen]) for use in variable.memory)
     return shares
-
-
-def _gib(nbytes: float) -> str:
-    return f"{nbytes / 2**30:.3f} GiB"
 
 
 def _propagation(space: SearchSpace) -> tuple[int, ...]:

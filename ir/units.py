@@ -1,0 +1,32 @@
+"""Bytes and seconds as a person reads them."""
+
+
+def bytes_text(nbytes: float) -> str:
+    """Return a number of bytes with a binary unit.
+
+    Examples
+    --------
+    >>> bytes_text(512), bytes_text(3 * 2**20)
+    ('512 B', '3.00 MiB')
+    """
+    if nbytes < 1024:
+        return f"{nbytes:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        nbytes /= 1024
+        if nbytes < 1024 or unit == "TiB":
+            break
+    return f"{nbytes:.2f} {unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time with the unit that suits it.
+
+    Examples
+    --------
+    >>> seconds_text(0.0000123), seconds_text(0.25), seconds_text(12)
+    ('12.3 us', '250 ms', '12 s')
+    """
+    for unit, factor in (("ns", 1e9), ("us", 1e6), ("ms", 1e3)):
+        if abs(seconds) * factor < 999.5:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
