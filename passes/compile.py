@@ -228,26 +228,40 @@ class _Automatic:
         begin = time.perf_counter()
         space = self._space(profile, self.options.pins)
         built = time.perf_counter() - begin
-        done, within = len(self.passes.records), limit
-        for _ in range(_ROUNDS):
-            result = self._search(space, within)
-            decisions = space.decisions(result.assignment)
-            program = self._emit(decisions, planner)
-            peak = peak_memory(program).peak_bytes
-            if peak <= limit:
-                break
-            within = min(within, result.memory_bytes) - 1.02 * (peak - limit)
-            del self.passes.records[done:]
-        else:
-            raise InfeasibleError(
-                f"the emitted program needs {bytes_text(peak)} on each device, the limit is "
-                f"{bytes_text(limit)}",
-                hint="allow more memory, or use more devices",
-            )
+        within, decisions, result, program = self._fitting(space, planner, limit)
         self._check_cost(program, result)
         result = replace(result, seconds=result.seconds + built)
         return _Emitted(
             program, self.mesh, decisions, result, self._prices(profile, result, within)
+        )
+
+    def _fitting(
+        self, space: SearchSpace, planner: RedistributionPlanner, limit: float
+    ) -> tuple[float, Decisions, SearchResult, Graph]:
+        """Search and emit, with an ever tighter limit until the emitted program fits.
+
+        The search counts what lives from step to step and what the gradient keeps; what operators
+        need in passing shows only in the program.
+        """
+        done, within, peak = len(self.passes.records), limit, 0.0
+        for _ in range(_ROUNDS):
+            try:
+                result = self._search(space, max(within, 0.0))
+            except InfeasibleError:
+                if within == limit:
+                    raise
+                break
+            decisions = space.decisions(result.assignment)
+            del self.passes.records[done:]
+            program = self._emit(decisions, planner)
+            peak = peak_memory(program).peak_bytes
+            if peak <= limit:
+                return within, decisions, result, program
+            within = min(limit - (peak - result.memory_bytes), 0.98 * result.memory_bytes)
+        raise InfeasibleError(
+            f"the leanest program found needs {bytes_text(peak)} on each device with what its "
+            f"operators need in passing, the limit is {bytes_text(limit)}",
+            hint="allow more memory, or use more devices",
         )
 
     def _space(self, profile: TimeProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:

@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.profile import TimeProfile, UpdateRule, check_cotangents
+from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.ir.errors import InfeasibleError, PassError, StrategyError
+from shardwright.ir.graph import Graph
+from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.search_space import SearchSpace, build_search_space
+from shardwright.passes.strategy_search import SEARCH_MODES, search
+from shardwright.solver.problem import Problem
+from tests.passes.random_graphs import multilayer_perceptron, random_graph
+
+CPU = cluster("cpu")
+
+
+def space_of(graph: Graph, devices: int) -> SearchSpace:
+    planner = RedistributionPlanner(mesh_for(CPU, devices), CPU)
+    return build_search_space(graph, TimeProfile(planner, UpdateRule("sgd_update", 0, False)))
+
+
+def cheapest(problem: Problem) -> float | None:
+    """Return the least cost of all assignments; None where they are too many to try."""
+    sizes = problem.sizes
+    if np.prod(np.array(sizes, dtype=float)) > 3e6:
+        return None
+    total = np.zeros(sizes)
+    for i, variable in enumerate(problem.variables):
+        total = total + variable.cost.reshape([-1 if d == i else 1 for d in range(len(sizes))])
+    for pair in problem.pairs:
+        shape = [sizes[d] if d in (pair.first, pair.second) else 1 for d in range(len(sizes))]
+        table = pair.table if pair.first < pair.second else pair.table.T
+        total = total + table.reshape(shape)
+    return float(total.min())
+
+
+def test_exact_search_equals_brute_force_on_300_random_graphs() -> None:
+    compared = 0
+    for seed in range(1000):
+        space = space_of(random_graph(seed, nodes=1 + seed % 3), 2)
+        least = cheapest(space.problem)
+        if least is None:
+            continue
+        found = search(space)
+        assert found.status == "optimal"
+        assert found.cost == pytest.approx(least, rel=1e-9)
+        assert found.lower_bound <= least * (1 + 1e-12)
+        compared += 1
+        if compared == 300:
+            return
+    pytest.fail(f"only {compared} of the random graphs are small enough, 300 are wanted")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_mode_beats_exact_search(seed: int) -> None:
+    space = space_of(random_graph(seed, nodes=6), 8)
+    best = search(space)
+    assert best.status == "optimal"
+    for mode in SEARCH_MODES:
+        assert best.cost <= search(space, mode).cost * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("mode", SEARCH_MODES)
+def test_the_emitted_program_costs_what_the_search_said(mode: str, optimizer: str) -> None:
+    for seed in range(4):
+        options = CompileOptions(search=mode, optimizer=Optimizer(optimizer), loss_scale=8.0)  # type: ignore[arg-type]
+        compiled = compile_graph(random_graph(seed, nodes=6), CPU, 8, options)
+        assert compiled.result is not None
+        assert program_seconds(compiled.program, CPU) == pytest.approx(
+            compiled.result.cost, rel=1e-6
+        )
+
+
+def test_gradients_lie_as_their_rules_say() -> None:
+    mesh = mesh_for(CPU, 8)
+    profile = TimeProfile(RedistributionPlanner(mesh, CPU))
+    for seed in range(10):
+        build_search_space(random_graph(seed, nodes=6), profile)
+    for table in profile._tables.values():
+        check_cotangents(table, mesh)
+
+
+def test_a_limit_that_binds_is_kept_and_costs_time() -> None:
+    graph = multilayer_perceptron()
+    free = compile_graph(graph, CPU, 8)
+    assert free.result is not None
+    limit = 0.7 * free.memory.peak_bytes
+    tight = compile_graph(graph, CPU, 8, CompileOptions(memory_limit=limit))
+    assert tight.result is not None
+    assert tight.memory.peak_bytes <= limit
+    assert tight.result.cost > free.result.cost
+
+
+def test_an_impossible_limit_names_the_least_that_would_do() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(memory_limit=10.0))
+    assert "no plan fits 10 B on each device, the least that would do is" in str(caught.value)
+    assert "most of it is taken by w0 " in str(caught.value)
+
+
+def test_pins_are_honoured_and_priced() -> None:
+    graph = random_graph(5, nodes=6)
+    node = next(node for node in graph.nodes if node.operator == "matmul")
+    whole = tuple((1,) * graph.values[name].type.rank for name in node.operands)
+    options = CompileOptions(pins={node.name: whole})
+    pinned, free = compile_graph(graph, CPU, 8, options), compile_graph(graph, CPU, 8)
+    assert pinned.result is not None
+    assert free.result is not None
+    assert pinned.decisions is not None
+    assert not pinned.decisions.strategies[node.name].assignment
+    price = pinned.result.cost - free.result.cost
+    assert pinned.pin_prices[node.name] == pytest.approx(price)
+
+
+def test_wrong_pins_are_refused() -> None:
+    graph = random_graph(5, nodes=6)
+    node = next(node for node in graph.nodes if node.operator == "matmul")
+    with pytest.raises(StrategyError, match="but the model has no such operator"):
+        compile_graph(graph, CPU, 8, CompileOptions(pins={"nothing": ((2,),)}))
+    with pytest.raises(StrategyError, match="cannot be split by"):
+        compile_graph(graph, CPU, 8, CompileOptions(pins={node.name: ((3, 1), (1, 1))}))
+
+
+def test_unknown_modes_are_refused() -> None:
+    with pytest.raises(PassError, match="no search is called `magic`"):
+        search(space_of(random_graph(1), 2), "magic")  # type: ignore[arg-type]
+    with pytest.raises(PassError, match="no mode is called `magic`"):
+        compile_graph(random_graph(1), CPU, 2, CompileOptions(mode="magic"))  # type: ignore[arg-type]
