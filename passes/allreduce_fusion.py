@@ -1,0 +1,179 @@
+"""All-reduce fusion: gradients are reduced many at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from shardwright.ir.graph import Attribute, Graph, Node, Value
+from shardwright.ir.layout import Layout
+from shardwright.ir.types import TensorType
+from shardwright.operators.communication import Communication
+from shardwright.operators.fusion import buffer_layout, buffer_length
+from shardwright.operators.info import operator_class
+from shardwright.passes.gradient import gradient_name
+
+Key = tuple[object, ...]
+
+
+def fuse_all_reduces(graph: Graph, ids: Mapping[str, int]) -> Graph:
+    """Reduce the gradients of parameters with equal fusion ids in one all-reduce.
+
+    It stands where the last of them is there. Only all-reduces over the same axes, of the same
+    element type, are fused. Id 0 is no fusion. Every all-reduce is marked with its id, and one that
+    has a mark is left alone, so that a second run changes nothing.
+
+    Before::
+
+        w.grad: f32[4, 8]* = all_reduce(g) {axes=('x',)}
+        b.grad: f32[8]* = all_reduce(h) {axes=('x',)}
+
+    After::
+
+        w.grad.packed: f32[40] +x = pack(g, h) {length=40}
+        w.grad.reduced: f32[40]* = all_reduce(w.grad.packed) {axes=('x',), fusion=1}
+        w.grad: f32[4, 8]*, b.grad: f32[8]* = unpack(w.grad.reduced) {shapes=((4, 8), (8,)), ...}
+
+    Parameters
+    ----------
+    graph : Graph
+        A differentiated program, lowered to collectives.
+    ids : mapping of str to int
+        Fusion ids of parameters. The attribute ``fusion`` of a parameter goes before them.
+    """
+    for (fusion, *_), names in _groups(graph, ids).items():
+        assert isinstance(fusion, int)
+        graph = _fuse(graph, names, fusion)
+    return graph
+
+
+def reduced_gradients(graph: Graph) -> dict[str, int]:
+    """Return the parameters whose gradients are all-reduced, and the elements that a rank reduces.
+
+    Those that the program computes last come first, as `fusion_ids_by_size` takes them.
+    """
+    found = {
+        node.name: parameter.name
+        for parameter in graph.parameters
+        if (node := _all_reduce_of(graph, gradient_name(parameter.name)))
+    }
+    sizes = {}
+    for node in reversed(graph.nodes):
+        if node.name in found:
+            layout, shape = node.results[0].layout, node.results[0].type.shape
+            if layout is not None and graph.mesh is not None:
+                shape = layout.slice_shape(shape, graph.mesh)
+            sizes[found[node.name]] = prod(shape)
+    return sizes
+
+
+def _groups(graph: Graph, ids: Mapping[str, int]) -> dict[Key, list[str]]:
+    """Return the names of the all-reduces to be fused, by id and all else that must be equal."""
+    fusions: dict[str, int] = {}
+    for parameter in graph.parameters:
+        fusion = parameter.attributes.get("fusion", ids.get(parameter.name, 0))
+        node = _all_reduce_of(graph, gradient_name(parameter.name))
+        if isinstance(fusion, int) and fusion and node and not node.attributes.get("fusion"):
+            fusions[node.name] = min(fusion, fusions.get(node.name, fusion))
+    groups: dict[Key, list[str]] = {}
+    for name, fusion in fusions.items():
+        node = graph.producers[name]
+        operand = graph.values[node.operands[0]]
+        partial = operand.layout and operand.layout.partial
+        attributes = tuple(sorted(_unfused(node).items()))
+        groups.setdefault((fusion, operand.type.dtype, partial, attributes), []).append(name)
+    return groups
+
+
+def _all_reduce_of(graph: Graph, gradient: str) -> Node | None:
+    """Return the all-reduce that a gradient comes from, if only moves lie between."""
+    node = graph.producers.get(gradient)
+    while node is not None and node.operator != "all_reduce":
+        passes = issubclass(operator_class(node.operator), Communication)
+        passes = passes or node.operator in ("scale", "cast", "identity")
+        node = graph.producers.get(node.operands[0]) if passes else None
+    if node is None or node.attributes.get("reduction", "sum") != "sum":
+        return None
+    return node
+
+
+def _unfused(node: Node) -> dict[str, Attribute]:
+    return {key: value for key, value in node.attributes.items() if key != "fusion"}
+
+
+def _fuse(graph: Graph, names: Sequence[str], fusion: int) -> Graph:
+    """Fuse the all-reduces called `names`, as far as none depends on another."""
+    left = set(names)
+    while left:
+        members = _independent(graph, left)
+        left -= {member.name for member in members}
+        if len(members) > 1:
+            nodes = _with_fused(graph, members, fusion)
+        else:
+            marked = replace(members[0], attributes={**members[0].attributes, "fusion": fusion})
+            nodes = [marked if node is members[0] else node for node in graph]
+        graph = graph.with_nodes(tuple(nodes))
+    return graph
+
+
+def _independent(graph: Graph, names: set[str]) -> list[Node]:
+    """Return the all-reduces that no other one of `names` has to come before."""
+    members, behind = [], set[str]()
+    for node in graph:
+        depends = any(name in behind for name in node.operands)
+        if node.name in names and not depends:
+            members.append(node)
+        if node.name in names or depends:
+            behind.update(result.name for result in node.results)
+    return members
+
+
+def _with_fused(graph: Graph, members: Sequence[Node], fusion: int) -> list[Node]:
+    """Return the nodes with `members` fused; what reads the early ones moves behind the last."""
+    names = {member.name for member in members}
+    nodes: list[Node] = []
+    moved: list[Node] = []
+    late: set[str] = set()
+    for node in graph:
+        if node.name in names:
+            late.update(result.name for result in node.results)
+        elif late.intersection(node.operands):
+            late.update(result.name for result in node.results)
+            moved.append(node)
+        else:
+            nodes.append(node)
+        if node.name == members[-1].name:
+            nodes += [*_fused(graph, members, fusion), *moved]
+            moved, late = [], set()
+            names = set()
+    return nodes
+
+
+def _fused(graph: Graph, members: Sequence[Node], fusion: int) -> tuple[Node, Node, Node]:
+    """Return what packs the operands, reduces the buffer, and unpacks the results."""
+    first, scope = members[0], members[-1].scope
+    operands = [graph.values[member.operands[0]] for member in members]
+    results = tuple(member.results[0] for member in members)
+    packed = _buffer(graph, f"{first.name}.packed", operands)
+    reduced = _buffer(graph, f"{first.name}.reduced", results)
+    pack_attributes: dict[str, Attribute] = {"length": packed.type.elements}
+    unpack_attributes: dict[str, Attribute] = {"shapes": tuple(r.type.shape for r in results)}
+    if reduced.layout is not None:
+        unpack_attributes["splits"] = tuple(r.layout.splits for r in results if r.layout)
+    reduce_attributes = {**_unfused(first), "fusion": fusion}
+    return (
+        Node("pack", tuple(v.name for v in operands), (packed,), pack_attributes, scope),
+        Node("all_reduce", (packed.name,), (reduced,), reduce_attributes, scope),
+        Node("unpack", (reduced.name,), results, unpack_attributes, scope),
+    )
+
+
+def _buffer(graph: Graph, name: str, parts: Sequence[Value]) -> Value:
+    while name in graph.values:
+        name += "_"
+    layouts: list[Layout] = [part.layout for part in parts if part.layout is not None]
+    shapes = [part.type.shape for part in parts]
+    length, layout = sum(part.type.elements for part in parts), None
+    if graph.mesh is not None and layouts:
+        length = buffer_length(shapes, layouts, graph.mesh)
+        layout = buffer_layout(layouts, graph.mesh)
+    return Value(name, TensorType(parts[0].type.dtype, (length,)), layout)
