@@ -83,8 +83,13 @@ class CostProfile(Protocol):
     name: str
     mesh: Mesh
 
-    def table(self, info: OperatorInfo, wanted: tuple[bool, ...]) -> OperatorTable:
-        """Return the strategies of an operator; `wanted` says which operands need a gradient."""
+    def table(
+        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
+    ) -> OperatorTable:
+        """Return the strategies of an operator.
+
+        `wanted` says which operands need a gradient, `stored` which are parameters.
+        """
 
     def edges(self, tensor: TensorType, sources: Sequence[Port], targets: Sequence[Port]) -> Floats:
         """Return the cost of bringing a tensor, and its gradient back, for each pair of ends."""
@@ -93,6 +98,9 @@ class CostProfile(Protocol):
         self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
     ) -> Floats:
         """Return the cost of bringing a tensor a second time."""
+
+    def leaving(self, tensor: TensorType, sources: Sequence[Port], target: Port) -> Floats:
+        """Return the cost of handing out an output whole, from each of `sources`."""
 
     def accumulation(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of adding two cotangents."""
@@ -166,7 +174,9 @@ class TimeProfile:
         scalar = (Layout.replicated(0),)
         return operator_seconds(info, scalar, scalar, self.mesh, self.cluster)
 
-    def table(self, info: OperatorInfo, wanted: tuple[bool, ...]) -> OperatorTable:
+    def table(
+        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
+    ) -> OperatorTable:
         """Return the strategies of an operator with the seconds of each."""
         key = (info, wanted)
         if key not in self._tables:
@@ -249,6 +259,10 @@ class TimeProfile:
         """Return the seconds to bring a tensor a second time."""
         return self.planner.seconds(tensor, list(sources), list(targets))
 
+    def leaving(self, tensor: TensorType, sources: Sequence[Port], target: Port) -> Floats:
+        """Return the seconds to make an output whole."""
+        return self.edges(tensor, sources, (target,))
+
     def accumulation(self, tensor: TensorType, layout: Layout) -> float:
         """Return the seconds to add two cotangents."""
         info = operator_info("add", (tensor, tensor), {})
@@ -294,6 +308,28 @@ def _needed(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[list[Node], s
             live.update(node.operands)
             kept.append(node)
     return kept, live
+
+
+def operator_table(
+    info: OperatorInfo,
+    strategies: tuple[Strategy, ...],
+    cost: Floats,
+    wanted: tuple[bool, ...],
+    mesh: Mesh,
+) -> OperatorTable:
+    """Return the table of an operator whose layouts are as its rule says, and all is kept."""
+    taken = [info.rule.operand_layouts(strategy) for strategy in strategies]
+    mirrors = [info.infer_mirror_ops(strategy, mesh) for strategy in strategies]
+    operands = tuple(
+        tuple(
+            Port(layouts[i], layouts[i].with_partial(axes[i]) if want else None)
+            for layouts, axes in zip(taken, mirrors, strict=True)
+        )
+        for i, want in enumerate(wanted)
+    )
+    left = [info.rule.result_layouts(strategy, mesh) for strategy in strategies]
+    results = tuple(zip(*left, strict=True))
+    return OperatorTable(info, strategies, cost, operands, results, wanted, (False,) * len(results))
 
 
 def check_cotangents(table: OperatorTable, mesh: Mesh) -> None:

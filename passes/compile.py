@@ -8,7 +8,9 @@ from typing import Literal, get_args
 
 from shardwright.cost_model.cluster import Cluster, mesh_for
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
-from shardwright.cost_model.profile import TimeProfile, UpdateRule
+from shardwright.cost_model.mindspore import MindSporeCosts, mesh_of_binary_axes
+from shardwright.cost_model.mindspore_profile import MindSporeProfile
+from shardwright.cost_model.profile import CostProfile, TimeProfile, UpdateRule
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.ir.errors import InfeasibleError, PassError
@@ -45,6 +47,8 @@ class CompileOptions:
         One of ``MODES``.
     search : str
         How strategies are chosen in ``auto_parallel``.
+    cost_model : str
+        ``time`` minimises seconds; ``mindspore`` what MindSpore's search minimises.
     optimizer : Optimizer
         The update of the parameters.
     pins : mapping of str to split counts
@@ -65,6 +69,7 @@ class CompileOptions:
 
     mode: Mode = "auto_parallel"
     search: SearchMode = "exact"
+    cost_model: Literal["time", "mindspore"] = "time"
     optimizer: Optimizer = field(default_factory=Optimizer)
     pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     arrivals: Mapping[str, Layout] = field(default_factory=dict)
@@ -158,6 +163,8 @@ def compile_graph(
     elif options.mode == "stand_alone":
         emitted = _compile_alone(source, options, passes)
     else:
+        if mesh is None and options.cost_model == "mindspore":
+            mesh = mesh_of_binary_axes(devices)
         mesh = mesh or mesh_for(cluster, devices)
         emitted = _Automatic(source, cluster, mesh, options, passes, progress).compile()
     seconds = program_seconds(emitted.program, cluster)
@@ -224,12 +231,12 @@ class _Automatic:
         """Search, emit, and tighten the limit of the search until what is emitted fits."""
         limit = self.options.memory_limit or float(self.cluster.device.memory_bytes)
         planner = RedistributionPlanner(self.mesh, self.cluster)
-        profile = TimeProfile(planner, update_rule(self.options))
+        profile = self._profile(planner)
         begin = time.perf_counter()
         space = self._space(profile, self.options.pins)
         built = time.perf_counter() - begin
         within, decisions, result, program = self._fitting(space, planner, limit)
-        self._check_cost(program, result)
+        self._check_cost(profile, program, result)
         result = replace(result, seconds=result.seconds + built)
         return _Emitted(
             program, self.mesh, decisions, result, self._prices(profile, result, within)
@@ -264,14 +271,21 @@ class _Automatic:
             hint="allow more memory, or use more devices",
         )
 
-    def _space(self, profile: TimeProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:
+    def _space(self, profile: CostProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:
         return build_search_space(
             self.source,
             profile,
             states=len(self.options.optimizer.states),
             pins=pins,
-            arrivals=self.options.arrivals,
+            arrivals=self._arrivals(),
         )
+
+    def _arrivals(self) -> Mapping[str, Layout]:
+        """Return the layouts of the inputs; MindSpore's data set gives every rank all of it."""
+        if self.options.cost_model == "time":
+            return self.options.arrivals
+        whole = {value.name: Layout.replicated(value.type.rank) for value in self.source.inputs}
+        return {**whole, **self.options.arrivals}
 
     def _search(self, space: SearchSpace, within: float) -> SearchResult:
         by_mode: dict[Mode, SearchMode] = {
@@ -289,16 +303,24 @@ class _Automatic:
         program = run("lowering", lambda g: lower_redistributions(g, planner), program)
         return _finish(program, self.options, self.passes)
 
-    def _check_cost(self, program: Graph, result: SearchResult) -> None:
+    def _profile(self, planner: RedistributionPlanner) -> CostProfile:
+        if self.options.cost_model == "mindspore":
+            return MindSporeProfile(MindSporeCosts(), self.mesh)
+        return TimeProfile(planner, update_rule(self.options))
+
+    def _check_cost(self, profile: CostProfile, program: Graph, result: SearchResult) -> None:
         """Refuse a program that does not cost what the search said."""
-        emitted = program_seconds(program, self.cluster)
+        if isinstance(profile, MindSporeProfile):
+            emitted = profile.program_cost(self.passes.after("partition"))
+        else:
+            emitted = program_seconds(program, self.cluster)
         if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
             raise PassError(
-                f"the emitted program costs {emitted:.9g} s, the search said {result.cost:.9g} s"
+                f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"
             )
 
     def _prices(
-        self, profile: TimeProfile, result: SearchResult, within: float
+        self, profile: CostProfile, result: SearchResult, within: float
     ) -> Mapping[str, float]:
         """Return what each pin costs: how much better the plan is without it."""
         pins = self.options.pins

@@ -84,6 +84,7 @@ class _Reader:
     key: object  # equal for readers with equal ports
     ports: tuple[Port, ...]
     keeps: bool
+    leaves: bool = False
 
 
 @dataclass
@@ -196,6 +197,7 @@ class _SpaceBuilder:
         self.graph, self.profile, self.mesh = graph, profile, profile.mesh
         self.states, self.pins, self.arrivals = states, pins, arrivals
         self.wanted = needs_gradient(graph)
+        self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
         self.draft = _Draft()
         self.tables: dict[str, OperatorTable] = {}
         self.variable: dict[str, int] = {}
@@ -236,7 +238,8 @@ class _SpaceBuilder:
         types = [value.type for value in self.graph.operand_values(node)]
         info = operator_info(node.operator, types, node.attributes)
         wanted = tuple(name in self.wanted for name in node.operands)
-        table = self.profile.table(info, wanted)
+        stored = tuple(name in self.parameters for name in node.operands)
+        table = self.profile.table(info, wanted, stored)
         if node.name in self.pins:
             table = _pinned(table, node, self.pins[node.name], self.mesh)
         self.tables[node.name] = table
@@ -253,7 +256,7 @@ class _SpaceBuilder:
         port = Port(whole, whole if value.name in self.wanted else None)
         choice = Choice("output", value.name, (whole,))
         variable = self.draft.add(choice, np.zeros(1))
-        self.readers[value.name].append(_Reader(variable, ("output", port), (port,), False))
+        self.readers[value.name].append(_Reader(variable, ("output", port), (port,), False, True))
 
     def _add_input(self, value: Value) -> None:
         given = self.arrivals.get(value.name)
@@ -415,10 +418,12 @@ class _SpaceBuilder:
     def _edges(
         self, tensor: TensorType, ports: tuple[Port, ...], key: object, reader: _Reader
     ) -> Floats:
-        return self._once(
-            ("edges", tensor, key, reader.key),
-            lambda: self.profile.edges(tensor, ports, reader.ports),
-        )
+        def make() -> Floats:
+            if reader.leaves:
+                return self.profile.leaving(tensor, ports, reader.ports[0])
+            return self.profile.edges(tensor, ports, reader.ports)
+
+        return self._once(("edges", tensor, key, reader.key), make)
 
     def _charge(self, value: Value, variable: int, kept: Sequence[Layout], key: object) -> None:
         """Count the memory of a tensor that the gradient reads."""

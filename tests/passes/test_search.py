@@ -103,7 +103,7 @@ def test_an_impossible_limit_names_the_least_that_would_do() -> None:
 
 
 def test_pins_are_honoured_and_priced() -> None:
-    graph = random_graph(5, nodes=6)
+    graph = multilayer_perceptron()
     node = next(node for node in graph.nodes if node.operator == "matmul")
     whole = tuple((1,) * graph.values[name].type.rank for name in node.operands)
     options = CompileOptions(pins={node.name: whole})
@@ -117,7 +117,7 @@ def test_pins_are_honoured_and_priced() -> None:
 
 
 def test_wrong_pins_are_refused() -> None:
-    graph = random_graph(5, nodes=6)
+    graph = multilayer_perceptron()
     node = next(node for node in graph.nodes if node.operator == "matmul")
     with pytest.raises(StrategyError, match="but the model has no such operator"):
         compile_graph(graph, CPU, 8, CompileOptions(pins={"nothing": ((2,),)}))
