@@ -17,7 +17,7 @@ buckets, Dechter and Rish 2003): then the value is a lower bound, and `exact` is
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +30,8 @@ MESSAGE_LIMIT = 2**24
 WORK_LIMIT = 2**31
 """Most additions for one message: some seconds."""
 
-MARGINAL_LIMIT = 2**25
-"""Largest table of a variable and its neighbours that is formed for the marginals."""
+JOINT_LIMIT = 2**25
+"""Largest table of a variable and its neighbours that `Elimination.joints` forms."""
 
 CHUNK = 2**16
 """Entries of one broadcast sum: it stays in the cache."""
@@ -85,12 +85,12 @@ class Elimination:
         self.exact = True
         self.largest_message = 1
         self.messages_computed = 0
-        self._scopes: list[tuple[int, ...]] = [(index,) for index in range(len(sizes))]
-        self._scopes += self.edges
+        self.scopes: list[tuple[int, ...]] = [(index,) for index in range(len(sizes))]
+        self.scopes += self.edges
         self.groups: list[list[Group]] = []
         self._plan()
         self._known: dict[Hashable, tuple[int, Array]] = {}
-        self._values: list[Array] = []
+        self.values: list[Array] = []  # of every factor, at the last costs
 
     def _plan(self) -> None:
         """Choose the order; write down which factors go into which message."""
@@ -132,15 +132,15 @@ class Elimination:
         groups = []
         for members in self._split(index, waiting[index]):
             scope = self._scope_without(index, members)
-            message = len(self._scopes)
-            self._scopes.append(scope)
+            message = len(self.scopes)
+            self.scopes.append(scope)
             positions = {variable: axis for axis, variable in enumerate((index, *scope))}
             factors = tuple(
-                (member, tuple(positions[variable] for variable in self._scopes[member]))
+                (member, tuple(positions[variable] for variable in self.scopes[member]))
                 for member in members
             )
             groups.append(Group((index, *scope), factors, message))
-            self.largest_message = max(self.largest_message, self._entries(scope))
+            self.largest_message = max(self.largest_message, self.entries(scope))
             for variable in scope:
                 waiting[variable] = [
                     factor for factor in waiting[variable] if factor not in members
@@ -157,7 +157,7 @@ class Elimination:
             return [factors]
         self.exact = False
         groups: list[list[Factor]] = []
-        for factor in sorted(factors, key=lambda member: -len(self._scopes[member])):
+        for factor in sorted(factors, key=lambda member: -len(self.scopes[member])):
             for group in groups:
                 if self._fits(index, [*group, factor]):
                     group.append(factor)
@@ -167,14 +167,15 @@ class Elimination:
         return groups
 
     def _fits(self, index: int, factors: list[Factor]) -> bool:
-        entries = self._entries(self._scope_without(index, factors))
+        entries = self.entries(self._scope_without(index, factors))
         return entries <= self.message_limit and entries * self.sizes[index] <= WORK_LIMIT
 
     def _scope_without(self, index: int, factors: list[Factor]) -> tuple[int, ...]:
-        variables = {variable for factor in factors for variable in self._scopes[factor]}
+        variables = {variable for factor in factors for variable in self.scopes[factor]}
         return tuple(sorted(variables - {index}))
 
-    def _entries(self, scope: tuple[int, ...]) -> int:
+    def entries(self, scope: tuple[int, ...]) -> int:
+        """Return the size of a table over these variables."""
         entries = 1
         for variable in scope:
             entries *= self.sizes[variable]
@@ -197,7 +198,7 @@ class Elimination:
         names += [id(table) for table in tables]
         values = [*unary, *tables]
         self._messages(values, names)
-        self._values = values
+        self.values = values
         constant = sum(
             float(values[group.message])
             for groups in self.groups
@@ -226,26 +227,44 @@ class Elimination:
                 values.append(found[1])
         self._known = known
 
-    def marginals(self) -> list[Array] | None:
-        """Return, for each strategy, the least total cost of an assignment that chooses it.
+    @property
+    def can_complete(self) -> bool:
+        """Whether `joints` is possible: all exact, and no table too large."""
+        largest = max((self.entries(group[0].scope) for group in self.groups), default=0)
+        return self.exact and largest <= JOINT_LIMIT
 
-        They belong to the costs of the last `minimise`. ``None`` if the elimination was not exact,
-        or a table of one variable and its neighbours would be too large.
+    def joints(self) -> Iterator[tuple[Group, Array, Array]]:
+        """Yield each group with the least totals that its choices allow, the last group first.
+
+        The first array is the least total cost of the network for every choice of the group's
+        variables, the second what of that lies outside the group and the messages into it. They
+        belong to the costs of the last `minimise`.
         """
-        whole = max((self._entries(group[0].scope) for group in self.groups), default=0)
-        if not self.exact or whole > MARGINAL_LIMIT:
-            return None
-        roots = {group[0].message for group in self.groups if len(group[0].scope) == 1}
-        total = sum(float(self._values[root]) for root in roots)
-        # What the rest of the network adds to each message, per choice of the message's variables.
-        outside = {root: np.array(total - float(self._values[root])) for root in roots}
-        result: list[Array] = [np.zeros(0)] * len(self.sizes)
+        roots = {group.message for group in self.roots}
+        total = sum(float(self.values[root]) for root in roots)
+        outside = {root: np.array(total - float(self.values[root])) for root in roots}
         for (group,) in reversed(self.groups):
-            joint = self._joint(group, outside.pop(group.message))
-            result[group.scope[0]] = joint.reshape(joint.shape[0], -1).min(axis=1)
+            rest = outside.pop(group.message)
+            joint = self._joint(group, rest)
+            yield group, joint, rest
             for factor, axes in group.factors:
-                if factor >= len(self.sizes) + len(self.edges):
-                    outside[factor] = _outside(joint, self._values[factor], axes)
+                if self.is_message(factor):
+                    outside[factor] = _outside(joint, self.values[factor], axes)
+
+    @property
+    def roots(self) -> list[Group]:
+        """The groups whose message is a constant, one for each component."""
+        return [group for groups in self.groups for group in groups if len(group.scope) == 1]
+
+    def is_message(self, factor: Factor) -> bool:
+        """Whether a factor is a message, not a cost or a table of the network."""
+        return factor >= len(self.sizes) + len(self.edges)
+
+    def marginals(self) -> list[Array]:
+        """Return, for each strategy, the least total cost of an assignment that chooses it."""
+        result: list[Array] = [np.zeros(0)] * len(self.sizes)
+        for group, joint, _ in self.joints():
+            result[group.scope[0]] = joint.reshape(joint.shape[0], -1).min(axis=1)
         return result
 
     def _joint(self, group: Group, outside: Array) -> Array:
@@ -253,7 +272,7 @@ class Elimination:
         dimensions = len(group.scope)
         total = np.broadcast_to(outside, tuple(self.sizes[index] for index in group.scope))
         for factor, axes in group.factors:
-            total = total + _spread(self._values[factor], axes, dimensions)
+            total = total + _spread(self.values[factor], axes, dimensions)
         return total
 
     def _decide(self, values: list[Array]) -> list[int]:
@@ -268,7 +287,7 @@ class Elimination:
                 for factor, _ in group.factors:
                     place = tuple(
                         slice(None) if variable == index else choice[variable]
-                        for variable in self._scopes[factor]
+                        for variable in self.scopes[factor]
                     )
                     total = total + values[factor][place]
             choice[index] = int(total.argmin())

@@ -24,6 +24,7 @@ from shardwright.solver.descent import descend
 from shardwright.solver.dual import Dual, DualState, Piece, maximise_bound
 from shardwright.solver.elimination import Elimination
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.frontier import Frontier
 from shardwright.solver.memory import MemoryRows
 from shardwright.solver.network import (
     Network,
@@ -38,6 +39,16 @@ from shardwright.solver.solution import OPTIMALITY_GAP, Solution, Status, relati
 
 PRUNING_GAP = OPTIMALITY_GAP / 10
 """What is not better than the assignment in hand by this much, relatively, is not looked at."""
+
+FIRST_WIDTH = 3_000
+"""States of a Pareto front at first; it grows by `WIDENING` until `LAST_WIDTH`."""
+
+WIDENING = 10
+
+LAST_WIDTH = 300_000
+
+MOST_ROWS = 12
+"""With more rows the fronts hardly prune."""
 
 SHRINKING = 0.9
 """Fixing is repeated while it leaves at most this part of the strategies."""
@@ -182,21 +193,23 @@ def _with_memory(
 ) -> None:
     """Raise the bound by prices, fix strategies, and leave the rest to CP-SAT."""
     network = drop_dominated(network, respect_memory=True)
-    size = math.inf
-    while not network.empty and sum(network.sizes) <= SHRINKING * size:
-        size = sum(network.sizes)
+    width = FIRST_WIDTH
+    while not network.empty and width <= LAST_WIDTH:
         rows = MemoryRows(network, network.limit)
         if rows.hopeless:
             break
-        statistics |= {"strategies": size, "memory_rows": len(rows)}
+        statistics |= {"strategies": sum(network.sizes), "memory_rows": len(rows)}
         dual = Dual(network, rows, Elimination(network.sizes, network.tables))
         state = _price(dual, incumbent)
-        incumbent.how = "variable elimination, memory prices"
         if incumbent.assignment is None:
             _make_fit(dual, state, incumbent)
+        _search_fronts(dual, state, incumbent, width)
         if incumbent.closed or incumbent.remaining <= 0:
             return
-        network = _fix(dual, state, incumbent)
+        smaller = _fix(dual, state, incumbent)
+        if sum(smaller.sizes) > SHRINKING * sum(network.sizes):
+            width *= WIDENING
+        network = smaller
     rows = MemoryRows(network, network.limit)
     if network.empty or rows.hopeless:
         incumbent.raise_bound(math.inf)
@@ -211,6 +224,7 @@ def _price(dual: Dual, incumbent: Incumbent) -> DualState:
         incumbent.offer(dual.network.lift(better))
         return incumbent.cost
 
+    incumbent.how = "variable elimination, memory prices"
     state = maximise_bound(dual, on_fit, lambda: incumbent.remaining > 0)
     incumbent.raise_bound(state.bound)
     return state
@@ -235,9 +249,9 @@ def _fix(dual: Dual, state: DualState, incumbent: Incumbent) -> Network:
     if incumbent.assignment is None:
         return dual.network
     value, _ = dual.evaluate(state.prices)
-    marginals = dual.elimination.marginals()
-    if marginals is None:
+    if not dual.elimination.can_complete:
         return dual.network
+    marginals = dual.elimination.marginals()
     # `value` is rounded down by more than any marginal may be too high.
     margin = (value - state.bound) + incumbent.cutoff()
     error = abs(value) * 1e-12
@@ -247,6 +261,27 @@ def _fix(dual: Dual, state: DualState, incumbent: Incumbent) -> Network:
         if not mask.all():
             keep[index] = mask
     return drop_dominated(restrict(dual.network, keep), respect_memory=True)
+
+
+def _search_fronts(dual: Dual, state: DualState, incumbent: Incumbent, width: int) -> None:
+    """Search with Pareto fronts on the rows with a price, and on those found violated."""
+    matter = [int(row) for row in np.flatnonzero(state.prices)]
+    if not dual.elimination.can_complete:
+        return
+    while matter and len(matter) <= MOST_ROWS and not incumbent.closed and incumbent.remaining > 0:
+        dual.evaluate(state.prices)
+        frontier = Frontier(dual.network, dual.rows, state.prices, matter, dual.elimination)
+        answer = frontier.search(incumbent.cutoff(), width, lambda: incumbent.remaining > 0)
+        incumbent.how = "variable elimination, memory prices, fronts"
+        incumbent.raise_bound(answer.bound)
+        if answer.choice is None:
+            return
+        slope = dual.piece(answer.choice).slope
+        if not (slope > 0).any():
+            better = descend(dual.network, dual.rows, answer.choice)
+            incumbent.offer(dual.network.lift(better))
+            return
+        matter.append(int(slope.argmax()))
 
 
 def _close_by_integers(

@@ -1,0 +1,341 @@
+"""Elimination that remembers memory: every message keeps a Pareto front of (cost, use).
+
+Where memory binds, the cheapest assignment is not made of cheapest parts. So a message keeps, for
+every choice of its variables, all partial assignments that no other one beats in cost and in use.
+The prices p found before keep that small: with
+
+    gap(state) = (its cost + p . its use) - (the least such sum for the same choice)  >= 0,
+
+an assignment costs at least the priced total of its choices plus the gaps of its parts, so a state
+for which that reaches the cost in hand is dropped. If more than `width` states remain in one
+message, those with the highest bound are set aside, and the least bound among them is reported.
+Equal layers give equal sums, so the fronts stay short where enumeration would drown in symmetry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.solver.elimination import Elimination, Group
+from shardwright.solver.memory import MemoryRows
+from shardwright.solver.network import Network
+from shardwright.solver.problem import Array
+
+JOIN_LIMIT = 40
+"""A join makes at most this many times `width` states before pruning."""
+
+DOMINATORS = 12
+"""With several rows, a state is compared with this many of the best for the same choice."""
+
+
+@dataclass
+class States:
+    """Partial assignments, one an entry.
+
+    Parameters
+    ----------
+    key : integers
+        The choice of the message's variables, as a flat index.
+    cost, gap, bound : floats
+        Cost so far; see the module; least priced total of a whole assignment.
+    use : floats of shape (states, rows)
+    label : integers
+        The strategy of the eliminated variable.
+    parents : list of integers
+        For each message that went in, which of its states.
+    """
+
+    key: Array
+    cost: Array
+    gap: Array
+    bound: Array
+    use: Array
+    label: Array
+    parents: list[Array]
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def take(self, places: Array) -> States:
+        """Return the states at these places."""
+        parents = [parent[places] for parent in self.parents]
+        return States(
+            key=self.key[places],
+            cost=self.cost[places],
+            gap=self.gap[places],
+            bound=self.bound[places],
+            use=self.use[places],
+            label=self.label[places],
+            parents=parents,
+        )
+
+
+@dataclass(frozen=True)
+class FrontierAnswer:
+    """The best assignment below the cutoff, if any, and a bound on all others below it."""
+
+    choice: list[int] | None
+    bound: float
+
+
+class Frontier:
+    """One network, the rows that matter, and the prices that prune.
+
+    Parameters
+    ----------
+    network : Network
+    rows : MemoryRows
+    prices : array
+        One for each row; `elimination` has just minimised with them.
+    matter : list of int
+        The rows that are respected; all with a price must be among them.
+    elimination : Elimination
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        rows: MemoryRows,
+        prices: Array,
+        matter: list[int],
+        elimination: Elimination,
+    ) -> None:
+        self.network = network
+        self.elimination = elimination
+        self.capacity = rows.capacity[matter]
+        self.spent = float(prices[matter] @ self.capacity)
+        self.use = _use_in_rows(network, rows, matter)
+        self.width = 0
+        self.threshold = math.inf
+        self.set_aside = math.inf
+        self._tables = list(network.tables.values())
+
+    def search(self, cutoff: float, width: int, keep_going: Callable[[], bool]) -> FrontierAnswer:
+        """Look for the best assignment that costs less than ``cutoff``.
+
+        Returns
+        -------
+        FrontierAnswer
+            Every assignment that respects the rows and costs less than the answer (or than
+            ``cutoff``, if there is none) costs at least the bound.
+        """
+        total = sum(float(self.elimination.values[root.message]) for root in self.elimination.roots)
+        error = 1e-12 * (abs(total) + abs(self.spent))
+        self.threshold = cutoff + self.spent + error
+        self.width, self.set_aside = width, math.inf
+        least = total
+        starts = {}
+        for group, joint, outside in self.elimination.joints():
+            starts[group.message] = (self._start(group, joint), outside)
+        messages: dict[int, States] = {}
+        for (group,) in self.elimination.groups:
+            start, outside = starts.pop(group.message)
+            messages[group.message] = self._message(group, start, outside, messages)
+            if not len(messages[group.message]):
+                return FrontierAnswer(None, self._proven(cutoff, error))
+            if not keep_going():
+                return FrontierAnswer(None, least - self.spent - error)
+        return self._finish(messages, total, cutoff, error)
+
+    def _proven(self, cutoff: float, error: float) -> float:
+        return min(cutoff, self.set_aside - self.spent - error)
+
+    def _start(self, group: Group, joint: Array) -> tuple[tuple[Array, ...], Array]:
+        """Return the choices of the group's variables that can lead below the threshold."""
+        places = np.nonzero(joint < self.threshold)
+        return places, joint[places]
+
+    def _message(
+        self,
+        group: Group,
+        start: tuple[tuple[Array, ...], Array],
+        outside: Array,
+        messages: dict[int, States],
+    ) -> States:
+        places, bound = start
+        states = States(
+            key=np.arange(len(bound)),
+            cost=self._own_cost(group, places),
+            gap=np.zeros(len(bound)),
+            bound=bound,
+            use=self.use[group.scope[0]][places[0]],
+            label=places[0],
+            parents=[],
+        )
+        for factor, axes in group.factors:
+            if self.elimination.is_message(factor):
+                shape = self.elimination.values[factor].shape
+                keys = _flat([places[axis] for axis in axes], shape, len(bound))
+                states = self._join(states, keys, messages[factor])
+        shape = outside.shape
+        states.key = _flat([place[states.key] for place in places[1:]], shape, len(states))
+        message = self.elimination.values[group.message]
+        inside = (np.broadcast_to(outside, message.shape) + message).ravel()
+        states.gap = np.maximum(states.bound - inside[states.key], 0.0)
+        return self._narrow(_undominated(states))
+
+    def _own_cost(self, group: Group, places: tuple[Array, ...]) -> Array:
+        """Return the cost, without prices, of the factors that are no messages."""
+        elimination = self.elimination
+        cost = np.zeros(len(places[0]))
+        for factor, axes in group.factors:
+            if elimination.is_message(factor):
+                continue
+            if factor < len(elimination.sizes):
+                array = self.network.unary[factor]
+            else:
+                array = self._tables[factor - len(elimination.sizes)]
+            cost += array[tuple(places[axis] for axis in axes)]
+        return cost
+
+    def _join(self, states: States, keys: Array, other: States) -> States:
+        """Combine each state with the states of a message that agree with it.
+
+        ``keys`` holds, for each of the choices that ``states.key`` numbers, the message's key.
+        """
+        wanted = keys[states.key]
+        room = self.threshold - states.bound
+        # Sorted by key, then gap; both in one number, so that one search finds where to stop.
+        scale = float(other.gap.max()) * 1.001 or 1.0
+        ranks = other.key + other.gap / scale
+        order = np.argsort(ranks, kind="stable")
+        ranks = ranks[order]
+        first = np.searchsorted(ranks, wanted)
+        last = np.searchsorted(ranks, wanted + np.minimum(room / scale + 1e-9, 1.0 - 1e-9))
+        counts = np.maximum(last - first, 0)
+        counts = self._limit(states, counts)
+        left = np.repeat(np.arange(len(states)), counts)
+        offsets = np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts)
+        right = order[first[left] + offsets]
+        bound = states.bound[left] + other.gap[right]
+        use = states.use[left] + other.use[right]
+        kept = (bound < self.threshold) & (use <= self.capacity).all(axis=1)
+        left, right = left[kept], right[kept]
+        return States(
+            key=states.key[left],
+            cost=states.cost[left] + other.cost[right],
+            gap=states.gap[left],
+            bound=bound[kept],
+            use=use[kept],
+            label=states.label[left],
+            parents=[*(parent[left] for parent in states.parents), right],
+        )
+
+    def _limit(self, states: States, counts: Array) -> Array:
+        """Set states aside whose join would be too large, those with the highest bound."""
+        most = JOIN_LIMIT * self.width
+        if counts.sum() <= most:
+            return counts
+        order = np.argsort(states.bound, kind="stable")
+        kept = np.cumsum(counts[order]) <= most
+        kept[0] = True
+        gone = order[~kept]
+        self.set_aside = min(self.set_aside, float(states.bound[gone].min()))
+        counts = counts.copy()
+        counts[gone] = 0
+        return counts
+
+    def _narrow(self, states: States) -> States:
+        """Keep the `width` states with the lowest bound."""
+        if len(states) <= self.width:
+            return states
+        order = np.argsort(states.bound, kind="stable")
+        self.set_aside = min(self.set_aside, float(states.bound[order[self.width]]))
+        return states.take(np.sort(order[: self.width]))
+
+    def _finish(
+        self, messages: dict[int, States], total: float, cutoff: float, error: float
+    ) -> FrontierAnswer:
+        """Combine the components, take the cheapest, and follow its parents back."""
+        roots = self.elimination.roots
+        zero = np.zeros(1, dtype=np.int64)
+        states = States(
+            zero,
+            np.zeros(1),
+            np.zeros(1),
+            np.array([total]),
+            np.zeros((1, len(self.capacity))),
+            zero,
+            [],
+        )
+        for root in roots:
+            states = self._narrow(_undominated(self._join(states, zero, messages[root.message])))
+        proven = self._proven(cutoff, error)
+        below = np.flatnonzero(states.cost < cutoff)
+        if not below.size:
+            return FrontierAnswer(None, proven)
+        best = int(below[states.cost[below].argmin()])
+        choice = [0] * len(self.network.unary)
+        pending = [
+            (root, int(parent[best])) for root, parent in zip(roots, states.parents, strict=True)
+        ]
+        makers = {group.message: group for (group,) in self.elimination.groups}
+        while pending:
+            group, place = pending.pop()
+            state = messages[group.message]
+            choice[group.scope[0]] = int(state.label[place])
+            children = [
+                factor for factor, _ in group.factors if self.elimination.is_message(factor)
+            ]
+            pending += [
+                (makers[factor], int(parent[place]))
+                for factor, parent in zip(children, state.parents, strict=True)
+            ]
+        return FrontierAnswer(choice, min(proven, float(states.cost[best]) - error))
+
+
+def _use_in_rows(network: Network, rows: MemoryRows, matter: list[int]) -> list[Array]:
+    """Return, for each variable, its use above the base: (strategies, rows)."""
+    use = [np.zeros((size, len(matter))) for size in network.sizes]
+    for position, variable in enumerate(rows.variables):
+        extra = rows.usages[position] - rows.lowest[position]
+        for column, row in enumerate(matter):
+            if rows.first[position] <= row < rows.last[position]:
+                use[variable][:, column] += extra
+    return use
+
+
+def _flat(places: list[Array], shape: tuple[int, ...], count: int) -> Array:
+    """Return the flat index of places in an array of this shape."""
+    if not places:
+        return np.zeros(count, dtype=np.int64)
+    return np.asarray(np.ravel_multi_index(tuple(places), shape))
+
+
+def _undominated(states: States) -> States:
+    """Drop states that another one for the same choice beats in cost and every use.
+
+    Exact with one row; with several, each is compared with the best few for its choice.
+    """
+    if len(states) < 2:
+        return states
+    if states.use.shape[1] == 1:
+        order = np.lexsort((states.cost, states.use[:, 0], states.key))
+        return states.take(np.sort(order[_descending_records(states, order)]))
+    order = np.lexsort((states.bound, states.key))
+    states = states.take(order)
+    starts = np.flatnonzero(np.diff(states.key, prepend=states.key[0] - 1))
+    sizes = np.diff(starts, append=len(states))
+    segment = np.repeat(np.arange(len(starts)), sizes)
+    kept = np.ones(len(states), dtype=bool)
+    for rank in range(min(DOMINATORS, int(sizes.max()))):
+        best = np.minimum(starts + rank, starts + sizes - 1)[segment]
+        beaten = (states.cost[best] <= states.cost) & (states.use[best] <= states.use).all(axis=1)
+        kept &= ~beaten | (np.arange(len(states)) <= best) | ~kept[best]
+    return states.take(np.flatnonzero(kept))
+
+
+def _descending_records(states: States, order: Array) -> Array:
+    """Mark, along ``order``, the states cheaper than all before them with the same key."""
+    cost, key = states.cost[order], states.key[order]
+    rank = np.empty(len(cost), dtype=np.int64)
+    rank[np.lexsort((np.arange(len(cost)), cost))] = np.arange(len(cost))
+    group = np.cumsum(np.diff(key, prepend=key[0]) != 0)
+    # Ranks of a later key are all below those of an earlier one: the minimum starts anew.
+    level = rank - group * (len(cost) + 1)
+    lowest = np.minimum.accumulate(level)
+    return np.asarray(level == lowest)
