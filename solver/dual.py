@@ -106,7 +106,7 @@ def maximise_bound(
     on_fit: Callable[[Piece], float],
     keep_going: Callable[[], bool],
     iterations: int = 80,
-    tolerance: float = 1e-10,
+    tolerance: float = 1e-6,
 ) -> DualState:
     """Raise the Lagrangian bound by cutting planes.
 
@@ -116,10 +116,13 @@ def maximise_bound(
         Told of every assignment that fits; returns the best cost known.
     keep_going : callable
         False once time is up.
+    tolerance : float
+        Relative; the search ends when no more can be gained.
     """
     bound, start = dual.evaluate(np.zeros(len(dual.rows)))
     state = DualState(np.zeros(len(dual.rows)), bound, [start])
     best_cost = np.inf
+    seen = [state.prices]
     if start.fits:
         on_fit(start)
         return state
@@ -130,6 +133,9 @@ def maximise_bound(
         if iteration % 3 and (prices > 0).sum() > 1:
             prices = (prices + state.prices) / 2
         prices = round_prices(prices)
+        if any(np.array_equal(prices, earlier) for earlier in seen):
+            break
+        seen.append(prices)
         value, piece = dual.evaluate(prices)
         bound = value - spent(prices, dual.rows.capacity)
         state.pieces.append(piece)

@@ -40,12 +40,17 @@ from shardwright.solver.solution import OPTIMALITY_GAP, Solution, Status, relati
 PRUNING_GAP = OPTIMALITY_GAP / 10
 """What is not better than the assignment in hand by this much, relatively, is not looked at."""
 
-FIRST_WIDTH = 3_000
+FIRST_WIDTH = 200
 """States of a Pareto front at first; it grows by `WIDENING` until `LAST_WIDTH`."""
 
 WIDENING = 10
 
-LAST_WIDTH = 300_000
+LAST_WIDTH = 200_000
+
+FIRST_REACH = 1 / 64
+"""Part of the gap that is searched at first."""
+
+LONGER_REACH = 8
 
 MOST_ROWS = 12
 """With more rows the fronts hardly prune."""
@@ -104,6 +109,13 @@ class Incumbent:
         worth = self.cost - (0.5 if self.whole else PRUNING_GAP * abs(self.cost))
         self.set_aside = min(self.set_aside, worth)
         return worth
+
+    def within(self, reach: float) -> float:
+        """Return a cost that this part of the gap lies below."""
+        if reach >= 1:
+            return self.cutoff()
+        gap = self.cost - self.bound if math.isfinite(self.cost) else abs(self.bound)
+        return self.bound + reach * gap
 
     @property
     def closed(self) -> bool:
@@ -264,18 +276,27 @@ def _fix(dual: Dual, state: DualState, incumbent: Incumbent) -> Network:
 
 
 def _search_fronts(dual: Dual, state: DualState, incumbent: Incumbent, width: int) -> None:
-    """Search with Pareto fronts on the rows with a price, and on those found violated."""
+    """Search with Pareto fronts on the rows with a price, and on those found violated.
+
+    Fronts are short while the cutoff is near the bound, so the search starts with a part of the
+    gap and takes more of it while nothing is found there.
+    """
     matter = [int(row) for row in np.flatnonzero(state.prices)]
-    if not dual.elimination.can_complete:
+    if not matter or not dual.elimination.can_complete:
         return
-    while matter and len(matter) <= MOST_ROWS and not incumbent.closed and incumbent.remaining > 0:
-        dual.evaluate(state.prices)
+    dual.evaluate(state.prices)
+    incumbent.how = "variable elimination, memory prices, fronts"
+    reach = FIRST_REACH
+    while not incumbent.closed and incumbent.remaining > 0 and len(matter) <= MOST_ROWS:
         frontier = Frontier(dual.network, dual.rows, state.prices, matter, dual.elimination)
-        answer = frontier.search(incumbent.cutoff(), width, lambda: incumbent.remaining > 0)
-        incumbent.how = "variable elimination, memory prices, fronts"
+        cutoff = incumbent.within(reach)
+        answer = frontier.search(cutoff, width, lambda: incumbent.remaining > 0)
         incumbent.raise_bound(answer.bound)
         if answer.choice is None:
-            return
+            if reach >= 1 or answer.bound < cutoff:
+                return
+            reach *= LONGER_REACH
+            continue
         slope = dual.piece(answer.choice).slope
         if not (slope > 0).any():
             better = descend(dual.network, dual.rows, answer.choice)

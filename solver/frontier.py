@@ -250,42 +250,52 @@ class Frontier:
     def _finish(
         self, messages: dict[int, States], total: float, cutoff: float, error: float
     ) -> FrontierAnswer:
-        """Combine the components, take the cheapest, and follow its parents back."""
+        """Combine the components and take the cheapest."""
         roots = self.elimination.roots
+        alone = [messages[root.message] for root in roots if len(messages[root.message]) == 1]
+        several = [root for root in roots if len(messages[root.message]) > 1]
         zero = np.zeros(1, dtype=np.int64)
         states = States(
-            zero,
-            np.zeros(1),
-            np.zeros(1),
-            np.array([total]),
-            np.zeros((1, len(self.capacity))),
-            zero,
-            [],
+            key=zero,
+            cost=np.array([sum(float(lone.cost[0]) for lone in alone)]),
+            gap=np.zeros(1),
+            bound=np.array([total + sum(float(lone.gap[0]) for lone in alone)]),
+            use=sum((lone.use for lone in alone), np.zeros((1, len(self.capacity)))),
+            label=zero,
+            parents=[],
         )
-        for root in roots:
+        if (states.use > self.capacity).any():
+            return FrontierAnswer(None, self._proven(cutoff, error))
+        for root in several:
             states = self._narrow(_undominated(self._join(states, zero, messages[root.message])))
         proven = self._proven(cutoff, error)
         below = np.flatnonzero(states.cost < cutoff)
         if not below.size:
             return FrontierAnswer(None, proven)
         best = int(below[states.cost[below].argmin()])
-        choice = [0] * len(self.network.unary)
-        pending = [
-            (root, int(parent[best])) for root, parent in zip(roots, states.parents, strict=True)
+        pending = [(root, 0) for root in roots if len(messages[root.message]) == 1]
+        pending += [
+            (root, int(parent[best])) for root, parent in zip(several, states.parents, strict=True)
         ]
+        choice = self._trace(pending, messages)
+        return FrontierAnswer(choice, min(proven, float(states.cost[best]) - error))
+
+    def _trace(self, pending: list[tuple[Group, int]], messages: dict[int, States]) -> list[int]:
+        """Follow states back to the choices that made them."""
+        choice = [0] * len(self.network.unary)
         makers = {group.message: group for (group,) in self.elimination.groups}
         while pending:
             group, place = pending.pop()
-            state = messages[group.message]
-            choice[group.scope[0]] = int(state.label[place])
+            states = messages[group.message]
+            choice[group.scope[0]] = int(states.label[place])
             children = [
                 factor for factor, _ in group.factors if self.elimination.is_message(factor)
             ]
             pending += [
                 (makers[factor], int(parent[place]))
-                for factor, parent in zip(children, state.parents, strict=True)
+                for factor, parent in zip(children, states.parents, strict=True)
             ]
-        return FrontierAnswer(choice, min(proven, float(states.cost[best]) - error))
+        return choice
 
 
 def _use_in_rows(network: Network, rows: MemoryRows, matter: list[int]) -> list[Array]:
