@@ -52,7 +52,7 @@ FIRST_REACH = 1 / 64
 
 LONGER_REACH = 8
 
-MOST_ROWS = 12
+MOST_ROWS = 32
 """With more rows the fronts hardly prune."""
 
 SHRINKING = 0.9
@@ -293,9 +293,10 @@ def _search_fronts(dual: Dual, state: DualState, incumbent: Incumbent, width: in
         answer = frontier.search(cutoff, width, lambda: incumbent.remaining > 0)
         incumbent.raise_bound(answer.bound)
         if answer.choice is None:
-            if reach >= 1 or answer.bound < cutoff:
+            if reach >= 1:
                 return
-            reach *= LONGER_REACH
+            # Something was set aside: no proof with this width, but perhaps something better.
+            reach = 1 if answer.bound < cutoff else reach * LONGER_REACH
             continue
         slope = dual.piece(answer.choice).slope
         if not (slope > 0).any():

@@ -35,6 +35,9 @@ from shardwright.solver.solution import OPTIMALITY_GAP, Solution, relative_gap
 
 ROUNDS = 60
 
+CHEAPENING = 5.0
+"""Seconds at most for the cost, once the least memory is known."""
+
 
 def minimize_memory(
     problem: Problem, *, time_limit: float = 60.0, seed: int = 0, workers: int = 1
@@ -145,7 +148,7 @@ class _PeakSearch:
     def cheapen(self, seed: int, workers: int) -> None:
         """Among the assignments with this peak, take the cheapest that can be found in time."""
         limited = replace(self.problem, memory_limit=self.peak)
-        answer = solve_exact(limited, max(self.remaining, 0.0), seed, workers)
+        answer = solve_exact(limited, max(min(self.remaining, CHEAPENING), 0.0), seed, workers)
         if answer.assignment is not None and (
             answer.cost < evaluate(self.problem, self.assignment or ()).cost
         ):

@@ -135,3 +135,11 @@ def test_unknown_method():
     assert str(caught.value) == (
         "there is no method `guessing`, expected `exact` or `dynamic_programming`"
     )
+
+
+def test_many_equal_layers_with_binding_memory_are_proven(repeated_layers: LayerMaker):
+    problem = repeated_layers(48, 8)
+    most = evaluate(problem, solve(problem).assignment or ()).peak_usage
+    solution = solve(replace(problem, memory_limit=np.floor(most * 0.6)), time_limit=30)
+    assert solution.status == "optimal"
+    assert solution.how == "variable elimination, memory prices, fronts"
