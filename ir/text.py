@@ -19,9 +19,10 @@ begins a comment.
 import ast
 import re
 from collections.abc import Callable, Iterable
+from math import isinf
 
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Attributes, Graph, Node, Parameter, Value
+from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, dtype_from_short, short_dtype
@@ -50,8 +51,17 @@ def _binder(value: Value) -> str:
     return f"{value.name}: {type_text(value)}"
 
 
+def _literal(value: Attribute) -> str:
+    """Spell a constant so that the parser reads it back: no bare ``#``, no name ``inf``."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, float) and isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return repr(value).replace("#", "\\x23")
+
+
 def _attributes_text(attributes: Attributes) -> str:
-    inner = ", ".join(f"{key}={attributes[key]!r}" for key in sorted(attributes))
+    inner = ", ".join(f"{key}={_literal(attributes[key])}" for key in sorted(attributes))
     return f" {{{inner}}}" if inner else ""
 
 
