@@ -318,6 +318,10 @@ class ToPartial(Communication):
         """Keep or clear."""
         return part if index == 0 else np.zeros_like(part)
 
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Each copy stands for the one value, which entered the sum once: the identity."""
+        return [at.cotangents[0]]
+
 
 @register
 class Mirror(Communication):

@@ -1,0 +1,242 @@
+"""Communication moves layouts as it says, keeps the tensor, and its gradient is its transpose."""
+
+from collections.abc import Iterator
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from shardwright.ir.errors import IRError, StrategyError
+from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
+from shardwright.operators.communication import Communication
+from shardwright.operators.info import Array, Linearization, operator_info
+from tests.operators.spmd import Parts, assemble, exchange, execute, scatter
+
+MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
+TYPE = TensorType("float64", (8, 8))
+ORDERS = tuple(order for n in (1, 2, 3) for order in permutations(MESH.names, n))
+
+
+def layouts(reduction: str) -> Iterator[Layout]:
+    """Give every layout of a matrix: axes split rows, columns, are partial, or hold copies."""
+    for order in permutations(MESH.names):
+        for places in product(range(4), repeat=3):
+            splits = tuple(
+                tuple(a for a, p in zip(order, places, strict=True) if p == d) for d in (0, 1)
+            )
+            partial = MESH.ordered(a for a, p in zip(order, places, strict=True) if p == 2)
+            yield Layout(splits, partial, reduction if partial else "sum")
+
+
+LAYOUTS = {kind: tuple(dict.fromkeys(layouts(kind))) for kind in ("sum", "max", "min")}
+
+
+def spread(whole: Array, layout: Layout, random: np.random.Generator) -> Parts:
+    """Return shards of `whole`; where the layout is partial, of random terms that make it up."""
+    count = MESH.extent(layout.partial)
+    rest = random.integers(0, 9, (count, *whole.shape)).astype(float)
+    owner = random.integers(0, count, whole.shape) == np.arange(count)[:, None, None]
+    if layout.reduction == "sum":
+        terms = np.where(owner, whole + rest - rest.sum(axis=0), rest)
+    else:
+        terms = np.where(owner, whole, whole + (rest if layout.reduction == "min" else -rest))
+    shards = [scatter(term, layout, MESH) for term in terms]
+    return [shards[MESH.index(rank, layout.partial)][rank] for rank in range(MESH.size)]
+
+
+def moves(operator: str) -> Iterator[dict[str, Attribute]]:
+    """Give every set of attributes that could fit some layout of a matrix."""
+    for axes in ORDERS:
+        if operator in ("all_gather", "local_slice", "reduce_scatter"):
+            yield from ({"axes": axes, "dimension": d} for d in (0, 1))
+        elif operator == "all_to_all":
+            for d in (0, 1):
+                yield {"axes": axes, "split_dimension": d, "concat_dimension": 1 - d}
+        elif operator == "collective_permute":
+            for previous, d in product(permutations(axes), (0, 1)):
+                yield {"axes": axes, "previous": previous, "dimension": d}
+        else:
+            yield {"axes": axes}
+
+
+def moved(info: Communication, layout: Layout) -> Layout | None:
+    try:
+        return info.infer_layouts([layout], MESH)[1][0]
+    except StrategyError:
+        return None
+
+
+def info_of(operator: str, attributes: Attributes) -> Communication:
+    info = operator_info(operator, [TYPE], attributes)
+    assert isinstance(info, Communication)
+    return info
+
+
+def assert_transpose(info: Communication, before: Layout, after: Layout, whole: Array) -> None:
+    """Pull a cotangent back: it is the same tensor, in the split of the operand."""
+    build = Builder(MESH)
+    due = after.reduced()
+    operand, result = Value("operand", TYPE, before), Value("result", TYPE, after)
+    cotangent = build.input(Value("cotangent", TYPE, due))
+    (gradient,) = info.gradient(build, Linearization([operand], [result], [cotangent]))
+    if gradient is None:
+        assert info.attributes["reduction"] != "sum"
+        return
+    tensors = {"cotangent": (TYPE, due, scatter(whole, due, MESH))}
+    _, layout, parts = execute(build.nodes, tensors, MESH)[gradient.name]
+    assert layout == before.reduced()
+    np.testing.assert_array_equal(assemble(parts, layout, TYPE.shape, MESH), whole)
+
+
+@pytest.mark.parametrize(
+    ("operator", "reduction"),
+    [
+        ("all_reduce", "sum"),
+        ("all_reduce", "max"),
+        ("all_reduce", "min"),
+        ("reduce_scatter", "sum"),
+        ("reduce_scatter", "max"),
+        ("all_gather", "sum"),
+        ("local_slice", "sum"),
+        ("all_to_all", "sum"),
+        ("collective_permute", "sum"),
+        ("to_partial", "sum"),
+    ],
+)
+def test_moves_keep_the_tensor(operator: str, reduction: str) -> None:
+    random = np.random.default_rng(0)
+    whole = random.integers(-50, 50, TYPE.shape).astype(float)
+    found = 0
+    for attributes in moves(operator):
+        if operator in ("all_reduce", "reduce_scatter"):
+            attributes["reduction"] = reduction
+        info = info_of(operator, attributes)
+        for before in LAYOUTS[reduction]:
+            after = moved(info, before)
+            if after is None:
+                continue
+            found += 1
+            parts = exchange(info, spread(whole, before, random), MESH)
+            result = assemble(parts, after, TYPE.shape, MESH)
+            np.testing.assert_array_equal(result, whole)
+            if before.reduction == "sum":
+                assert_transpose(info, before, after, whole)
+    assert found > 50
+
+
+def test_a_mirror_sums_the_gradients_of_its_copies() -> None:
+    random = np.random.default_rng(0)
+    whole = random.integers(-50, 50, TYPE.shape).astype(float)
+    layout = Layout((("x",), ()))
+    for mean in (False, True):
+        info = info_of("mirror", {"axes": ("y", "z"), "group_size": 4, "mean": mean})
+        assert moved(info, layout) == layout
+        build, partial = Builder(MESH), layout.with_partial(("y", "z"))
+        operand = Value("operand", TYPE, layout)
+        cotangent = build.input(Value("cotangent", TYPE, partial))
+        (gradient,) = info.gradient(build, Linearization([operand], [operand], [cotangent]))
+        tensors = {"cotangent": (TYPE, partial, spread(whole, partial, random))}
+        assert gradient is not None
+        _, found, parts = execute(build.nodes, tensors, MESH)[gradient.name]
+        assert found == layout
+        result = assemble(parts, found, TYPE.shape, MESH)
+        np.testing.assert_array_equal(result, whole / 4 if mean else whole)
+
+
+# Operators of hand-written programs: what each rank holds is a tensor of its own.
+
+
+def inner(a: Parts, b: Parts) -> float:
+    return sum(float((x * y).sum()) for x, y in zip(a, b, strict=True))
+
+
+def pulled(info: Communication, cotangent: Parts) -> Parts:
+    """Run the gradient on tensors that differ from rank to rank."""
+    build = Builder()
+    value = Value("operand", TYPE)
+    dy = build.input(Value("cotangent", TYPE))
+    (gradient,) = info.gradient(build, Linearization([value], [value], [dy]))
+    assert gradient is not None
+    for node in build.nodes:
+        cotangent = exchange(info_of(node.operator, node.attributes), cotangent, MESH)
+    return cotangent
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+@pytest.mark.parametrize("shift", [-1, 1, 2])
+def test_neighbor_exchange_and_its_gradient_are_transposes(shift: int, wrap: bool) -> None:
+    random = np.random.default_rng(0)
+    axes = ("x", "z")
+    info = info_of("neighbor_exchange", {"axes": axes, "shift": shift, "wrap": wrap})
+    x, y = ([random.standard_normal(TYPE.shape) for _ in range(8)] for _ in range(2))
+    passed = exchange(info, x, MESH)
+    assert inner(passed, y) == pytest.approx(inner(x, pulled(info, y)), rel=1e-12)
+    for group in MESH.groups(axes):
+        for i, rank in enumerate(group):
+            source = i - shift
+            inside = wrap or 0 <= source < len(group)
+            expected = x[group[source % len(group)]] if inside else np.zeros(TYPE.shape)
+            np.testing.assert_array_equal(passed[rank], expected)
+
+
+def test_sending_and_receiving_have_a_transpose() -> None:
+    random = np.random.default_rng(0)
+    attributes: Attributes = {"axes": ("x", "y"), "source": 1, "destination": 2}
+    send, receive = info_of("send", attributes), info_of("receive", attributes)
+    x, y = ([random.standard_normal(TYPE.shape) for _ in range(8)] for _ in range(2))
+    arrived = exchange(receive, exchange(send, x, MESH), MESH)
+    for group in MESH.groups(("x", "y")):
+        np.testing.assert_array_equal(arrived[group[2]], x[group[1]])
+        assert not any(arrived[group[i]].any() for i in (0, 1, 3))
+    back = pulled(send, pulled(receive, y))
+    assert inner(arrived, y) == pytest.approx(inner(x, back), rel=1e-12)
+
+
+def test_broadcast_copies_the_root() -> None:
+    x = [np.full(TYPE.shape, rank) for rank in range(8)]
+    info = info_of("broadcast", {"axes": ("y",), "root": 1})
+    held = [int(part[0, 0]) for part in exchange(info, x, MESH)]
+    assert held == [2, 3, 2, 3, 6, 7, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "shape"),
+    [
+        ("all_gather", {"dimension": 1}, (4, 12)),
+        ("local_slice", {"dimension": 0}, (2, 6)),
+        ("reduce_scatter", {"dimension": 1}, (4, 3)),
+        ("all_to_all", {"split_dimension": 0, "concat_dimension": 1}, (2, 12)),
+        ("all_reduce", {}, (4, 6)),
+    ],
+)
+def test_group_size_changes_a_rank_s_own_shape(
+    operator: str, attributes: Attributes, shape: tuple[int, ...]
+) -> None:
+    given = {**attributes, "axes": ("x",), "group_size": 2}
+    info = operator_info(operator, [TensorType("float64", (4, 6))], given)
+    assert info.result_types[0].shape == shape
+
+
+def test_wrong_communication_is_refused() -> None:
+    with pytest.raises(IRError) as error:
+        info_of("local_slice", {"axes": ("x",), "group_size": 3})
+    assert str(error.value) == (
+        "local_slice: a dimension of size 8 cannot be divided among 3 ranks"
+    )
+    with pytest.raises(StrategyError) as refused:
+        info_of("all_gather", {"axes": ("x",)}).infer_layouts([Layout((("y",), ()))], MESH)
+    assert str(refused.value) == (
+        "all_gather: dimension 0 is split over ['y'], it must end with ['x']"
+    )
+    with pytest.raises(StrategyError) as refused:
+        info_of("all_reduce", {"axes": ("x",)}).infer_layouts([Layout((("y",), ()))], MESH)
+    assert str(refused.value) == (
+        "all_reduce: the operand is partial over [] (sum), it must be partial over ['x'] (sum)"
+    )
+    with pytest.raises(StrategyError) as refused:
+        info_of("redistribute", {}).infer_layouts([Layout((("y",), ()))], MESH)
+    assert str(refused.value) == "redistribute: the layout to reach is not given"
