@@ -22,12 +22,12 @@ class Builder:
 
     def __init__(self, mesh: Mesh | None = None, graph: Graph | None = None) -> None:
         self.mesh = mesh
-        self.inputs: list[Value] = list(graph.inputs) if graph else []
-        self.parameters: list[Parameter] = list(graph.parameters) if graph else []
-        self.nodes: list[Node] = list(graph.nodes) if graph else []
-        self.updates: list[tuple[str, str]] = list(graph.updates) if graph else []
+        self.inputs: list[Value] = list(graph.inputs) if graph is not None else []
+        self.parameters: list[Parameter] = list(graph.parameters) if graph is not None else []
+        self.nodes: list[Node] = list(graph.nodes) if graph is not None else []
+        self.updates: list[tuple[str, str]] = list(graph.updates) if graph is not None else []
         self.scope = ""
-        self._names: set[str] = set(graph.values) if graph else set()
+        self._names: set[str] = set(graph.values) if graph is not None else set()
         self._counts: dict[str, int] = {}
 
     def input(self, value: Value) -> Value:
