@@ -384,8 +384,10 @@ class Broadcast(Communication):
         return [parts[self.attributes["root"]]] * len(parts)
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """Equal at.cotangents belong to the one value of the root."""
-        return [at.cotangents[0]]
+        """Pass the cotangent at the root; what the others held was not used."""
+        root, size = self.attributes["root"], self.attributes["group_size"]
+        ends = {"axes": self.axes, "source": root, "destination": root, "group_size": size}
+        return [build.emit("send", at.cotangents[0], **ends)]
 
 
 @register
