@@ -24,7 +24,7 @@ from shardwright.passes.cleanup import drop_mirrors
 from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
-from shardwright.passes.manual import mirror_parameters
+from shardwright.passes.manual import mirror_shared_values
 from shardwright.passes.optimizer import Optimizer, append_optimizer
 from shardwright.passes.partition import Decisions, insert_mirrors, partition
 from shardwright.passes.search_space import SearchSpace, build_search_space
@@ -210,10 +210,10 @@ def _compile_manual(
     """Compile a program that calls the communication operators itself."""
     mesh = Mesh((MeshAxis("world", devices),))
     program = passes.run(
-        "mirror", lambda g: mirror_parameters(g, mesh, options.gradients_mean), source
+        "mirror", lambda g: mirror_shared_values(g, mesh, options.gradients_mean), source
     )
     program = passes.run("gradient", lambda g: differentiate(g, options.loss_scale), program)
-    return _Emitted(_finish(program, options, passes), mesh)
+    return _Emitted(replace(_finish(program, options, passes), mesh=mesh), mesh)
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,37 @@
 """Programs that call the communication operators themselves (MindSpore's hybrid parallel mode)."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from shardwright.ir.graph import Graph
+from shardwright.ir.errors import PassError
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import node_text
 from shardwright.operators.builder import Builder
+from shardwright.operators.communication import Communication
+from shardwright.operators.info import operator_class
+
+# What leaves equal values on all ranks, whatever comes in.
+_EQUALIZING = ("all_reduce", "all_gather", "broadcast")
 
 
-def mirror_parameters(graph: Graph, mesh: Mesh, mean: bool = False) -> Graph:
-    """Mirror every parameter that all ranks hold alike, so that its gradients are summed over them.
+def mirror_shared_values(graph: Graph, mesh: Mesh, mean: bool = False) -> Graph:
+    """Mirror trained values that all ranks hold alike, where they enter work that differs.
 
-    Parameters declared ``layerwise_parallel`` are each rank's own and are left alone.
+    Each rank then makes a part of the gradient, and the mirror sums the parts. What all ranks do
+    alike needs none. Inputs are alike, parameters are unless they are ``layerwise_parallel``;
+    values begin to differ when a rank cuts its slice or meets a value that differs, and are alike
+    again when they are reduced or gathered.
 
     Before::
 
-        h = matmul(x, w)
+        part = local_slice(x) {axes=('world',), dimension=0, group_size=8}
+        h = matmul(part, w)
 
     After::
 
+        part = local_slice(x) {axes=('world',), dimension=0, group_size=8}
         w.mirror = mirror(w) {axes=('world',), group_size=8}
-        h = matmul(x, w.mirror)
+        h = matmul(part, w.mirror)
 
     Parameters
     ----------
@@ -28,28 +40,88 @@ def mirror_parameters(graph: Graph, mesh: Mesh, mean: bool = False) -> Graph:
     mesh : Mesh
         All ranks, along one axis.
     mean : bool
-        Average the gradients instead of adding them.
+        Average the gradients of parameters instead of adding them.
+
+    Raises
+    ------
+    PassError
+        If the loss differs between ranks, or a trained value is cut that differs already.
     """
-    shared = [
-        parameter
-        for parameter in graph.parameters
-        if parameter.trainable and not parameter.attributes.get("layerwise_parallel")
-    ]
-    build = Builder(None, replace(graph, nodes=()))
-    for name in graph.values:
-        build.unique_name(name)
-    names = {}
-    for parameter in shared if mesh.size > 1 else ():
-        mirror = build.emit(
-            "mirror",
-            parameter.value,
-            name=f"{parameter.name}.mirror",
-            axes=mesh.names,
-            group_size=mesh.size,
-            mean=mean,
-        )
-        names[parameter.name] = mirror.name
-    for node in graph.nodes:
-        operands = tuple(names.get(name, name) for name in node.operands)
-        build.append(replace(node, operands=operands))
-    return replace(build.graph(graph.name, graph.outputs), mesh=mesh)
+    return _Sharing(graph, mesh, mean).mirrored() if mesh.size > 1 else graph
+
+
+@dataclass
+class _Sharing:
+    """Which values differ between ranks, and which depend on trained parameters."""
+
+    graph: Graph
+    mesh: Mesh
+    mean: bool
+    differing: set[str] = field(default_factory=set)
+    trained: set[str] = field(default_factory=set)
+    mirrors: dict[str, str] = field(default_factory=dict)
+
+    def mirrored(self) -> Graph:
+        """Return the graph with its mirrors."""
+        build = Builder(None, replace(self.graph, nodes=()))
+        for node in self.graph.nodes:
+            for result in node.results:
+                build.unique_name(result.name)
+        for parameter in self.graph.parameters:
+            if parameter.trainable:
+                self.trained.add(parameter.name)
+            if parameter.attributes.get("layerwise_parallel"):
+                self.differing.add(parameter.name)
+        for node in self.graph.nodes:
+            self._take(node, build)
+        self._check_loss()
+        return build.graph(self.graph.name, self.graph.outputs)
+
+    def _take(self, node: Node, build: Builder) -> None:
+        communicates = issubclass(operator_class(node.operator), Communication)
+        differs = communicates or not self.differing.isdisjoint(node.operands)
+        results = {result.name for result in node.results}
+        if node.operator == "local_slice":
+            self._check_slice(node)
+        elif differs:
+            values = self.graph.operand_values(node)
+            node = replace(node, operands=tuple(self._entering(v, build) for v in values))
+        if not self.trained.isdisjoint(node.operands) and node.operator != "stop_gradient":
+            self.trained |= results
+        if differs and node.operator not in _EQUALIZING:
+            self.differing |= results
+        build.append(node)
+
+    def _entering(self, value: Value, build: Builder) -> str:
+        """Return the value, or where its gradient is made in parts, its mirror."""
+        if value.name in self.differing or value.name not in self.trained:
+            return value.name
+        if value.name not in self.mirrors:
+            mirror = build.emit(
+                "mirror",
+                value,
+                name=f"{value.name}.mirror",
+                axes=self.mesh.names,
+                group_size=self.mesh.size,
+                mean=self.mean and value.name not in self.graph.producers,
+            )
+            self.mirrors[value.name] = mirror.name
+            self.differing.add(mirror.name)
+            self.trained.add(mirror.name)
+        return self.mirrors[value.name]
+
+    def _check_slice(self, node: Node) -> None:
+        """Refuse a slice whose transpose is no gather."""
+        if node.operands[0] in self.differing & self.trained:
+            raise PassError(
+                f"`{node.operands[0]}` is cut by the rank, but differs between ranks already",
+                node_text(node),
+                "gather or reduce it first",
+            )
+
+    def _check_loss(self) -> None:
+        if self.graph.outputs and self.graph.outputs[0] in self.differing & self.trained:
+            raise PassError(
+                f"the loss `{self.graph.outputs[0]}` differs between ranks, it must be equal",
+                hint="reduce it: `ops.AllReduce()(loss) / get_group_size()`",
+            )
