@@ -1,0 +1,136 @@
+"""The world a hand-written parallel program runs in: how many ranks, and which one is asked.
+
+A program is traced once for all ranks, so the rank is a symbol: slices may be cut by it, and
+nothing may branch on it. In a world of one rank it is the number 0, and the same script is the
+single-device program.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from shardwright.ir.errors import ModelError
+
+WORLD_AXIS = "world"
+_ENVIRONMENT = "SHARDWRIGHT_WORLD"
+_WORLD: ContextVar[int | None] = ContextVar("world", default=None)
+
+
+@contextmanager
+def world(size: int) -> Iterator[None]:
+    """Make `size` the number of ranks while a model is loaded and traced.
+
+    Raises
+    ------
+    ModelError
+        If `size` is less than 1.
+    """
+    if size < 1:
+        raise ModelError(f"a world has {size} ranks, it must have at least 1")
+    token = _WORLD.set(size)
+    try:
+        yield
+    finally:
+        _WORLD.reset(token)
+
+
+def init(backend_name: str | None = None) -> None:
+    """Do nothing: scripts call it before they ask for the rank, and there is nothing to start.
+
+    Parameters
+    ----------
+    backend_name : str, optional
+        Taken so that scripts written for MindSpore run; communicators are chosen when a plan runs.
+    """
+
+
+def get_group_size() -> int:
+    """Return the number of ranks in effect: of `world`, else of ``SHARDWRIGHT_WORLD``, else 1.
+
+    Raises
+    ------
+    ModelError
+        If the environment variable is not a whole number of at least 1.
+    """
+    size = _WORLD.get()
+    if size is not None:
+        return size
+    text = os.environ.get(_ENVIRONMENT, "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise ModelError(f"`{_ENVIRONMENT}` is `{text}`, it must be a whole number of at least 1")
+    return int(text)
+
+
+def get_rank() -> "Rank":
+    """Return the rank, as a symbol that stands for all of them."""
+    return Rank(get_group_size())
+
+
+@dataclass(frozen=True, eq=False)
+class Rank:
+    """The number ``scale * rank + offset``, different on every rank of a world.
+
+    Examples
+    --------
+    >>> print(Rank(8) * 4 + 4)
+    4*rank + 4
+    """
+
+    world: int
+    scale: int = 1
+    offset: int = 0
+
+    def __add__(self, other: "int | Rank") -> "Rank":
+        if isinstance(other, Rank):
+            return Rank(self.world, self.scale + other.scale, self.offset + other.offset)
+        return Rank(self.world, self.scale, self.offset + other)
+
+    def __sub__(self, other: "int | Rank") -> "Rank":
+        return self + other * -1
+
+    def __mul__(self, other: int) -> "Rank":
+        return Rank(self.world, self.scale * other, self.offset * other)
+
+    def __neg__(self) -> "Rank":
+        return self * -1
+
+    def __rsub__(self, other: int) -> "Rank":
+        return self * -1 + other
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __index__(self) -> int:
+        if self.world == 1:
+            return self.offset
+        raise ModelError(
+            f"the number `{self}` is needed while the program of all {self.world} ranks is traced",
+            hint="a program may slice by its rank, it may not branch or compute with it",
+        )
+
+    __int__ = __index__
+
+    def __bool__(self) -> bool:
+        return bool(self.__index__())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Rank) and other.world == self.world:
+            return (self.scale, self.offset) == (other.scale, other.offset)
+        return isinstance(other, int) and self.__index__() == other
+
+    def __lt__(self, other: int) -> bool:
+        return self.__index__() < other
+
+    def __gt__(self, other: int) -> bool:
+        return self.__index__() > other
+
+    def __hash__(self) -> int:
+        return hash((self.world, self.scale, self.offset))
+
+    def __str__(self) -> str:
+        if self.world == 1:
+            return str(self.offset)
+        product = "rank" if self.scale == 1 else f"{self.scale}*rank"
+        return product + (f" + {self.offset}" if self.offset else "")

@@ -1,0 +1,139 @@
+"""Cells: the parts a network is built of."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from shardwright.ir.errors import ModelError
+from shardwright.tensor import Parameter, Tensor
+from shardwright.tracer import current_tracer
+
+
+class Cell:
+    """A part of a network: parameters, other cells, and what they do to tensors.
+
+    A subclass creates cells and parameters as attributes, which name them, and says in `construct`
+    what it does. Nothing else needs to be registered.
+
+    Examples
+    --------
+    >>> class Shift(Cell):
+    ...     def __init__(self):
+    ...         self.offset = Parameter("zeros", shape=(4,))
+    ...     def construct(self, x):
+    ...         return x + self.offset
+    >>> [name for name, _ in Shift().parameters_and_names()]
+    ['offset']
+    """
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        """Take and ignore what MindSpore's takes (``auto_prefix``, ``flags``)."""
+
+    def construct(self, *inputs: Any) -> Any:
+        """Apply the cell to tensors; a subclass says how."""
+        raise ModelError(f"the cell `{type(self).__name__}` has no method `construct`")
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Apply the cell, with its nodes in its own scope."""
+        with current_tracer().inside(self):
+            return self.construct(*inputs)
+
+    # What it consists of
+
+    def name_cells(self) -> dict[str, "Cell"]:
+        """Return the cells among the attributes, by name."""
+        return {name: item for name, item in vars(self).items() if isinstance(item, Cell)}
+
+    def cells(self) -> Iterator["Cell"]:
+        """Return the cells among the attributes."""
+        return iter(self.name_cells().values())
+
+    def cells_and_names(self, prefix: str = "") -> Iterator[tuple[str, "Cell"]]:
+        """Return this cell and all below it with their paths: ``layer1.attention``."""
+        yield prefix, self
+        for name, cell in self.name_cells().items():
+            yield from cell.cells_and_names(f"{prefix}.{name}" if prefix else name)
+
+    def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
+        """Return every parameter once, with its path: ``layer1.weight``."""
+        seen: set[int] = set()
+        for path, cell in self.cells_and_names():
+            for name, item in vars(cell).items():
+                if isinstance(item, Parameter) and id(item) not in seen:
+                    seen.add(id(item))
+                    name = item.name or name
+                    yield f"{path}.{name}" if path else name, item
+
+    def get_parameters(self) -> Iterator[Parameter]:
+        """Return every parameter once."""
+        return (parameter for _, parameter in self.parameters_and_names())
+
+    def trainable_params(self) -> list[Parameter]:
+        """Return the parameters that are trained."""
+        return [parameter for parameter in self.get_parameters() if parameter.requires_grad]
+
+    def untrainable_params(self) -> list[Parameter]:
+        """Return the parameters that are not trained."""
+        return [parameter for parameter in self.get_parameters() if not parameter.requires_grad]
+
+    # What a person asks for
+
+    def set_comm_fusion(self, fusion_type: int) -> "Cell":
+        """Reduce the gradients of all parameters with one fusion id together."""
+        for parameter in self.get_parameters():
+            parameter.comm_fusion = fusion_type
+        return self
+
+    def set_train(self, mode: bool = True) -> "Cell":
+        """Return the cell: what is traced is the training step."""
+        return self
+
+
+class SequentialCell(Cell):
+    """Cells applied one after the other."""
+
+    def __init__(self, *cells: Cell | Sequence[Cell]) -> None:
+        self._cells = _flat(cells)
+
+    def name_cells(self) -> dict[str, Cell]:
+        """Return the cells, by their number."""
+        return {str(i): cell for i, cell in enumerate(self._cells)}
+
+    def append(self, cell: Cell) -> None:
+        """Add a cell at the end."""
+        self._cells.append(cell)
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __getitem__(self, index: int) -> Cell:
+        return self._cells[index]
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Apply the cells."""
+        for cell in self._cells:
+            x = cell(x)
+        return x
+
+
+class CellList(SequentialCell):
+    """A list of cells, so that they are found; apply them one by one."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Refuse."""
+        raise ModelError(
+            "a `CellList` is applied, but it is a list",
+            hint="apply its cells in turn, or use `nn.SequentialCell`",
+        )
+
+
+def _flat(cells: Sequence[Cell | Sequence[Cell]]) -> list[Cell]:
+    """Return the cells, given one by one or as a list."""
+    if len(cells) == 1 and not isinstance(cells[0], Cell):
+        return list(cells[0])
+    found = [cell for cell in cells if isinstance(cell, Cell)]
+    if len(found) != len(cells):
+        raise ModelError("something that is no cell stands among the cells of a sequence")
+    return found

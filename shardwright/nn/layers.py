@@ -1,0 +1,205 @@
+"""Layers: cells with parameters, and activations.
+
+Each keeps its operators as attributes under MindSpore's names, so that they can be given
+strategies: ``dense.matmul.shard(((4, 1), (2, 1)))``.
+"""
+
+from collections.abc import Callable
+from math import prod, sqrt
+
+from shardwright import ops
+from shardwright.initializer import initializer
+from shardwright.ir.errors import ModelError
+from shardwright.nn.cell import Cell
+from shardwright.tensor import Parameter, Tensor, TracedTensor, apply
+from shardwright.tracer import current_tracer
+
+
+class Dense(Cell):
+    """``activation(x @ weight.T + bias)`` over the last dimension.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+        Sizes of the last dimension before and after; the weight is ``[out, in]``.
+    weight_init, bias_init : str or float, optional
+        How they begin; unless given, evenly within ``1 / sqrt(in_channels)``.
+    has_bias : bool
+        Whether a bias is added.
+    activation : str or Cell, optional
+        What follows: ``relu``, ``gelu``, ...
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        weight_init: str | float | None = None,
+        bias_init: str | float | None = None,
+        has_bias: bool = True,
+        activation: str | Cell | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        even = f"uniform({1 / sqrt(in_channels):.6g})"
+        weight = even if weight_init is None else weight_init
+        bias = even if bias_init is None else bias_init
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.bias_add = ops.Add()
+        self.weight = Parameter(initializer(weight, (out_channels, in_channels), dtype))
+        self.bias = Parameter(initializer(bias, out_channels, dtype)) if has_bias else None
+        self.activation = get_activation(activation) if isinstance(activation, str) else activation
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Multiply, add, activate."""
+        x = self.matmul(x, self.weight)
+        if self.bias is not None:
+            x = self.bias_add(x, self.bias)
+        return x if self.activation is None else self.activation(x)
+
+
+class Embedding(Cell):
+    """Rows of a table, looked up by number.
+
+    Parameters
+    ----------
+    vocab_size, embedding_size : int
+        Shape of the table.
+    embedding_table : str or float
+        How it begins.
+    dtype : str
+        Element type of the table.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        embedding_table: str | float = "normal",
+        dtype: str = "float32",
+    ) -> None:
+        shape = (vocab_size, embedding_size)
+        self.embedding_table = Parameter(initializer(embedding_table, shape, dtype))
+        self.gather = ops.Gather()
+
+    def construct(self, indices: Tensor) -> Tensor:
+        """Look up."""
+        return self.gather(self.embedding_table, indices, 0)
+
+
+class Dropout(Cell):
+    """Zero where a coin falls so, and scale the rest to keep the mean.
+
+    Parameters
+    ----------
+    p : float
+        Probability of a zero.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 <= p < 1:
+            raise ModelError(f"a dropout has the probability {p}, it must be in [0, 1)")
+        self.p = p
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Drop; the key makes the coins of this cell its own."""
+        if not self.p:
+            return x
+        tracer = current_tracer()
+        key = tracer.scope or "dropout"
+        return apply("dropout", x, TracedTensor(tracer.step()), rate=self.p, key=key)
+
+
+class Flatten(Cell):
+    """All dimensions from `start_dim` on as one."""
+
+    def __init__(self, start_dim: int = 1) -> None:
+        self.start_dim = start_dim
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Reshape, where there is something to."""
+        if x.ndim == self.start_dim + 1:
+            return x
+        return x.reshape((*x.shape[: self.start_dim], prod(x.shape[self.start_dim :])))
+
+
+# Activations
+
+
+class Activation(Cell):
+    """A function of one tensor, point by point or along a dimension."""
+
+    def __init__(self, primitive: ops.Primitive) -> None:
+        self.primitive = primitive
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Apply the function."""
+        return self.primitive(x)
+
+
+class ReLU(Activation):
+    """The positive part."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.ReLU())
+
+
+class GELU(Activation):
+    """``x`` times the normal distribution function of ``x``."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.GeLU())
+
+
+class SiLU(Activation):
+    """``x`` times its sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.SiLU())
+
+
+class Tanh(Activation):
+    """The hyperbolic tangent."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.Tanh())
+
+
+class Sigmoid(Activation):
+    """``1 / (1 + exp(-x))``."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.Sigmoid())
+
+
+class Softmax(Activation):
+    """Exponentials over their sum along `axis`."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__(ops.Softmax(axis=axis))
+
+
+_ACTIVATIONS: dict[str, Callable[[], Cell]] = {
+    "relu": ReLU,
+    "gelu": GELU,
+    "silu": SiLU,
+    "tanh": Tanh,
+    "sigmoid": Sigmoid,
+    "softmax": Softmax,
+}
+
+
+def get_activation(name: str) -> Cell:
+    """Return a new cell for the activation called `name`.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    if name not in _ACTIVATIONS:
+        raise ModelError(
+            f"no activation is called `{name}`", hint=f"use one of {tuple(_ACTIVATIONS)}"
+        )
+    return _ACTIVATIONS[name]()

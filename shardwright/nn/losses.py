@@ -1,0 +1,92 @@
+"""Losses: cells that take predictions and labels."""
+
+from typing import Literal
+
+from shardwright.ir.errors import ModelError
+from shardwright.nn.cell import Cell
+from shardwright.operators.loss import emit_cross_entropy
+from shardwright.tensor import Tensor, TracedTensor, apply
+from shardwright.tracer import current_tracer
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+class Loss(Cell):
+    """A loss for every sample, and how the samples are put together.
+
+    Parameters
+    ----------
+    reduction : str
+        ``mean``, ``sum`` or ``none``.
+    """
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        if reduction not in ("mean", "sum", "none"):
+            raise ModelError(f"a loss is reduced by `{reduction}`, use `mean`, `sum` or `none`")
+        self.reduction = reduction
+
+    def reduced(self, losses: Tensor) -> Tensor:
+        """Return the losses as one, as asked for."""
+        if self.reduction == "none":
+            return losses
+        total = losses.sum() if losses.ndim else losses
+        return total / losses.size if self.reduction == "mean" else total
+
+
+class CrossEntropyLoss(Loss):
+    """Cross entropy of scores ``[..., class]``, which may be split over the classes.
+
+    Labels are classes ``[...]``, if they are whole numbers, or weights of all classes.
+    """
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        return self.reduced(cross_entropy(logits, labels, not labels.type.is_float))
+
+
+class SoftmaxCrossEntropyWithLogits(Loss):
+    """Cross entropy of scores ``[..., class]``, unreduced by default.
+
+    Parameters
+    ----------
+    sparse : bool
+        Whether labels are classes ``[...]``; else weights of all classes.
+    reduction : str
+        ``mean``, ``sum`` or ``none``.
+    """
+
+    def __init__(self, sparse: bool = False, reduction: Reduction = "none") -> None:
+        super().__init__(reduction)
+        self.sparse = sparse
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        return self.reduced(cross_entropy(logits, labels, self.sparse))
+
+
+class MSELoss(Loss):
+    """The square of the difference."""
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        return self.reduced(apply("squared_error", logits, labels))
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, sparse: bool) -> Tensor:
+    """Return the cross entropy of each row.
+
+    Raises
+    ------
+    ModelError
+        If the labels do not have the shape they must.
+    """
+    expected = logits.shape[:-1] if sparse else logits.shape
+    if labels.shape != expected:
+        kind = "classes" if sparse else "weights of classes"
+        raise ModelError(
+            f"labels of type {labels.type} stand for {kind} of scores of shape {logits.shape}, "
+            f"they must have the shape {expected}"
+        )
+    tracer = current_tracer()
+    values = (logits.value(tracer), labels.value(tracer))
+    return TracedTensor(emit_cross_entropy(tracer, *values, sparse))

@@ -1,0 +1,123 @@
+"""Normalizations: of rows, and of channels over a batch."""
+
+from shardwright import ops
+from shardwright.initializer import initializer
+from shardwright.ir.errors import ModelError
+from shardwright.nn.cell import Cell
+from shardwright.operators.normalization import emit_batch_norm
+from shardwright.tensor import Parameter, Tensor, TracedTensor
+from shardwright.tracer import current_tracer
+
+
+class LayerNorm(Cell):
+    """Normalization of the last dimension, then a scale ``gamma`` and a shift ``beta``.
+
+    Parameters
+    ----------
+    normalized_shape : int or sequence of one int
+        Size of the last dimension.
+    epsilon : float
+        Added to the variance.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...] | list[int],
+        epsilon: float = 1e-5,
+        dtype: str = "float32",
+    ) -> None:
+        size = _last(normalized_shape)
+        self.gamma = Parameter(initializer("ones", size, dtype))
+        self.beta = Parameter(initializer("zeros", size, dtype))
+        self.layer_norm = ops.LayerNorm(epsilon=epsilon)
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Normalize."""
+        return self.layer_norm(x, self.gamma, self.beta)
+
+
+class RMSNorm(Cell):
+    """Division of the last dimension by its root mean square, then a scale ``gamma``."""
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...] | list[int],
+        epsilon: float = 1e-6,
+        dtype: str = "float32",
+    ) -> None:
+        self.gamma = Parameter(initializer("ones", _last(normalized_shape), dtype))
+        self.rms_norm = ops.RMSNorm(epsilon=epsilon)
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Normalize."""
+        return self.rms_norm(x, self.gamma)
+
+
+def _last(shape: int | tuple[int, ...] | list[int]) -> int:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if len(sizes) != 1:
+        raise ModelError(f"the shape {sizes} is to be normalized, it must be one last dimension")
+    return sizes[0]
+
+
+class BatchNorm(Cell):
+    """Normalization of every channel over the batch, then a scale and a shift.
+
+    In a hand-written parallel program each rank normalizes over its own part of the batch.
+
+    Parameters
+    ----------
+    num_features : int
+        Number of channels, the second dimension.
+    eps : float
+        Added to the variance.
+    momentum : float
+        What is kept of the moving mean and variance in a step.
+    """
+
+    dimensions: tuple[int, ...]
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.9) -> None:
+        self.eps = eps
+        self.momentum = momentum
+        self.moving_mean = _moving("zeros", num_features)
+        self.moving_variance = _moving("ones", num_features)
+        self.gamma = Parameter(initializer("ones", num_features))
+        self.beta = Parameter(initializer("zeros", num_features))
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Normalize, and move the means and variances."""
+        if x.ndim not in self.dimensions:
+            raise ModelError(
+                f"`{type(self).__name__}` takes {self.dimensions} dimensions, not {x.ndim}"
+            )
+        tracer = current_tracer()
+        gamma, beta = self.gamma.value(tracer), self.beta.value(tracer)
+        y, mean, variance = emit_batch_norm(tracer, x.value(tracer), gamma, beta, self.eps)
+        self._move(self.moving_mean, TracedTensor(mean))
+        self._move(self.moving_variance, TracedTensor(variance))
+        return TracedTensor(y)
+
+    def _move(self, moving: Parameter, batch: Tensor) -> None:
+        following = moving * self.momentum + batch * (1 - self.momentum)
+        tracer = current_tracer()
+        tracer.updates.append((moving.value(tracer).name, following.value(tracer).name))
+
+
+def _moving(init: str, size: int) -> Parameter:
+    """Return a moving average, which is not trained and which every rank has its own of."""
+    return Parameter(initializer(init, size), requires_grad=False, layerwise_parallel=True)
+
+
+class BatchNorm1d(BatchNorm):
+    """Normalization over the batch of ``[n, channel]`` or ``[n, channel, length]``."""
+
+    dimensions = (2, 3)
+
+
+class BatchNorm2d(BatchNorm):
+    """Normalization over the batch of ``[n, channel, height, width]``."""
+
+    dimensions = (4,)

@@ -1,0 +1,56 @@
+"""Operators to build networks of, named as MindSpore names them.
+
+``ops.MatMul(transpose_b=True)`` is a primitive, which can be given a strategy with ``shard``;
+``ops.matmul(a, b, transpose_b=True)`` is the same as a function. Every operator of the registry is
+here under both kinds of names, beside the communication primitives.
+"""
+
+from typing import Any
+
+from shardwright.operators.info import operator_names
+from shardwright.ops.collective import (
+    AllGather,
+    AllReduce,
+    AlltoAll,
+    Broadcast,
+    NeighborExchange,
+    Receive,
+    ReduceOp,
+    ReduceScatter,
+    Send,
+)
+from shardwright.ops.primitive import (
+    Gather,
+    OneHot,
+    Primitive,
+    operator_called,
+    primitive_class,
+    primitive_function,
+)
+
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "AlltoAll",
+    "Broadcast",
+    "Gather",
+    "NeighborExchange",
+    "OneHot",
+    "Primitive",
+    "Receive",
+    "ReduceOp",
+    "ReduceScatter",
+    "Send",
+]
+
+
+def __getattr__(name: str) -> Any:
+    operator = None if name.startswith("_") else operator_called(name)
+    if operator is None:
+        raise AttributeError(f"no operator is called `{name}`")
+    make = primitive_class if name[0].isupper() else primitive_function
+    return make(name, operator)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *operator_names()})

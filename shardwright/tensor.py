@@ -1,0 +1,452 @@
+"""Tensors as a model definition sees them: symbols that record what is done to them.
+
+A tensor is a symbol of the program being traced, a parameter, or an array that a model holds. All
+know their type; operators on them are recorded by the tracer in effect.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Union
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from shardwright.communication import WORLD_AXIS, Rank
+from shardwright.initializer import Initial, initializer
+from shardwright.ir.errors import ModelError
+from shardwright.ir.graph import Attribute, Value
+from shardwright.ir.types import DTYPES, TensorType, numpy_dtype
+from shardwright.operators.info import Array
+from shardwright.tracer import Tracer, current_tracer
+
+Operand = Union["Tensor", float, int, bool, Array]
+Axis = int | tuple[int, ...] | None
+Item = int | slice | None | EllipsisType
+
+
+class Tensor:
+    """A tensor with data, which stands for a constant where a network uses it.
+
+    Parameters
+    ----------
+    data : array_like
+        The elements.
+    dtype : str, optional
+        Element type; that of the data unless given.
+
+    Examples
+    --------
+    >>> Tensor([[1, 2]], "float32").shape
+    (1, 2)
+    """
+
+    def __init__(self, data: ArrayLike, dtype: str | None = None) -> None:
+        array = np.asarray(data)
+        if dtype is None:
+            dtype = array.dtype.name
+        if dtype not in DTYPES:
+            raise ModelError(f"a tensor has the element type `{dtype}`, it must be one of {DTYPES}")
+        self.type = TensorType(dtype, array.shape)
+        self.data: Array | None = array.astype(numpy_dtype(dtype))
+
+    # Its type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        """Element type."""
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.type.rank
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.type.elements
+
+    def asnumpy(self) -> Array:
+        """Return the data.
+
+        Raises
+        ------
+        ModelError
+            If the tensor is a symbol and has none.
+        """
+        if self.data is None:
+            raise ModelError(
+                f"the elements of a tensor of type {self.type} are needed while it is traced",
+                hint="a network may depend on shapes, it may not depend on values",
+            )
+        return self.data
+
+    def value(self, tracer: Tracer) -> Value:
+        """Return what the tensor is in the graph being traced."""
+        return tracer.constant(self, self.asnumpy(), Value("constant", self.type))
+
+    # Arithmetic
+
+    def __add__(self, other: Operand) -> "Tensor":
+        if isinstance(other, (int, float)):
+            return apply("add_scalar", self, value=other) if other else self
+        return apply("add", self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Operand) -> "Tensor":
+        return self + -other if isinstance(other, (int, float)) else apply("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> "Tensor":
+        return -self + other if isinstance(other, (int, float)) else apply("sub", other, self)
+
+    def __mul__(self, other: Operand) -> "Tensor":
+        if isinstance(other, (int, float)) and self.type.is_float:
+            return apply("scale", self, factor=float(other))
+        return apply("mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Operand) -> "Tensor":
+        if isinstance(other, (int, float)) and self.type.is_float:
+            return apply("scale", self, factor=1.0 / other)
+        return apply("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> "Tensor":
+        return apply("div", other, self)
+
+    def __neg__(self) -> "Tensor":
+        return apply("neg", self)
+
+    def __pow__(self, exponent: float) -> "Tensor":
+        return apply("pow", self, exponent=float(exponent))
+
+    def __matmul__(self, other: "Tensor") -> "Tensor":
+        return apply("matmul", self, other)
+
+    # Comparison
+
+    def __eq__(self, other: object) -> "Tensor":  # type: ignore[override]
+        return apply("equal", self, _operand(other))
+
+    def __ne__(self, other: object) -> "Tensor":  # type: ignore[override]
+        return apply("not_equal", self, _operand(other))
+
+    def __lt__(self, other: "Tensor | float") -> "Tensor":
+        return apply("less", self, other)
+
+    def __le__(self, other: "Tensor | float") -> "Tensor":
+        return apply("less_equal", self, other)
+
+    def __gt__(self, other: "Tensor | float") -> "Tensor":
+        return apply("greater", self, other)
+
+    def __ge__(self, other: "Tensor | float") -> "Tensor":
+        return apply("greater_equal", self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return bool(self.asnumpy())
+
+    # Shape
+
+    def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
+        """Return the elements in another shape; one size may be -1 and follows from the rest."""
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        return apply("reshape", self, shape=tuple(map(_size, sizes)))
+
+    view = reshape
+
+    def flatten(self) -> "Tensor":
+        """Return the elements in one dimension."""
+        return self.reshape(-1)
+
+    def transpose(self, *axes: int | tuple[int, ...]) -> "Tensor":
+        """Return the tensor with its dimensions in another order; reversed without arguments."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple) else axes
+        wanted = tuple(_size(axis) % self.ndim for axis in order)
+        return apply("transpose", self, permutation=wanted or tuple(reversed(range(self.ndim))))
+
+    permute = transpose
+
+    def swapaxes(self, first: int, second: int) -> "Tensor":
+        """Return the tensor with two dimensions exchanged."""
+        order = list(range(self.ndim))
+        order[first], order[second] = order[second], order[first]
+        return self.transpose(tuple(order))
+
+    @property
+    def T(self) -> "Tensor":  # noqa: N802
+        """The tensor with its dimensions reversed."""
+        return self.transpose()
+
+    def astype(self, dtype: str) -> "Tensor":
+        """Return the elements as another type."""
+        return apply("cast", self, dtype=dtype)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ModelError("a scalar has no length")
+        return self.shape[0]
+
+    def __getitem__(self, items: Item | tuple[Item, ...]) -> "Tensor":
+        return _indexed(self, items if isinstance(items, tuple) else (items,))
+
+    def __iter__(self) -> object:
+        return (self[i] for i in range(len(self)))
+
+    # Reductions
+
+    def sum(self, axis: Axis = None, keep_dims: bool = False) -> "Tensor":
+        """Return the sum over the dimensions `axis` (None: all)."""
+        return apply("reduce_sum", self, axis=axis, keep_dims=keep_dims)
+
+    def mean(self, axis: Axis = None, keep_dims: bool = False) -> "Tensor":
+        """Return the mean over the dimensions `axis` (None: all)."""
+        return apply("reduce_mean", self, axis=axis, keep_dims=keep_dims)
+
+    def max(self, axis: Axis = None, keep_dims: bool = False) -> "Tensor":
+        """Return the greatest elements over the dimensions `axis` (None: all)."""
+        return apply("reduce_max", self, axis=axis, keep_dims=keep_dims)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.type})"
+
+
+class TracedTensor(Tensor):
+    """A symbol: a value of the program being traced."""
+
+    def __init__(self, value: Value) -> None:
+        self.type = value.type
+        self.data = None
+        self._value = value
+
+    def value(self, tracer: Tracer) -> Value:
+        """Return the value."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._value.name}: {self.type})"
+
+
+class Parameter(Tensor):
+    """A tensor that lives from step to step.
+
+    Parameters
+    ----------
+    default_input : Initial, str, Tensor or array
+        How it begins: what `initializer` returns, or its text together with `shape`, or data.
+    name : str, optional
+        The last part of its name; that of the attribute that holds it unless given.
+    requires_grad : bool
+        Whether it is trained.
+    layerwise_parallel : bool
+        In a hand-written parallel program: whether every rank holds values of its own.
+    shape, dtype : optional
+        Its type, where `default_input` is a text.
+    """
+
+    def __init__(
+        self,
+        default_input: Initial | Tensor | str | ArrayLike,
+        name: str | None = None,
+        requires_grad: bool = True,
+        layerwise_parallel: bool = False,
+        *,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        if isinstance(default_input, str):
+            if shape is None:
+                raise ModelError(f"a parameter begins as `{default_input}`, but has no shape")
+            default_input = initializer(default_input, shape, dtype)
+        if isinstance(default_input, Initial):
+            self.type, self.data = default_input.type, None
+            self.initializer = default_input.text
+        else:
+            tensor = default_input if isinstance(default_input, Tensor) else Tensor(default_input)
+            self.type, self.data = tensor.type, tensor.asnumpy()
+            self.initializer = "data"
+        self.name = name
+        self.requires_grad = requires_grad
+        self.layerwise_parallel = layerwise_parallel
+        self.comm_fusion: int | None = None
+
+    def value(self, tracer: Tracer) -> Value:
+        """Return the parameter in the graph being traced."""
+        attributes: dict[str, Attribute] = {
+            "initializer": self.initializer,
+            "trainable": self.requires_grad,
+        }
+        if self.layerwise_parallel and tracer.world > 1:
+            attributes["layerwise_parallel"] = True
+        if self.comm_fusion is not None:
+            attributes["fusion"] = self.comm_fusion
+        value = tracer.declare(self, Value("parameter", self.type), attributes)
+        if self.data is not None:
+            tracer.initial[value.name] = self.data
+        return value
+
+    def __repr__(self) -> str:
+        return f"Parameter({self.name or ''}: {self.type})"
+
+
+# Recording
+
+
+def apply(operator: str, *operands: Operand, **attributes: Attribute) -> Tensor:
+    """Record an operator with one result and return it; see `apply_all`."""
+    return apply_all(operator, *operands, **attributes)[0]
+
+
+def apply_all(operator: str, *operands: Operand, **attributes: Attribute) -> tuple[Tensor, ...]:
+    """Record an operator and return its results.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the operator in the registry.
+    *operands : Tensor, number or array
+        What it reads; numbers take the element type of the first tensor.
+    **attributes
+        Attributes of the operator.
+
+    Raises
+    ------
+    ModelError
+        If no network is being traced.
+    IRError
+        If the operands do not fit the operator or each other.
+    """
+    tracer = current_tracer()
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    dtype = tensors[0].dtype if tensors else "float32"
+    values = [_value(operand, tracer, dtype) for operand in operands]
+    results = tracer.emit_all(operator, *values, name=None, like=None, **attributes)
+    return tuple(TracedTensor(value) for value in results)
+
+
+def _value(operand: Operand, tracer: Tracer, dtype: str) -> Value:
+    if isinstance(operand, Tensor):
+        return operand.value(tracer)
+    if isinstance(operand, (int, float)):
+        return tracer.emit("fill", shape=(), value=float(operand), dtype=dtype)
+    return Tensor(operand).value(tracer)
+
+
+def _operand(item: object) -> Operand:
+    if isinstance(item, (Tensor, int, float, np.ndarray)):
+        return item
+    raise ModelError(f"a tensor is compared with {item!r}, it must be a tensor or a number")
+
+
+def _size(size: int | tuple[int, ...]) -> int:
+    if not isinstance(size, int):
+        raise ModelError(f"a dimension is given as {size!r}, it must be a whole number")
+    return size
+
+
+# Indexing
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The part of one dimension that an index keeps."""
+
+    start: int
+    stop: int
+    step: int = 1
+    drop: bool = False  # whether the dimension goes, as it does for a number
+
+    @property
+    def size(self) -> int:
+        """How many elements are kept."""
+        return len(range(self.start, self.stop, self.step))
+
+
+def _indexed(tensor: Tensor, items: Sequence[Item]) -> Tensor:
+    """Index in three moves: cut by rank, cut by numbers, drop and add dimensions of size one."""
+    items = _without_ellipsis(items, tensor.ndim)
+    kept: list[Item] = [item for item in items if item is not None]
+    for dimension, item in enumerate(kept):
+        if isinstance(item, slice) and isinstance(_either(item), Rank):
+            tensor = _rank_slice(tensor, dimension, item)
+            kept[dimension] = slice(None)
+    cuts = [_cut(item, size) for item, size in zip(kept, tensor.shape, strict=True)]
+    if tuple(cut.size for cut in cuts) != tensor.shape:
+        tensor = apply(
+            "slice",
+            tensor,
+            begin=tuple(cut.start for cut in cuts),
+            size=tuple(cut.size for cut in cuts),
+            strides=tuple(cut.step for cut in cuts),
+        )
+    sizes = iter(zip(tensor.shape, cuts, strict=True))
+    shape: list[int] = []
+    for item in items:
+        size, cut = (1, None) if item is None else next(sizes)
+        if cut is None or not cut.drop:
+            shape.append(size)
+    return tensor if tuple(shape) == tensor.shape else tensor.reshape(tuple(shape))
+
+
+def _without_ellipsis(items: Sequence[Item], rank: int) -> list[Item]:
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if used > rank:
+        raise ModelError(f"{used} indices are given for a tensor of {rank} dimensions")
+    at = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
+    rest = [item for item in items[at:] if item is not Ellipsis]
+    return [*items[:at], *[slice(None)] * (rank - used), *rest]
+
+
+def _either(item: slice) -> object:
+    return item.start if isinstance(item.start, Rank) else item.stop
+
+
+def _cut(item: Item, size: int) -> _Cut:
+    if isinstance(item, slice):
+        start, stop, step = item.indices(size)
+        if step < 1 or stop <= start:
+            raise ModelError(f"the slice {item} of a dimension of size {size} keeps nothing")
+        return _Cut(start, stop, step)
+    if not isinstance(item, int):
+        raise ModelError(
+            f"a tensor is indexed by {item!r}, it must be a number, a slice, None or ...",
+            hint="use `ops.gather` to index by a tensor",
+        )
+    if not -size <= item < size:
+        raise ModelError(f"the index {item} is outside a dimension of size {size}")
+    return _Cut(item % size, item % size + 1, drop=True)
+
+
+def _rank_slice(tensor: Tensor, dimension: int, item: slice) -> Tensor:
+    """Keep the rank's own part of a dimension, which must be one of equal parts in rank order."""
+    symbol = _either(item)
+    assert isinstance(symbol, Rank)
+    world, size = symbol.world, tensor.shape[dimension]
+    if world == 1:
+        ends = [None if end is None else int(end) for end in (item.start, item.stop)]
+        return tensor[(slice(None),) * dimension + (slice(*ends),)]
+    part = size // world
+    bounds = (_affine(item.start, 0), _affine(item.stop, size))
+    if size % world or item.step not in (None, 1) or bounds != ((part, 0), (part, part)):
+        raise ModelError(
+            f"a dimension of size {size} is cut from {item.start} to {item.stop} on {world} ranks, "
+            f"each must keep its own of {world} equal parts in turn",
+            hint=f"cut from rank * {part} to (rank + 1) * {part}" if size % world == 0 else None,
+        )
+    return apply("local_slice", tensor, axes=(WORLD_AXIS,), dimension=dimension, group_size=world)
+
+
+def _affine(end: int | Rank | None, default: int) -> tuple[int, int]:
+    """Return the factor of the rank, and the offset."""
+    if isinstance(end, Rank):
+        return end.scale, end.offset
+    return 0, default if end is None else end

@@ -1,0 +1,242 @@
+"""Tracing: from a network to its definition, a graph without a mesh and without layouts."""
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from shardwright.communication import get_group_size
+from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.ir.graph import Graph, Value
+from shardwright.ir.types import TensorType
+from shardwright.nn import optimizers as nn_optimizers
+from shardwright.nn.cell import Cell
+from shardwright.operators.info import Array, SplitCounts
+from shardwright.operators.verify import verify
+from shardwright.passes.optimizer import Optimizer
+from shardwright.tensor import Tensor, TracedTensor
+from shardwright.tracer import Tracer
+
+Network = Cell | Callable[..., Any]
+_PACKAGE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """An input of a network.
+
+    Parameters
+    ----------
+    name : str
+        Name of the input.
+    type : TensorType
+        Type of the whole batch.
+    high : int, optional
+        What the elements of an integer input are below, so that random ones can be made.
+    """
+
+    name: str
+    type: TensorType
+    high: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """A traced model.
+
+    Parameters
+    ----------
+    graph : Graph
+        The forward program; where there is a loss, it is the first output, a scalar.
+    inputs : tuple of InputSpec
+        What the inputs of the graph are.
+    pins, result_pins : mapping of str to tuple of tuple of int
+        Strategies that the model asks for: node, and the slices of each dimension of its operands,
+        or of its results.
+    initial : mapping of str to array
+        Parameters that begin as given data; their initializer is ``data``.
+    optimizer : Optimizer, optional
+        How parameters are updated.
+    loss_scale : float
+        The factor on the loss while gradients are made.
+    world : int
+        Number of ranks of a hand-written parallel program, whose types are those of one rank; 1
+        for any other.
+    """
+
+    graph: Graph
+    inputs: tuple[InputSpec, ...]
+    pins: Mapping[str, SplitCounts] = field(default_factory=dict)
+    result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
+    initial: Mapping[str, Array] = field(default_factory=dict)
+    optimizer: Optimizer | None = None
+    loss_scale: float = 1.0
+    world: int = 1
+
+    @property
+    def loss(self) -> str | None:
+        """Name of the loss; None if the first output is no real scalar."""
+        name = self.graph.outputs[0]
+        kind = self.graph.values[name].type
+        return name if kind.is_float and not kind.shape else None
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of trained elements."""
+        return sum(p.value.type.elements for p in self.graph.parameters if p.trainable)
+
+
+class WithLossCell(Cell):
+    """A network and its loss, which gets the last input as labels."""
+
+    def __init__(self, backbone: Network, loss_fn: Network) -> None:
+        self.backbone = backbone
+        self.loss = loss_fn
+
+    def construct(self, *inputs: Tensor) -> Any:
+        """Return the loss of the network's output and the labels."""
+        return self.loss(self.backbone(*inputs[:-1]), inputs[-1])
+
+
+def trace(
+    network: Network,
+    inputs: Sequence[InputSpec],
+    *,
+    loss_fn: Network | None = None,
+    optimizer: nn_optimizers.Optimizer | Optimizer | None = None,
+    loss_scale: float = 1.0,
+    name: str | None = None,
+) -> Definition:
+    """Run a network once on symbols and return what it does.
+
+    Parameters
+    ----------
+    network : Cell or callable
+        What is traced. Parameters are named by the attributes that lead to them from it.
+    inputs : sequence of InputSpec
+        What it receives; with `loss_fn`, the last one are the labels.
+    loss_fn : Cell or callable, optional
+        Takes the network's output and the labels, returns a scalar.
+    optimizer : Optimizer, optional
+        How parameters are updated; a training step that applies one itself needs none here.
+    loss_scale : float
+        The factor on the loss while gradients are made.
+    name : str, optional
+        Name of the graph; that of the network's class or function unless given.
+
+    Raises
+    ------
+    ModelError
+        If the network cannot be traced; says where in the model and in which line.
+    """
+    scopes, parameters = _names(network, loss_fn)
+    tracer = Tracer(get_group_size(), scopes, parameters)
+    symbols = [TracedTensor(tracer.input(Value(spec.name, spec.type))) for spec in inputs]
+    whole = network if loss_fn is None else WithLossCell(network, loss_fn)
+    with tracer.tracing():
+        outputs = _values(_run(whole, symbols, tracer), tracer)
+    if isinstance(optimizer, nn_optimizers.Optimizer):
+        tracer.train(optimizer.rule, optimizer.parameters)
+        optimizer = None
+    graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
+    graph = _frozen(graph, tracer.frozen())
+    verify(graph)
+    return Definition(
+        graph,
+        tuple(inputs),
+        tracer.pins,
+        tracer.result_pins,
+        tracer.initial,
+        tracer.optimizer or optimizer,
+        loss_scale,
+        tracer.world,
+    )
+
+
+def _frozen(graph: Graph, names: frozenset[str]) -> Graph:
+    """Return the graph with the parameters called `names` untrained."""
+    if not names:
+        return graph
+    parameters = tuple(
+        replace(p, attributes={**p.attributes, "trainable": False}) if p.name in names else p
+        for p in graph.parameters
+    )
+    return replace(graph, parameters=parameters)
+
+
+def _name(network: Network) -> str:
+    return (type(network) if isinstance(network, Cell) else network).__name__.lower()
+
+
+def _names(network: Network, loss_fn: Network | None) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the scopes of cells and the names of parameters, by identity."""
+    scopes: dict[int, str] = {}
+    parameters: dict[int, str] = {}
+    for prefix, root in _roots(network, loss_fn):
+        for path, cell in root.cells_and_names(prefix):
+            scopes.setdefault(id(cell), path.replace(".", "/"))
+        for path, parameter in root.parameters_and_names():
+            full = f"{prefix}.{path}" if prefix else path
+            if full in parameters.values() and id(parameter) not in parameters:
+                raise ModelError(f"two parameters are called `{full}`, names must be unique")
+            parameters.setdefault(id(parameter), full)
+    return scopes, parameters
+
+
+def _roots(network: Network, loss_fn: Network | None) -> Iterator[tuple[str, Cell]]:
+    """Return the outermost cells with what their parameters' names begin with."""
+    if isinstance(network, Cell):
+        yield "", network
+    else:
+        found = list(_closed_over(network, set()))
+        holders = [cell for _, cell in found if list(cell.get_parameters())]
+        for name, cell in found:
+            yield "" if holders == [cell] else name, cell
+    if isinstance(loss_fn, Cell):
+        yield "loss", loss_fn
+
+
+def _closed_over(function: Callable[..., Any], seen: set[int]) -> Iterator[tuple[str, Cell]]:
+    """Return the cells that a function, or one it calls, takes from its surroundings."""
+    function = getattr(function, "function", function)
+    if id(function) in seen or not inspect.isfunction(function):
+        return
+    seen.add(id(function))
+    found = inspect.getclosurevars(function)
+    for name, item in {**found.nonlocals, **found.globals}.items():
+        if isinstance(item, Cell):
+            if id(item) not in seen:
+                seen.add(id(item))
+                yield name, item
+        elif callable(item):
+            yield from _closed_over(item, seen)
+
+
+def _run(network: Network, symbols: Sequence[Tensor], tracer: Tracer) -> Any:
+    try:
+        return network(*symbols)
+    except Exception as error:
+        what, hint = f"{type(error).__name__}: {error}", None
+        if isinstance(error, ShardwrightError):
+            what, hint = error.what, error.hint
+        raise ModelError(what, _where(error, tracer), hint) from error
+
+
+def _where(error: Exception, tracer: Tracer) -> str | None:
+    """Return the scope, and the last line of the model's own code that led to the error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
+    places = [f"`{tracer.scope}`"] if tracer.scope else []
+    if own:
+        places.append(f"{Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}")
+    return ", ".join(places) or None
+
+
+def _values(outputs: Any, tracer: Tracer) -> list[Value]:
+    if isinstance(outputs, Tensor):
+        return [outputs.value(tracer)]
+    if isinstance(outputs, (tuple, list)) and outputs:
+        return [value for output in outputs for value in _values(output, tracer)]
+    raise ModelError(f"the network returns {outputs!r}, it must return tensors")

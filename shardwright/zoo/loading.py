@@ -1,0 +1,158 @@
+"""From what a person writes to a definition: ``gpt:layers=2,hidden=64`` or ``file.py:function``."""
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shardwright.communication import world
+from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.nn.cell import Cell
+from shardwright.tracing import Definition, trace
+from shardwright.zoo.definitions import bert, gpt, mlp, two_matmul
+
+MODELS: Mapping[str, Callable[..., Definition]] = {
+    "bert": bert,
+    "gpt": gpt,
+    "mlp": mlp,
+    "two_matmul": two_matmul,
+}
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def load(model: str, ranks: int = 1) -> Definition:
+    """Return the definition that `model` names.
+
+    Parameters
+    ----------
+    model : str
+        A model of the zoo, ``name`` or ``name:size=value,size=value``; or ``file.py:function``
+        with sizes in the same way. The function returns a `Definition`, or what `trace` takes:
+        ``(network, inputs)`` or ``(network, inputs, loss_fn)``.
+    ranks : int
+        Number of ranks that a hand-written parallel program is traced for.
+
+    Raises
+    ------
+    ModelError
+        If there is no such model or size, or it cannot be traced.
+    """
+    with world(ranks):
+        path, dot, rest = model.partition(".py:")
+        if dot:
+            name, _, sizes = rest.partition(":")
+            return _from_file(Path(path + ".py"), name, sizes)
+        if model.endswith(".py"):
+            raise ModelError(
+                f"`{model}` does not say which function makes the model",
+                hint=f"write `{model}:function`",
+            )
+        name, _, sizes = model.partition(":")
+        if name not in MODELS:
+            raise ModelError(f"no model is called `{name}`", hint=_nearest(name, MODELS))
+        return _called(MODELS[name], name, sizes)
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean `{near[0]}`?" if near else f"there are {tuple(known)}"
+
+
+def _called(function: Callable[..., Any], name: str, sizes: str) -> Any:
+    """Call a function with sizes from text, each read as its default's type."""
+    known = inspect.signature(function).parameters
+    values: dict[str, Any] = {}
+    for item in sizes.split(",") if sizes else ():
+        key, equals, text = (part.strip() for part in item.partition("="))
+        if not equals:
+            raise ModelError(f"`{item}` is not a size of `{name}`", hint="write `size=value`")
+        if key not in known:
+            raise ModelError(f"`{name}` has no size `{key}`", hint=_nearest(key, known))
+        values[key] = _value(name, key, text, known[key].default)
+    return function(**values)
+
+
+def _value(name: str, key: str, text: str, default: object) -> Any:
+    kind: type[Any] = int if default is inspect.Parameter.empty else type(default)
+    try:
+        if kind is bool:
+            return _TRUTH[text.lower()]
+        value = kind(text)
+    except (KeyError, ValueError):
+        raise ModelError(
+            f"`{key}` of `{name}` is `{text}`, it must be of type {kind.__name__}"
+        ) from None
+    if isinstance(value, int) and value < 1:
+        raise ModelError(f"`{key}` of `{name}` is {value}, it must be at least 1")
+    return value
+
+
+# Models in files
+
+
+def _from_file(path: Path, name: str, sizes: str) -> Definition:
+    if not path.is_file():
+        raise ModelError(f"there is no file `{path}`", hint="write `path/to/file.py:function`")
+    with _imported(path) as module:
+        function = vars(module).get(name)
+        if not callable(function):
+            functions = {key: item for key, item in vars(module).items() if callable(item)}
+            raise ModelError(
+                f"`{path}` has no function `{name}`", hint=_nearest(name, functions) or None
+            )
+        made = _guarded(lambda: _called(function, name, sizes), path)
+        if isinstance(made, Definition):
+            return made
+        if not isinstance(made, tuple) or not 2 <= len(made) <= 3 or not _is_network(made[0]):
+            raise ModelError(
+                f"`{name}` returns {type(made).__name__}, it must return a `Definition`, "
+                f"`(network, inputs)` or `(network, inputs, loss_fn)`",
+                str(path),
+            )
+        network, inputs, *loss_fn = made
+        return trace(network, inputs, loss_fn=loss_fn[0] if loss_fn else None)
+
+
+def _is_network(item: object) -> bool:
+    return isinstance(item, Cell) or callable(item)
+
+
+@contextmanager
+def _imported(path: Path) -> Iterator[ModuleType]:
+    """Run a file as a module of its own, which may import its neighbours, and forget it after."""
+    name = f"shardwright_model_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module, loader = module_from_spec(spec), spec.loader
+    folder, before = str(path.resolve().parent), set(sys.modules)
+    sys.path.insert(0, folder)
+    sys.modules[name] = module
+    try:
+        _guarded(lambda: loader.exec_module(module), path)
+        yield module
+    finally:
+        sys.path.remove(folder)
+        for other in set(sys.modules) - before:
+            if _lies_in(sys.modules[other], folder):
+                del sys.modules[other]
+
+
+def _lies_in(module: ModuleType, folder: str) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and str(Path(file).resolve().parent) == folder
+
+
+def _guarded(action: Callable[[], Any], path: Path) -> Any:
+    """Do what a person's file says, and tell its errors as ours."""
+    try:
+        return action()
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{type(error).__name__}: {error}", str(path)) from error
