@@ -58,9 +58,12 @@ class MindSporeProfile:
 
     def edges(self, tensor: TensorType, sources: Sequence[Port], targets: Sequence[Port]) -> Floats:
         """Return the cost of MindSpore's redistribution for each pair of layouts."""
-        return np.array(
-            [[self._edge(tensor, s.layout, t.layout) for t in targets] for s in sources]
-        ).reshape(len(sources), len(targets))
+        starts = list(dict.fromkeys(port.layout.reduced() for port in sources))
+        ends = list(dict.fromkeys(port.layout.reduced() for port in targets))
+        table = np.array([[self._edge(tensor, start, end) for end in ends] for start in starts])
+        rows = [starts.index(port.layout.reduced()) for port in sources]
+        columns = [ends.index(port.layout.reduced()) for port in targets]
+        return table[np.ix_(rows, columns)]
 
     def _edge(self, tensor: TensorType, source: Layout, target: Layout) -> float:
         return self.costs.redistribution_cost(tensor, source, target, self.mesh)

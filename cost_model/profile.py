@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.cost_model.roofline import operator_seconds
+from shardwright.cost_model.roofline import local_bytes, operator_seconds
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Attribute, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -61,6 +61,8 @@ class OperatorTable:
         For each result, for each strategy, how it is left.
     keeps_operands, keeps_results : tuple of bool
         Which of them the gradient reads.
+    work : array of shape (strategies,)
+        Bytes that the gradient needs in passing, beside what it reads of the forward program.
     """
 
     info: OperatorInfo
@@ -70,6 +72,7 @@ class OperatorTable:
     results: tuple[tuple[Layout, ...], ...]
     keeps_operands: tuple[bool, ...]
     keeps_results: tuple[bool, ...]
+    work: Floats
 
     @cached_property
     def position(self) -> dict[Strategy, int]:
@@ -196,6 +199,7 @@ class TimeProfile:
             tuple(
                 any(side.keeps_results[i] for side in sides) for i in range(len(info.result_types))
             ),
+            np.array([side.work for side in sides]),
         )
 
     def _both_sides(
@@ -207,7 +211,7 @@ class TimeProfile:
         if not any(wanted):
             ports = tuple(Port(layout, None) for layout in taken)
             none = (False,) * len(left)
-            return _Sides(seconds, ports, left, (False,) * len(taken), none)
+            return _Sides(seconds, ports, left, (False,) * len(taken), none, 0.0)
         build = Builder(self.mesh)
         operands = _values("operand", info.operand_types, taken)
         results = _values("result", info.result_types, left)
@@ -231,6 +235,7 @@ class TimeProfile:
             left,
             tuple(value.name in read for value in operands),
             tuple(value.name in read for value in results),
+            _work(nodes, [*at.cotangents, *(v for v in gradients if v is not None)], self.mesh),
         )
 
     def _seconds(self, node: Node, table: dict[str, Value]) -> float:
@@ -293,6 +298,7 @@ class _Sides:
     results: tuple[Layout, ...]
     keeps_operands: tuple[bool, ...]
     keeps_results: tuple[bool, ...]
+    work: float
 
 
 def _values(kind: str, types: Sequence[TensorType], layouts: Sequence[Layout]) -> tuple[Value, ...]:
@@ -307,7 +313,26 @@ def _needed(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[list[Node], s
         if any(result.name in live for result in node.results):
             live.update(node.operands)
             kept.append(node)
-    return kept, live
+    return kept[::-1], live
+
+
+def _work(nodes: Sequence[Node], ends: Sequence[Value], mesh: Mesh) -> float:
+    """Return the most bytes alive at once of what some nodes make, and of what begins and ends."""
+    sizes = {value.name: _local_bytes(value, mesh) for value in ends}
+    sizes |= {r.name: _local_bytes(r, mesh) for node in nodes for r in node.results}
+    last = {name: i for i, node in enumerate(nodes) for name in node.operands}
+    last |= {value.name: len(nodes) for value in ends if value.name not in last}
+    made = {result.name for node in nodes for result in node.results}
+    now = most = sum(sizes[value.name] for value in ends if value.name not in made)
+    for i, node in enumerate(nodes):
+        now += sum(sizes[result.name] for result in node.results)
+        most = max(most, now)
+        now -= sum(sizes.get(name, 0.0) for name in set(node.operands) if last[name] == i)
+    return most
+
+
+def _local_bytes(value: Value, mesh: Mesh) -> float:
+    return local_bytes(value.type, value.layout or Layout.replicated(value.type.rank), mesh)
 
 
 def operator_table(
@@ -329,7 +354,8 @@ def operator_table(
     )
     left = [info.rule.result_layouts(strategy, mesh) for strategy in strategies]
     results = tuple(zip(*left, strict=True))
-    return OperatorTable(info, strategies, cost, operands, results, wanted, (False,) * len(results))
+    none, work = (False,) * len(results), np.zeros(len(strategies))
+    return OperatorTable(info, strategies, cost, operands, results, wanted, none, work)
 
 
 def check_cotangents(table: OperatorTable, mesh: Mesh) -> None:

@@ -6,6 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from shardwright.cost_model.allreduce_fusion import (
+    FusionSettings,
+    fusion_graph,
+    fusion_ids,
+    fusion_ids_by_size,
+)
 from shardwright.cost_model.cluster import Cluster, mesh_for
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
 from shardwright.cost_model.mindspore import MindSporeCosts, mesh_of_binary_axes
@@ -19,6 +25,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.units import bytes_text
 from shardwright.operators.info import SplitCounts
+from shardwright.passes.allreduce_fusion import fuse_all_reduces, reduced_gradients
 from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.cleanup import drop_mirrors
 from shardwright.passes.gradient import differentiate
@@ -57,6 +64,11 @@ class CompileOptions:
         Inputs whose layout is given.
     memory_limit : float, optional
         Bytes that a rank may hold; the device's memory if not given.
+    fusion : FusionSettings or float
+        Which gradients share one all-reduce: by MindSpore's cost-based algorithms, or up to so many
+        megabytes. What the model itself asks for goes before.
+    optimizer_parallel : bool
+        Store every parameter and optimizer state as finely split as it can be.
     loss_scale : float
         Factor that gradients carry until they are used.
     gradients_mean : bool
@@ -74,6 +86,8 @@ class CompileOptions:
     pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     arrivals: Mapping[str, Layout] = field(default_factory=dict)
     memory_limit: float | None = None
+    fusion: FusionSettings | float = field(default_factory=FusionSettings)
+    optimizer_parallel: bool = False
     loss_scale: float = 1.0
     gradients_mean: bool = False
     time_limit: float = 60.0
@@ -238,6 +252,7 @@ class _Automatic:
         within, decisions, result, program = self._fitting(space, planner, limit)
         self._check_cost(profile, program, result)
         result = replace(result, seconds=result.seconds + built)
+        program = self.passes.run("allreduce_fusion", self._fuse, program)
         return _Emitted(
             program, self.mesh, decisions, result, self._prices(profile, result, within)
         )
@@ -278,6 +293,7 @@ class _Automatic:
             states=len(self.options.optimizer.states),
             pins=pins,
             arrivals=self._arrivals(),
+            scattered=self.options.optimizer_parallel,
         )
 
     def _arrivals(self) -> Mapping[str, Layout]:
@@ -302,6 +318,12 @@ class _Automatic:
         program = run("gradient", lambda g: differentiate(g, scale), program)
         program = run("lowering", lambda g: lower_redistributions(g, planner), program)
         return _finish(program, self.options, self.passes)
+
+    def _fuse(self, program: Graph) -> Graph:
+        fusion = self.options.fusion
+        if isinstance(fusion, FusionSettings):
+            return fuse_all_reduces(program, fusion_ids(fusion_graph(program), fusion))
+        return fuse_all_reduces(program, fusion_ids_by_size(reduced_gradients(program), fusion))
 
     def _profile(self, planner: RedistributionPlanner) -> CostProfile:
         if self.options.cost_model == "mindspore":

@@ -31,6 +31,7 @@ from shardwright.passes.gradient import needs_gradient
 from shardwright.passes.partition import Decisions, Meeting
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
 
+_FULLEST = 16  # moments at which memory in passing is counted
 Floats = NDArray[np.float64]
 T = TypeVar("T")
 
@@ -161,6 +162,7 @@ def build_search_space(
     states: int = 0,
     pins: Mapping[str, SplitCounts] | None = None,
     arrivals: Mapping[str, Layout] | None = None,
+    scattered: bool = False,
 ) -> SearchSpace:
     """Return the search space of a program.
 
@@ -176,13 +178,17 @@ def build_search_space(
         Operators whose strategy a person has fixed, in MindSpore's form.
     arrivals : mapping of str to Layout
         Inputs whose layout is given; others arrive as it suits.
+    scattered : bool
+        Whether parameters must be stored as finely split as they can be.
 
     Raises
     ------
     StrategyError
         If a pin names no operator, or cannot be.
     """
-    return _SpaceBuilder(graph, profile, states, dict(pins or {}), dict(arrivals or {})).build()
+    builder = _SpaceBuilder(graph, profile, states, dict(pins or {}), dict(arrivals or {}))
+    builder.scattered = scattered
+    return builder.build()
 
 
 class _SpaceBuilder:
@@ -196,6 +202,7 @@ class _SpaceBuilder:
     ) -> None:
         self.graph, self.profile, self.mesh = graph, profile, profile.mesh
         self.states, self.pins, self.arrivals = states, pins, arrivals
+        self.scattered = False
         self.wanted = needs_gradient(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
         self.draft = _Draft()
@@ -222,6 +229,7 @@ class _SpaceBuilder:
         for node in self.graph.nodes:
             for position in range(len(node.results)):
                 self._add_result(node, position)
+        self._add_work()
         variables = tuple(
             Variable(f"{choice.kind} {choice.name}", cost, tuple(memory))
             for choice, cost, memory in zip(
@@ -237,7 +245,8 @@ class _SpaceBuilder:
     def _add_operator(self, node: Node) -> None:
         types = [value.type for value in self.graph.operand_values(node)]
         info = operator_info(node.operator, types, node.attributes)
-        wanted = tuple(name in self.wanted for name in node.operands)
+        reached = any(result.name in self.wanted for result in node.results)
+        wanted = tuple(reached and name in self.wanted for name in node.operands)
         stored = tuple(name in self.parameters for name in node.operands)
         table = self.profile.table(info, wanted, stored)
         if node.name in self.pins:
@@ -305,6 +314,8 @@ class _SpaceBuilder:
                         options += [
                             Storage(finer, layout, again) for again in (False, True)[: 1 + kept]
                         ]
+        if self.scattered:
+            options = _finest(options)
         copies = (2 + self.states) if trainable and tensor.is_float else 1
         cost, usage = np.zeros(len(options)), np.zeros(len(options))
         for i, option in enumerate(options):
@@ -437,6 +448,25 @@ class _SpaceBuilder:
             MemoryUse(usage, start, 2 * len(self.graph.nodes) - start)
         )
 
+    def _add_work(self) -> None:
+        """Count what the gradient needs in passing, where the whole program would be fullest.
+
+        Elsewhere it is not counted: each such moment is one more row of the problem.
+        """
+        ends = 2 * len(self.graph.nodes)
+        kept = np.zeros(len(self.graph.nodes))
+        for uses in self.draft.memory:
+            for use in uses:
+                kept[use.start :] += use.usage.max()
+        tables = [self.tables[node.name] for node in self.graph.nodes]
+        fullness = kept + [table.work.max() for table in tables]
+        for i in np.argsort(-fullness, kind="stable")[:_FULLEST]:
+            node, table = self.graph.nodes[int(i)], tables[int(i)]
+            moment = ends - 1 - int(i)
+            self.draft.memory[self.variable[node.name]].append(
+                MemoryUse(table.work, moment, moment + 1)
+            )
+
     def _layouts(self, tensor: TensorType) -> list[Layout]:
         """Return the layouts without partial axes that the tensor's shape allows."""
         return self._once(
@@ -455,6 +485,15 @@ class _SpaceBuilder:
         if key not in self.shared:
             self.shared[key] = make()
         return self.shared[key]  # type: ignore[return-value]
+
+
+def _finest(options: Sequence[Storage]) -> list[Storage]:
+    """Return for each way to use a parameter the ways to store it that split it most."""
+    most: dict[Layout | None, int] = {}
+    for option in options:
+        axes = len(option.layout.split_axes)
+        most[option.used] = max(axes, most.get(option.used, 0))
+    return [option for option in options if len(option.layout.split_axes) == most[option.used]]
 
 
 def _refines(finer: Layout, layout: Layout) -> bool:
@@ -487,4 +526,5 @@ def _pinned(table: OperatorTable, node: Node, counts: SplitCounts, mesh: Mesh) -
         tuple(tuple(left[i] for i in keep) for left in table.results),
         table.keeps_operands,
         table.keeps_results,
+        table.work[keep],
     )
