@@ -1,5 +1,37 @@
+from collections.abc import Callable, Iterator
+
+import pytest
 from hypothesis import settings
+
+from shardwright.ir.graph import Graph
+from shardwright.ir.text import parse, to_text
+from shardwright.passes.manager import PassManager
 
 # The same examples in every run, and no limit of time, so that a slow machine fails no test.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the golden files under tests/golden anew",
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_pass_survives_text() -> Iterator[None]:
+    """Check, after every pass that any test runs, that the graph can be written and read back."""
+    run = PassManager.run
+
+    def checked(
+        passes: PassManager, name: str, work: Callable[[Graph], Graph], graph: Graph
+    ) -> Graph:
+        result = run(passes, name, work, graph)
+        assert parse(to_text(result)) == result, f"pass `{name}` left what text does not hold"
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PassManager, "run", checked)
+        yield
