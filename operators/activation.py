@@ -90,7 +90,7 @@ define("tanh", "Hyperbolic tangent.", np.tanh, lambda y: 1 - y * y, keeps="resul
 define(
     "softplus",
     "Smooth positive part, ``log(1 + exp(x))``.",
-    lambda x: np.logaddexp(x, 0),
+    lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     sigmoid,
     flops=20.0,
 )

@@ -30,6 +30,7 @@ class Truth(Binary):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """True or false."""
+        self.common_dtype()
         return ("bool",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -130,6 +131,10 @@ class Mask(Binary):
         Example(("f64[2, 4, 6]", "bool[4, 1]")),
     )
 
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the first operand."""
+        return (self.operand_types[0].dtype,)
+
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply by truth."""
         return np.where(operands[1], operands[0], operands[0].dtype.type(0))
@@ -154,7 +159,7 @@ class Where(OperatorInfo):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """That of the choices."""
-        return (self.operand_types[1].dtype,)
+        return (self.common_dtype(first=1),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Choose."""

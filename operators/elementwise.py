@@ -27,6 +27,10 @@ class Binary(OperatorInfo):
         Example(("f64[2, 1, 6]", "f64[4, 1]")),
     )
 
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of both operands."""
+        return (self.common_dtype(),)
+
 
 class Unary(OperatorInfo):
     """An operator on one tensor, point by point."""

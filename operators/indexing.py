@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.ir.errors import IRError
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
@@ -26,6 +27,19 @@ def local_positions(positions: Array, view: ShardView) -> tuple[Array, Array]:
     local = positions - view.starts["v"]
     size = view.sizes["v"]
     return np.clip(local, 0, size - 1), (local >= 0) & (local < size)
+
+
+def require_integers(info: OperatorInfo, position: int) -> None:
+    """Check that an operand holds positions.
+
+    Raises
+    ------
+    IRError
+        If it does not.
+    """
+    kind = info.operand_types[position]
+    if kind.dtype not in ("int32", "int64"):
+        raise IRError(f"{info.name}: operand {position} is {kind}, positions are integers")
 
 
 def _names(letter: str, rank: int) -> str:
@@ -54,6 +68,11 @@ class Gather(OperatorInfo):
         table, indices = (operand.shape for operand in self.operand_types)
         rows, row = _names("i", len(indices)), _names("e", len(table) - 1)
         return resolve(f"v+ {row}, {rows} -> {rows} {row}", [table, indices])
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the table."""
+        require_integers(self, 1)
+        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Look up; zero what lies elsewhere."""
@@ -99,6 +118,7 @@ class GatherGradient(OperatorInfo):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """That of the cotangent."""
+        require_integers(self, 0)
         return (self.operand_types[1].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -131,6 +151,7 @@ class OneHot(OperatorInfo):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """The one asked for."""
+        require_integers(self, 0)
         return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -155,6 +176,11 @@ class Pick(OperatorInfo):
     def flops(self) -> float:
         """One operation for each element picked."""
         return float(self.result_types[0].elements)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the first operand."""
+        require_integers(self, 1)
+        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Pick; zero what lies elsewhere."""

@@ -112,6 +112,9 @@ class OperatorInfo:
             self.rule = self.make_rule()
         except IRError as error:
             raise IRError(f"{self.name}: {error.what}", error.where, error.hint) from None
+        except (IndexError, ValueError) as error:
+            types = ", ".join(map(str, operand_types)) or "none"
+            raise IRError(f"`{self.name}` cannot take the operands: {types}") from error
 
     # What a subclass says
 
@@ -134,6 +137,23 @@ class OperatorInfo:
         the operand's split, partial over the axes that split factors the operand lacks.
         """
         return (None,) * len(at.operands)
+
+    def common_dtype(self, first: int = 0) -> str:
+        """Return the element type that the operands from `first` on share.
+
+        Raises
+        ------
+        IRError
+            If two differ; names both.
+        """
+        found = [operand.dtype for operand in self.operand_types[first:]]
+        other = next((dtype for dtype in found if dtype != found[0]), None)
+        if other:
+            raise IRError(
+                f"{self.name}: the operands are {found[0]} and {other}, they must agree",
+                hint="cast one of them",
+            )
+        return found[0]
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:

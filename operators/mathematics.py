@@ -50,6 +50,15 @@ _ERFC_MIDDLE = (
 )
 
 
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    """Evaluate by Horner's rule, in place and in the element type of `x`."""
+    total = np.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        total *= x
+        total += coefficient
+    return total
+
+
 def erf(x: Array) -> Array:
     """Return the error function, to within a few units of the last digit.
 
@@ -58,10 +67,11 @@ def erf(x: Array) -> Array:
     W. J. Cody, Rational Chebyshev approximations for the error function, Mathematics of
     Computation 23 (1969).
     """
+    x = x.astype(np.float32) if x.dtype == np.float16 else x
     size = np.minimum(np.abs(x), 6.0)  # erf(6) is 1 to all digits
     squared = np.square(np.minimum(size, 0.5))
-    near = x * (np.polyval(_ERF_NEAR[0], squared) / np.polyval(_ERF_NEAR[1], squared))
-    ratio = np.polyval(_ERFC_MIDDLE[0], size) / np.polyval(_ERFC_MIDDLE[1], size)
+    near = x * (_polynomial(_ERF_NEAR[0], squared) / _polynomial(_ERF_NEAR[1], squared))
+    ratio = _polynomial(_ERFC_MIDDLE[0], size) / _polynomial(_ERFC_MIDDLE[1], size)
     far = np.copysign(1 - np.exp(-size * size) * ratio, x)
     return np.where(size < 0.46875, near, far)
 

@@ -49,6 +49,10 @@ class MatMul(OperatorInfo):
         notation = f"... {left}, ... {right} -> ... m n"
         return resolve(notation, [operand.shape for operand in self.operand_types])
 
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of both operands."""
+        return (self.common_dtype(),)
+
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
         a, b = operands
@@ -93,6 +97,10 @@ class ContractLeading(OperatorInfo):
         leading = " ".join(f"k{i}+" for i in range(self.operand_types[0].rank - 1))
         shapes = [operand.shape for operand in self.operand_types]
         return resolve(f"{leading} m, {leading} n -> m n", shapes)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of both operands."""
+        return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply as two matrices."""

@@ -328,7 +328,7 @@ def resolve(notation: str, shapes: Sequence[Shape], sizes: Mapping[str, int] | N
         If the operands do not fit the notation or each other; names the factor and both sizes.
     """
     left, _, right = notation.partition("->")
-    operands, results = _tokens(left) if shapes else (), _tokens(right)
+    operands, results = _tokens(left) if shapes or left.strip() else (), _tokens(right)
     if len(operands) != len(shapes):
         raise IRError(f"{len(shapes)} operands were given, `{notation}` takes {len(operands)}")
     known: dict[str, int] = dict(sizes or {})

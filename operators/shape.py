@@ -130,7 +130,8 @@ class Flatten(Regroup):
     @property
     def target(self) -> Shape:
         """The shape of the result."""
-        shape, start = self.operand_types[0].shape, self.attributes["start"]
+        shape = self.operand_types[0].shape
+        start = dimension(self.attributes["start"], len(shape) + 1)
         return (*shape[:start], prod(shape[start:]))
 
 

@@ -205,10 +205,16 @@ class Concat(OperatorInfo):
         """Keep whole what grows."""
         axis, shapes = self.axis, [operand.shape for operand in self.operand_types]
         names = [f"d{i}" for i in range(len(shapes[0]))]
-        before, after = " ".join(names[:axis]), " ".join(names[axis + 1 :])
-        left = [f"{before} c{i}^ {after}" for i in range(len(shapes))]
+        tensors = [
+            " ".join([*names[:axis], factor, *names[axis + 1 :]])
+            for factor in (*(f"c{i}^" for i in range(len(shapes))), "all^")
+        ]
         total = sum(shape[axis] for shape in shapes if len(shape) > axis)
-        return resolve(f"{', '.join(left)} -> {before} all^ {after}", shapes, {"all": total})
+        return resolve(f"{', '.join(tensors[:-1])} -> {tensors[-1]}", shapes, {"all": total})
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of all operands."""
+        return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Put together."""
@@ -250,11 +256,15 @@ class Stack(OperatorInfo):
 
     def make_rule(self) -> Rule:
         """Keep the new dimension whole."""
-        shapes = [operand.shape for operand in self.operand_types]
+        axis, shapes = self.axis, [operand.shape for operand in self.operand_types]
         names = [f"d{i}" for i in range(len(shapes[0]))]
-        right = [*names[: self.axis], "all^", *names[self.axis :]]
+        right = [*names[:axis], "all^", *names[axis:]]
         left = ", ".join([" ".join(names)] * len(shapes))
         return resolve(f"{left} -> {' '.join(right)}", shapes, {"all": len(shapes)})
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of all operands."""
+        return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Put together."""

@@ -13,6 +13,13 @@ def test_erf_is_exact_to_the_last_digits() -> None:
     np.testing.assert_allclose(erf(x), expected, rtol=1e-15, atol=0)
 
 
+def test_erf_keeps_single_precision() -> None:
+    x = np.linspace(-7, 7, 5001, dtype=np.float32)
+    found = erf(x)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [math.erf(value) for value in x], rtol=5e-7)
+
+
 @pytest.mark.parametrize("x", [-1000.0, -1.0, 0.0, 1.0, 1000.0])
 def test_sigmoid_does_not_overflow(x: float) -> None:
     expected = 1 / (1 + math.exp(-x)) if x > -700 else 0.0
