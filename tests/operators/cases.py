@@ -52,7 +52,7 @@ class Case:
         for position, operand in enumerate(info.operand_types):
             default = (-2.0, 2.0) if operand.is_float else (0, 3)
             low, high = self.example.ranges.get(position, default)
-            values = random.uniform(low, high, operand.shape)
+            values: Array = np.asarray(random.uniform(low, high, operand.shape))
             if operand.dtype == "bool":
                 values = random.uniform(0, 1, operand.shape) < 0.5
             elif not operand.is_float:

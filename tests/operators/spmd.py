@@ -25,12 +25,11 @@ def assemble(parts: Sequence[Array], layout: Layout, shape: tuple[int, ...], mes
     terms = np.zeros((mesh.extent(layout.partial), *shape), parts[0].dtype)
     written = np.zeros(terms.shape, bool)
     for rank, part in enumerate(parts):
-        region = (mesh.index(rank, layout.partial), *layout.slices(shape, mesh, rank))
-        assert part.shape == terms[region].shape, (part.shape, terms[region].shape)
-        copies = written[region]
-        np.testing.assert_array_equal(part[copies], terms[region][copies])
-        terms[region] = part
-        written[region] = True
+        term, region = mesh.index(rank, layout.partial), layout.slices(shape, mesh, rank)
+        held, copied = terms[term, ...][(*region, ...)], written[term, ...][(*region, ...)]
+        assert part.shape == held.shape, (part.shape, held.shape)
+        np.testing.assert_array_equal(part[copied], held[copied])
+        held[...], copied[...] = part, True
     assert written.all()
     return np.asarray(_REDUCE[layout.reduction](terms, axis=0))
 

@@ -161,10 +161,10 @@ def cotangents_of(info: OperatorInfo, seed: int) -> list[Array]:
 
 
 def emitted(
-    info: OperatorInfo, mesh: Mesh | None, layouts: tuple[Sequence[Layout], Sequence[Layout]] | None
+    info: OperatorInfo, mesh: Mesh, layouts: tuple[Sequence[Layout], Sequence[Layout]]
 ) -> tuple[Builder, list[Value], list[Value | None]]:
     """Build the gradient; returns the builder, what it reads, and the gradients."""
-    taken, left = layouts or ([None] * len(info.operand_types), [None] * len(info.result_types))
+    taken, left = layouts
     build = Builder(mesh)
     operands = [
         build.input(Value(f"operand{i}", kind, layout))

@@ -52,7 +52,8 @@ def moves(operator: str) -> Iterator[dict[str, Attribute]]:
     """Give every set of attributes that could fit some layout of a matrix."""
     for axes in ORDERS:
         if operator in ("all_gather", "local_slice", "reduce_scatter"):
-            yield from ({"axes": axes, "dimension": d} for d in (0, 1))
+            for d in (0, 1):
+                yield {"axes": axes, "dimension": d}
         elif operator == "all_to_all":
             for d in (0, 1):
                 yield {"axes": axes, "split_dimension": d, "concat_dimension": 1 - d}
