@@ -1,0 +1,279 @@
+"""Datasets: samples by column, and what is done to them before a step.
+
+A dataset is a recipe: iterating over it runs it from the start, and the same recipe gives the same
+batches every time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwright.communication import Rank
+from shardwright.ir.errors import ModelError
+from shardwright.operators.info import Array
+
+Sample = dict[str, Array]
+Operation = Callable[[Array], Array]
+
+
+class Dataset:
+    """Samples, each an array for every column.
+
+    Attributes
+    ----------
+    column_names : tuple of str
+        The columns.
+    shards : int
+        Of how many ranks the samples come in turn; batches are those of all of them, one behind
+        the other.
+    """
+
+    column_names: tuple[str, ...]
+    shards: int = 1
+
+    def samples(self, epoch: int) -> Iterator[Sample]:
+        """Return the samples of one epoch in turn."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def get_dataset_size(self) -> int:
+        """Return the number of samples, or of batches once they are made, as one rank sees it."""
+        return len(self) // self.shards
+
+    def create_dict_iterator(self, epoch: int = 0) -> Iterator[Sample]:
+        """Return the samples of one epoch, as arrays by column."""
+        return self.samples(epoch)
+
+    def create_tuple_iterator(self, epoch: int = 0) -> Iterator[tuple[Array, ...]]:
+        """Return the samples of one epoch, as arrays in the order of the columns."""
+        for sample in self.samples(epoch):
+            yield tuple(sample[name] for name in self.column_names)
+
+    def __iter__(self) -> Iterator[tuple[Array, ...]]:
+        return self.create_tuple_iterator()
+
+    # What is done to them
+
+    def map(
+        self,
+        operations: Operation | Sequence[Operation],
+        input_columns: str | Sequence[str] | None = None,
+    ) -> "Dataset":
+        """Apply functions in turn to some columns; to the first one unless said.
+
+        Raises
+        ------
+        ModelError
+            If there is no such column.
+        """
+        columns = self.column_names[:1] if input_columns is None else input_columns
+        columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        missing = [name for name in columns if name not in self.column_names]
+        if missing:
+            raise ModelError(
+                f"a dataset has no column `{missing[0]}`", hint=f"there are {self.column_names}"
+            )
+        functions = (operations,) if callable(operations) else tuple(operations)
+        return _Mapped(self, functions, columns)
+
+    def shuffle(self, buffer_size: int | None = None, seed: int = 0) -> "Dataset":
+        """Put the samples in another order, which follows from the seed and the epoch.
+
+        Parameters
+        ----------
+        buffer_size : int, optional
+            How many samples are mixed at a time; all unless given.
+        seed : int
+            Seed of the order.
+        """
+        return _Shuffled(self, buffer_size or len(self), seed)
+
+    def batch(self, batch_size: int, drop_remainder: bool = True) -> "Dataset":
+        """Put samples together along a new first dimension.
+
+        A program is compiled for one size, so that what does not fill a batch is dropped. Where
+        samples of several ranks come in turn, every rank has a batch of its own.
+
+        Raises
+        ------
+        ModelError
+            If there are fewer samples than one batch has.
+        """
+        if not 1 <= batch_size <= self.get_dataset_size():
+            count = self.get_dataset_size()
+            raise ModelError(f"a batch is to have {batch_size} of {count} samples")
+        return _Batched(self, batch_size, drop_remainder)
+
+    def repeat(self, count: int = 1) -> "Dataset":
+        """Go through the samples so many times."""
+        return _Repeated(self, count)
+
+
+class ArrayDataset(Dataset):
+    """Samples along the first dimension of arrays.
+
+    Parameters
+    ----------
+    columns : mapping of str to array
+        The arrays, equally long.
+    num_shards, shard_id : int, optional
+        How many ranks share the samples, and which one asks; it gets every `num_shards`-th. With
+        the symbol that `get_rank` returns, samples of all ranks come in turn.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Array],
+        num_shards: int | None = None,
+        shard_id: int | Rank | None = None,
+    ) -> None:
+        lengths = {name: len(array) for name, array in columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise ModelError(f"columns have the lengths {lengths}, they must be equally long")
+        self.columns = dict(columns)
+        self.column_names = tuple(columns)
+        shards = num_shards or 1
+        if isinstance(shard_id, Rank) and shard_id == Rank(shards) and shards > 1:
+            self.shards, shard_id = shards, None
+        shard_id = None if shard_id is None else int(shard_id)
+        if shard_id is not None and not 0 <= shard_id < shards:
+            raise ModelError(f"the shard {shard_id} is asked for, there are {shards}")
+        count = next(iter(lengths.values())) // shards * shards
+        self._chosen = range(count) if shard_id is None else range(shard_id, count, shards)
+
+    def samples(self, epoch: int) -> Iterator[Sample]:
+        """Return the samples of one epoch in turn."""
+        for i in self._chosen:
+            yield {name: np.asarray(array[i]) for name, array in self.columns.items()}
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+
+class GeneratorDataset(ArrayDataset):
+    """Samples that a person's own code gives.
+
+    Parameters
+    ----------
+    source : sequence or callable
+        Something that can be indexed and knows its length, or a function that returns an iterator;
+        each sample is a tuple of arrays.
+    column_names : sequence of str
+        The columns.
+    num_shards, shard_id : int, optional
+        As in `ArrayDataset`.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        column_names: str | Sequence[str],
+        num_shards: int | None = None,
+        shard_id: int | Rank | None = None,
+    ) -> None:
+        names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
+        rows = list(source()) if callable(source) else [source[i] for i in range(len(source))]
+        rows = [row if isinstance(row, (tuple, list)) else (row,) for row in rows]
+        widths = {len(row) for row in rows}
+        if widths != {len(names)}:
+            raise ModelError(f"samples have {sorted(widths)} columns, {len(names)} are named")
+        columns = {
+            name: np.stack(column)
+            for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        }
+        super().__init__(columns, num_shards, shard_id)
+
+
+class _Derived(Dataset):
+    """A dataset made from another one."""
+
+    def __init__(self, source: Dataset) -> None:
+        self.source = source
+        self.column_names = source.column_names
+        self.shards = source.shards
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class _Mapped(_Derived):
+    def __init__(
+        self, source: Dataset, functions: Sequence[Operation], columns: Sequence[str]
+    ) -> None:
+        super().__init__(source)
+        self._functions = functions
+        self._columns = columns
+
+    def samples(self, epoch: int) -> Iterator[Sample]:
+        for sample in self.source.samples(epoch):
+            for name in self._columns:
+                for function in self._functions:
+                    sample[name] = np.asarray(function(sample[name]))
+            yield sample
+
+
+class _Shuffled(_Derived):
+    def __init__(self, source: Dataset, buffer_size: int, seed: int) -> None:
+        super().__init__(source)
+        self._buffer_size = buffer_size
+        self._seed = seed
+
+    def samples(self, epoch: int) -> Iterator[Sample]:
+        random = np.random.default_rng((self._seed, epoch))
+        buffer: list[Sample] = []
+        for sample in self.source.samples(epoch):
+            buffer.append(sample)
+            if len(buffer) == self._buffer_size:
+                yield self._drawn(buffer, random)
+        while buffer:
+            yield self._drawn(buffer, random)
+
+    @staticmethod
+    def _drawn(buffer: list[Sample], random: np.random.Generator) -> Sample:
+        """Take a random sample out, without moving all that follow."""
+        i = int(random.integers(len(buffer)))
+        buffer[i], buffer[-1] = buffer[-1], buffer[i]
+        return buffer.pop()
+
+
+class _Batched(_Derived):
+    def __init__(self, source: Dataset, size: int, drop_remainder: bool) -> None:
+        super().__init__(source)
+        self._size = size * source.shards
+        self._ranks = source.shards
+        self._drop_remainder = drop_remainder
+        self.shards = 1  # what follows are batches of all ranks
+
+    def samples(self, epoch: int) -> Iterator[Sample]:
+        rows: list[Sample] = []
+        for sample in self.source.samples(epoch):
+            rows.append(sample)
+            if len(rows) == self._size:
+                yield self._together(rows)
+                rows = []
+        if rows and not self._drop_remainder:
+            yield self._together(rows)
+
+    def _together(self, rows: Sequence[Sample]) -> Sample:
+        rows = [row for rank in range(self._ranks) for row in rows[rank :: self._ranks]]
+        return {name: np.stack([row[name] for row in rows]) for name in self.column_names}
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.source), self._size)
+        return whole + (rest > 0 and not self._drop_remainder)
+
+
+class _Repeated(_Derived):
+    def __init__(self, source: Dataset, count: int) -> None:
+        super().__init__(source)
+        self._count = count
+
+    def samples(self, epoch: int) -> Iterator[Sample]:
+        for i in range(self._count):
+            yield from self.source.samples(epoch * self._count + i)
+
+    def __len__(self) -> int:
+        return len(self.source) * self._count

@@ -1,0 +1,154 @@
+"""Readers of data sets that lie in files, and the digits that scikit-learn comes with."""
+
+import gzip
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.communication import Rank
+from shardwright.dataset.dataset import ArrayDataset
+from shardwright.ir.errors import ModelError
+from shardwright.operators.info import Array
+
+_IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in three and one dimensions
+_USAGES = {"train": "train", "test": "t10k"}
+_CIFAR_IMAGE = (3, 32, 32)
+
+
+class MnistDataset(ArrayDataset):
+    """Handwritten digits in the files of MNIST; columns ``image`` ``[28, 28, 1]`` and ``label``.
+
+    Parameters
+    ----------
+    dataset_dir : path
+        Where ``train-images-idx3-ubyte`` and its kin lie, as they are or with ``.gz``.
+    usage : str
+        ``train`` or ``test``.
+    num_shards, shard_id : int, optional
+        As in `ArrayDataset`.
+
+    References
+    ----------
+    LeCun, Cortes and Burges, "The MNIST database of handwritten digits", for the format.
+    """
+
+    def __init__(
+        self,
+        dataset_dir: str | Path,
+        usage: str = "train",
+        num_shards: int | None = None,
+        shard_id: int | Rank | None = None,
+    ) -> None:
+        if usage not in _USAGES:
+            raise ModelError(f"MNIST is to be used for `{usage}`, use one of {tuple(_USAGES)}")
+        stem = Path(dataset_dir) / _USAGES[usage]
+        images = _read_idx(Path(f"{stem}-images-idx3-ubyte"), _IDX_IMAGES)
+        labels = _read_idx(Path(f"{stem}-labels-idx1-ubyte"), _IDX_LABELS)
+        columns = {"image": images[..., None], "label": labels}
+        super().__init__(columns, num_shards, shard_id)
+
+
+def _read_idx(path: Path, magic: int) -> Array:
+    """Return the bytes of a file in the idx format, in their shape."""
+    data = _read(path)
+    rank = magic % 256
+    begin = 4 * (1 + rank)
+    header = np.frombuffer(data[:begin], ">i4") if len(data) >= begin else np.zeros(1)
+    if header[0] != magic:
+        raise ModelError(f"the file does not begin with the number {magic}", str(path))
+    shape = tuple(int(size) for size in header[1:])
+    body = np.frombuffer(data, np.uint8, offset=begin)
+    if body.size != np.prod(shape):
+        raise ModelError(
+            f"the file holds {body.size} bytes after its header, "
+            f"{int(np.prod(shape))} expected for the shape {shape}",
+            str(path),
+        )
+    return body.reshape(shape)
+
+
+def _read(path: Path) -> bytes:
+    packed = path.with_name(path.name + ".gz")
+    try:
+        if path.is_file():
+            return path.read_bytes()
+        if packed.is_file():
+            return gzip.decompress(packed.read_bytes())
+    except (OSError, EOFError) as error:
+        raise ModelError(f"the file cannot be read: {error}", str(path)) from None
+    raise ModelError(f"there is no file `{path.name}`, nor with `.gz`", str(path.parent))
+
+
+class Cifar10Dataset(ArrayDataset):
+    """Small coloured pictures in the binary files of CIFAR-10.
+
+    Columns are ``image`` ``[32, 32, 3]`` and ``label``.
+
+    Parameters
+    ----------
+    dataset_dir : path
+        Where ``data_batch_1.bin`` and its kin lie.
+    usage : str
+        ``train`` or ``test``.
+    num_shards, shard_id : int, optional
+        As in `ArrayDataset`.
+
+    References
+    ----------
+    Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+    """
+
+    def __init__(
+        self,
+        dataset_dir: str | Path,
+        usage: str = "train",
+        num_shards: int | None = None,
+        shard_id: int | Rank | None = None,
+    ) -> None:
+        pattern = {"train": "data_batch_*.bin", "test": "test_batch.bin"}.get(usage)
+        if pattern is None:
+            raise ModelError(f"CIFAR-10 is to be used for `{usage}`, use `train` or `test`")
+        paths = sorted(Path(dataset_dir).glob(pattern))
+        if not paths:
+            raise ModelError(f"there is no file `{pattern}`", str(dataset_dir))
+        records = np.concatenate([_cifar_records(path) for path in paths])
+        images = records[:, 1:].reshape(-1, *_CIFAR_IMAGE).transpose(0, 2, 3, 1)
+        super().__init__({"image": images, "label": records[:, 0]}, num_shards, shard_id)
+
+
+def _cifar_records(path: Path) -> Array:
+    length = 1 + int(np.prod(_CIFAR_IMAGE))
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    if data.size == 0 or data.size % length:
+        raise ModelError(f"the file holds {data.size} bytes, no multiple of {length}", str(path))
+    return data.reshape(-1, length)
+
+
+def digits(num_shards: int | None = None, shard_id: int | Rank | None = None) -> ArrayDataset:
+    """Return 1,797 handwritten digits, ready for a network that takes MNIST's.
+
+    Columns are ``image`` ``[784]``, real numbers from 0 to 1, and ``label``. Pictures of 8 x 8 are
+    enlarged to 28 x 28 by repeating the nearest point.
+
+    Raises
+    ------
+    ModelError
+        If scikit-learn is not installed.
+
+    References
+    ----------
+    Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI, 1998.
+    """
+    try:
+        data = import_module("sklearn.datasets").load_digits()
+    except ImportError:
+        hint = "install `shardwright[examples]`"
+        raise ModelError("the digits come with scikit-learn", hint=hint) from None
+    nearest = np.arange(28) * 8 // 28
+    images = data.images[:, nearest][:, :, nearest] / 16.0
+    columns = {
+        "image": images.reshape(len(images), -1).astype(np.float32),
+        "label": data.target.astype(np.int32),
+    }
+    return ArrayDataset(columns, num_shards, shard_id)
