@@ -7,49 +7,19 @@ from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.profile import TimeProfile
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.ir.graph import Graph
-from shardwright.ir.mesh import Mesh
 from shardwright.passes.baselines import complete
 from shardwright.passes.cleanup import drop_mirrors
 from shardwright.passes.compile import CompileOptions, compile_graph
-from shardwright.passes.gradient import differentiate, gradient_name
+from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.optimizer import Optimizer, append_optimizer
 from shardwright.passes.partition import insert_mirrors, partition
 from shardwright.passes.search_space import build_search_space
-from shardwright.runtime.communicator import LocalCommunicator
-from shardwright.runtime.executor import Executor
-from shardwright.runtime.state import assemble, initialize
+from tests.equivalence import assert_equal, trained
 from tests.passes.random_graphs import random_graph
 
 CPU = cluster("cpu")
-
-
-def trained(program: Graph, steps: int = 2) -> dict[str, np.ndarray]:
-    """Run a training program and return its losses, gradients and parameters, whole."""
-    communicator = LocalCommunicator(program.mesh or Mesh(()))
-    executor = Executor(program, communicator, float_dtype="float64")
-    state = initialize(program, 0, communicator, float_dtype="float64")
-    random = np.random.default_rng(1)
-    gradients = [n for p in program.parameters if (n := gradient_name(p.name)) in program.values]
-    found = {}
-    for step in range(steps):
-        inputs = {v.name: random.normal(size=v.type.shape) for v in program.inputs}
-        result = executor.step(inputs, state, fetch=gradients)
-        for name, parts in {**result.outputs, **result.fetched}.items():
-            kind = "loss" if name not in gradients else name
-            found[f"{step}.{kind}"] = assemble(program, name, parts, tolerance=1e-9)
-    for parameter in program.parameters:
-        parts = state[parameter.name]
-        found[parameter.name] = assemble(program, parameter.name, parts, tolerance=1e-9)
-    return found
-
-
-def assert_equal(plan: dict[str, np.ndarray], whole: dict[str, np.ndarray]) -> None:
-    assert plan.keys() == whole.keys()
-    for name, expected in whole.items():
-        scale = max(1e-6, float(np.abs(expected).max()))
-        assert np.abs(plan[name] - expected).max() <= 1e-9 * scale, name
 
 
 def alone(graph: Graph, optimizer: Optimizer) -> dict[str, np.ndarray]:

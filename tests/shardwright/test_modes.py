@@ -1,0 +1,117 @@
+"""Every mode of every model computes what one device computes."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from shardwright import zoo
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.ir.graph import Graph
+from shardwright.passes.compile import Compiled, CompileOptions, compile_graph
+from shardwright.passes.optimizer import Optimizer
+from shardwright.tracing import Definition
+from tests.equivalence import assert_equal, trained
+
+CPU = cluster("cpu")
+MODELS = {
+    "mlp": "mlp:batch=16,inputs=24,hidden=32,classes=8",
+    "gpt": "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64",
+    "bert": "bert:layers=1,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64",
+}
+OPTIMIZERS = {
+    "sgd": Optimizer("sgd", {"learning_rate": 0.1}),
+    "momentum": Optimizer("momentum", {"learning_rate": 0.1, "momentum": 0.9}),
+    "adam": Optimizer("adam", {"learning_rate": 0.01}),
+}
+MESHES = {"1": "1", "2": "2", "4": "4", "8": "8", "2x2x2": "2x2x2"}
+
+
+@lru_cache
+def definition(model: str) -> Definition:
+    return zoo.load(MODELS[model])
+
+
+def highs(model: Definition) -> dict[str, int]:
+    return {spec.name: spec.high for spec in model.inputs if spec.high is not None}
+
+
+@lru_cache
+def reference(model: str, optimizer: str) -> dict[str, np.ndarray]:
+    found = definition(model)
+    options = CompileOptions(mode="stand_alone", optimizer=OPTIMIZERS[optimizer])
+    program = compile_graph(found.graph, CPU, 1, options).program
+    return trained(program, 3, highs(found))
+
+
+def compiled(model: str, mesh: str, **options: object) -> Compiled:
+    devices = int(np.prod([int(size) for size in mesh.split("x")]))
+    graph = definition(model).graph
+    pinned = _one_pin(graph, devices) if options.get("mode") == "semi_auto_parallel" else {}
+    chosen = CompileOptions(pins=pinned, **options)  # type: ignore[arg-type]
+    return compile_graph(graph, CPU, devices, chosen, mesh_for(CPU, devices, mesh))
+
+
+def _one_pin(graph: Graph, devices: int) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Split the columns of the first weight over all devices."""
+    node = next(node for node in graph.nodes if node.operator == "matmul")
+    ranks = [graph.values[name].type.rank for name in node.operands]
+    return {node.name: ((1,) * ranks[0], (devices, 1))}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("mode", ["data_parallel", "semi_auto_parallel", "auto_parallel"])
+@pytest.mark.parametrize("model", ["mlp", "gpt"])
+def test_modes(model: str, mode: str, optimizer: str, mesh: str) -> None:
+    plan = compiled(model, MESHES[mesh], mode=mode, optimizer=OPTIMIZERS[optimizer])
+    found = trained(plan.program, 3, highs(definition(model)))
+    assert_equal(found, reference(model, optimizer))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "search",
+    ["tensor_parallel", "fully_sharded", "recursive_programming", "dynamic_programming"],
+)
+def test_searches(model: str, search: str) -> None:
+    plan = compiled(model, "2x2x2", search=search, optimizer=OPTIMIZERS["adam"])
+    found = trained(plan.program, 3, highs(definition(model)))
+    assert_equal(found, reference(model, "adam"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fusion": 64.0, "search": "data_parallel"},
+        {"fusion": 0.001, "search": "data_parallel"},
+        {"optimizer_parallel": True},
+        {"optimizer_parallel": True, "search": "data_parallel"},
+        {"cost_model": "mindspore"},
+        {"loss_scale": 1024.0},
+    ],
+    ids=lambda options: "-".join(f"{key}={value}" for key, value in options.items()),
+)
+def test_options(model: str, options: dict[str, object]) -> None:
+    plan = compiled(model, "2x2x2", optimizer=OPTIMIZERS["momentum"], **options)
+    expected = dict(reference(model, "momentum"))
+    if "loss_scale" in options:
+        expected = {
+            name: value * (1024.0 if ".grad" in name else 1.0) for name, value in expected.items()
+        }
+    found = trained(plan.program, 3, highs(definition(model)))
+    assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("cost_model", ["time", "mindspore"])
+@pytest.mark.parametrize("model", MODELS)
+def test_no_search_beats_the_exact_one(model: str, cost_model: str) -> None:
+    best = compiled(model, "2x2x2", cost_model=cost_model).result
+    assert best is not None
+    assert best.status == "optimal"
+    searches = ["recursive_programming", "data_parallel", "tensor_parallel", "fully_sharded"]
+    for search in searches if cost_model == "time" else ["dynamic_programming"]:
+        other = compiled(model, "2x2x2", cost_model=cost_model, search=search).result
+        assert other is not None
+        assert best.cost <= other.cost * (1 + 1e-9)
