@@ -69,7 +69,7 @@ class MSELoss(Loss):
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss."""
-        return self.reduced(apply("squared_error", logits, labels))
+        return self.reduced(apply("squared_difference", logits, labels))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, sparse: bool) -> Tensor:
