@@ -1,0 +1,223 @@
+"""The document of a plan: everything that ``plan.json`` says, and its version.
+
+It holds no times of compiling, so that compiling twice gives the same bytes.
+"""
+
+import json
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.ir.errors import PlanError
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.text import parse_type
+from shardwright.ir.types import TensorType
+from shardwright.passes.optimizer import Kind, Optimizer
+
+FORMAT: Final = "shardwright plan"
+SCHEMA_VERSION: Final = 1
+JsonAttribute = bool | int | float | str | None
+
+
+class _Part(BaseModel):
+    """What every part of the document has in common: fixed once read, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AxisDocument(_Part):
+    """One axis of the mesh; see `MeshAxis`."""
+
+    name: str
+    size: int
+    level: int
+
+
+class InputDocument(_Part):
+    """One input of the model.
+
+    Parameters
+    ----------
+    name : str
+        Name of the input.
+    type : str
+        Its whole type: ``f32[32, 784]``.
+    high : int or None
+        What the elements of an integer input are below.
+    """
+
+    name: str
+    type: str
+    high: int | None = None
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type as an object."""
+        return parse_type(self.type)[0]
+
+
+class OptimizerDocument(_Part):
+    """The update of the parameters; see `Optimizer`."""
+
+    kind: Kind
+    settings: dict[str, JsonAttribute]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer as an object."""
+        return Optimizer(self.kind, dict(self.settings))
+
+
+class StrategyDocument(_Part):
+    """How one operator is split.
+
+    Parameters
+    ----------
+    split_counts : tuple of tuple of int
+        Slices of each dimension of each operand: MindSpore's form.
+    factors : dict of str to tuple of str
+        Mesh axes of each factor of the operator's rule.
+    """
+
+    split_counts: tuple[tuple[int, ...], ...]
+    factors: dict[str, tuple[str, ...]]
+
+
+class ParameterDocument(_Part):
+    """How one parameter or state of the optimizer is stored.
+
+    Parameters
+    ----------
+    type : str
+        Its whole type.
+    layout : str
+        The axes that split each dimension, ``*`` for none.
+    slice_shape : tuple of int
+        Shape of what one rank holds.
+    """
+
+    type: str
+    layout: str
+    slice_shape: tuple[int, ...]
+
+
+class VolumeDocument(_Part):
+    """How often one kind of collective runs in a step, and what a device sends for it."""
+
+    count: int
+    bytes: float
+
+
+class MemoryDocument(_Part):
+    """Bytes on one device at the fullest moment; see `MemoryUseReport`."""
+
+    peak_bytes: float
+    by_kind: dict[str, float]
+    at: str
+
+
+class PlanDocument(_Part):
+    """What ``plan.json`` says.
+
+    Parameters
+    ----------
+    format, schema_version
+        What the file is, and how it is to be read.
+    model : str
+        What was compiled.
+    devices, mesh, cluster
+        For what it was compiled.
+    mode, search, cost_model, loss_scale, gradients_mean
+        How it was compiled.
+    seed : int
+        Seed of the initial values.
+    inputs, optimizer
+        What the training step takes and does.
+    status, how, objective, lower_bound, gap
+        How good the plan is, and how that is known; the gap is relative.
+    predicted_step_seconds, memory, communication
+        What a step costs.
+    strategies, parameters
+        What was decided.
+    pins, pin_prices
+        What a person had fixed, and what that costs.
+    files : dict of str to str
+        Every other file of the plan with its SHA-256.
+    """
+
+    format: Literal["shardwright plan"] = FORMAT
+    schema_version: Literal[1] = SCHEMA_VERSION
+    model: str
+    devices: int
+    mesh: tuple[AxisDocument, ...]
+    cluster: Cluster
+    mode: str
+    search: str
+    cost_model: str
+    loss_scale: float
+    gradients_mean: bool
+    seed: int
+    inputs: tuple[InputDocument, ...]
+    optimizer: OptimizerDocument
+    status: str
+    how: str
+    objective: float
+    lower_bound: float
+    gap: float
+    predicted_step_seconds: float
+    memory: MemoryDocument
+    communication: dict[str, VolumeDocument]
+    strategies: dict[str, StrategyDocument]
+    parameters: dict[str, ParameterDocument]
+    pins: dict[str, tuple[tuple[int, ...], ...]] = {}
+    pin_prices: dict[str, float] = {}
+    files: dict[str, str] = {}
+
+    @property
+    def device_mesh(self) -> Mesh:
+        """The mesh as an object."""
+        return Mesh(tuple(MeshAxis(axis.name, axis.size, axis.level) for axis in self.mesh))
+
+    def to_text(self) -> str:
+        """Return the document as JSON with sorted keys."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str, where: str) -> Self:
+        """Read the document.
+
+        Raises
+        ------
+        PlanError
+            If it is no document of a plan, or of another version.
+        """
+        try:
+            content = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise PlanError(
+                f"a plan must be JSON, but line {error.lineno} is not", where, _COMPILE_AGAIN
+            ) from None
+        _check_version(content, where)
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            said = first["msg"][:1].lower() + first["msg"][1:]
+            raise PlanError(f"`{place}` of the plan: {said}", where, _COMPILE_AGAIN) from None
+
+
+_COMPILE_AGAIN = "compile the model again"
+
+
+def _check_version(content: Any, where: str) -> None:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise PlanError(f"a plan has the format `{FORMAT}`, this file has not", where)
+    version = content.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise PlanError(
+            f"the plan has schema version {version}, expected {SCHEMA_VERSION}",
+            where,
+            _COMPILE_AGAIN,
+        )
