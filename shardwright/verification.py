@@ -206,22 +206,19 @@ def _step(
 
 
 def _assembled(
-    side: _Side,
-    reference: Graph,
-    found: Mapping[str, Mapping[int, Array]],
-    names: Mapping[str, str],
+    side: _Side, reference: Graph, found: Mapping[str, Mapping[int, Array]]
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Return whole tensors, and for those whose copies disagree the reason."""
     whole: dict[str, Array] = {}
     reasons: dict[str, str] = {}
-    for name in names:
-        if name not in found:
-            continue
-        parts = side.communicator.collect(found[name])
+    own_names = dict(zip(reference.outputs, side.graph.outputs, strict=False))
+    for name, held in found.items():
+        parts = side.communicator.collect(held)
         dimension = _own_dimension(side.graph, reference, name)
+        own = own_names.get(name, name)
         try:
             if dimension is None:
-                whole[name] = assemble(side.graph, name, parts, side.communicator.mesh, TOLERANCE)
+                whole[name] = assemble(side.graph, own, parts, side.communicator.mesh, TOLERANCE)
             else:
                 whole[name] = np.concatenate([parts[rank] for rank in sorted(parts)], dimension)
         except ExecutionError as error:

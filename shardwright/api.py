@@ -1,0 +1,298 @@
+"""What the command line and scripts call: compile a model, and run, verify and read its plan."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from shardwright.batches import Samples, samples_for
+from shardwright.cost_model.cluster import Cluster, mesh_for
+from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.ir.errors import ModelError, PlanError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.info import SplitCounts
+from shardwright.passes.compile import Compiled, CompileOptions, Mode, compile_graph
+from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.plan import Plan, make_plan, read_plan, read_strategies, write_plan
+from shardwright.passes.plan_document import InputDocument
+from shardwright.passes.strategy_search import Progress, SearchMode
+from shardwright.runtime import (
+    Communicator,
+    Executor,
+    LocalCommunicator,
+    StepRecord,
+    initialize,
+    train,
+)
+from shardwright.tracing import Definition
+from shardwright.verification import Verification, verify_plan
+from shardwright.zoo import load
+
+DEFAULT_CLUSTER = "h100-pod"
+DatasetStrategy = Literal["data_parallel", "full_batch"]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A compiled model: its plan, and what else is known of how it came to be.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is written, run and verified.
+    compiled : Compiled
+        The graphs after every pass, times and decisions.
+    cluster : Cluster
+        For what it was compiled.
+    """
+
+    plan: Plan
+    compiled: Compiled
+    cluster: Cluster
+
+    def write(self, directory: str | Path, ranks: list[int] | None = None) -> Path:
+        """Write the plan; see `write_plan`."""
+        write_plan(Path(directory), self.plan, ranks)
+        return Path(directory)
+
+
+def compile(
+    model: str | Definition,
+    devices: int,
+    *,
+    cluster: str | Cluster = DEFAULT_CLUSTER,
+    mode: Mode = "auto_parallel",
+    search: SearchMode = "exact",
+    cost_model: Literal["time", "mindspore"] = "time",
+    mesh: str | Mesh | None = None,
+    memory_limit: float | None = None,
+    batch: int | None = None,
+    optimizer: Optimizer | None = None,
+    loss_scale: float | None = None,
+    strategies: str | Path | Mapping[str, SplitCounts] | None = None,
+    dataset_strategy: DatasetStrategy | None = None,
+    gradients_mean: bool = False,
+    seed: int = 0,
+    time_limit: float = 60.0,
+    dump: Path | None = None,
+    detail: int = 1,
+    progress: Progress | None = None,
+) -> Compilation:
+    """Compile a model for a number of devices.
+
+    Parameters
+    ----------
+    model : str or Definition
+        A model of the zoo with its sizes, ``file.py:function``, or what `trace` returns.
+    devices : int
+        Number of ranks.
+    cluster : str or Cluster
+        The devices: a name, a file, or a description.
+    mode, search, cost_model
+        How strategies are chosen; see `CompileOptions`.
+    mesh : str or Mesh, optional
+        Shape of the mesh: ``2x4`` or ``data=2,model=4``; as the cluster suggests if not given.
+    memory_limit : float, optional
+        Bytes that a device may hold; its memory if not given.
+    batch : int, optional
+        Size of the batch, for models that have it as a size.
+    optimizer : Optimizer, optional
+        The update; the model's own, or SGD, if not given.
+    loss_scale : float, optional
+        Factor that gradients carry; the model's own if not given.
+    strategies : path or mapping, optional
+        Strategies to pin, besides those that the model asks for.
+    dataset_strategy : str, optional
+        How batches arrive: split over all devices, or whole; as it suits if not given.
+    gradients_mean : bool
+        In ``hybrid_parallel``: average the gradients instead of adding them.
+    seed : int
+        Seed of the initial values.
+    time_limit : float
+        Seconds that the search may take.
+    dump, detail
+        Folder for the graph after every pass, and how much is written; see `PassManager`.
+    progress : callable, optional
+        Follows the search.
+
+    Raises
+    ------
+    ShardwrightError
+        If something asked for cannot be.
+    """
+    world = devices if mode == "hybrid_parallel" else 1
+    definition, name = _definition(model, batch, world)
+    described = cluster_named(cluster) if isinstance(cluster, str) else cluster
+    shape = mesh_for(described, devices, mesh) if isinstance(mesh, str) else mesh
+    if shape is None and not (mode == "stand_alone" or cost_model == "mindspore"):
+        shape = mesh_for(described, devices)
+    pins = dict(strategies) if isinstance(strategies, Mapping) else {}
+    if isinstance(strategies, str | Path):
+        pins = read_strategies(Path(strategies))
+    options = CompileOptions(
+        mode=mode,
+        search=search,
+        cost_model=cost_model,
+        optimizer=optimizer or definition.optimizer or Optimizer(),
+        pins={**definition.pins, **pins},
+        arrivals=_arrivals(definition, shape, dataset_strategy),
+        memory_limit=memory_limit,
+        loss_scale=definition.loss_scale if loss_scale is None else loss_scale,
+        gradients_mean=gradients_mean,
+        time_limit=time_limit,
+        dump=dump,
+        detail=detail,
+    )
+    compiled = compile_graph(definition.graph, described, devices, options, shape, progress)
+    plan = make_plan(
+        compiled,
+        described,
+        options,
+        model=name,
+        devices=devices,
+        inputs=_inputs(definition),
+        initial=definition.initial,
+        reference=_reference(model, batch) if world > 1 else None,
+        seed=seed,
+    )
+    return Compilation(plan, compiled, described)
+
+
+def _definition(model: str | Definition, batch: int | None, world: int) -> tuple[Definition, str]:
+    if isinstance(model, Definition):
+        if model.world != world:
+            raise ModelError(
+                f"the model is traced for {model.world} ranks, expected {world}",
+                hint="trace it inside `shardwright.communication.world`",
+            )
+        return model, model.graph.name
+    name = _with_batch(model, batch)
+    definition = load(name, world)
+    if definition.loss is None:
+        first = definition.graph.values[definition.graph.outputs[0]]
+        raise ModelError(
+            f"the first output `{first.name}` of the model is {first.type}, expected a real scalar",
+            hint="a model that is trained returns its loss first",
+        )
+    return definition, name
+
+
+def _with_batch(model: str, batch: int | None) -> str:
+    """Return the model with its size ``batch`` set."""
+    if batch is None:
+        return model
+    base, dot, rest = model.rpartition(".py:")
+    name, colon, sizes = rest.partition(":")
+    if any(item.partition("=")[0].strip() == "batch" for item in sizes.split(",")):
+        raise ModelError(f"the size `batch` of `{model}` is given twice", hint="give it once")
+    return f"{base}{dot}{name}:{sizes}{',' if colon else ''}batch={batch}"
+
+
+def _reference(model: str | Definition, batch: int | None) -> Graph:
+    """Return the program of one device that a hand-written parallel program stands for."""
+    if isinstance(model, Definition):
+        raise ModelError(
+            "a hand-written parallel program is compiled by its name, so that it can be traced "
+            "for one device too",
+            hint="write `file.py:function`",
+        )
+    return load(_with_batch(model, batch), 1).graph
+
+
+def _inputs(definition: Definition) -> tuple[InputDocument, ...]:
+    return tuple(
+        InputDocument(name=spec.name, type=str(spec.type), high=spec.high)
+        for spec in definition.inputs
+    )
+
+
+def _arrivals(
+    definition: Definition, mesh: Mesh | None, strategy: DatasetStrategy | None
+) -> dict[str, Layout]:
+    """Return the layouts of the inputs that a data set strategy asks for."""
+    found = {}
+    for value in definition.graph.inputs if strategy is not None and mesh is not None else ():
+        assert mesh is not None
+        layout = Layout.replicated(value.type.rank)
+        if strategy == "data_parallel" and value.type.rank:
+            if value.type.shape[0] % mesh.size:
+                raise ModelError(
+                    f"the batch of `{value.name}` is {value.type.shape[0]}, it cannot be split "
+                    f"over {mesh.size} devices",
+                )
+            layout = Layout((mesh.names, *layout.splits[1:]))
+        found[value.name] = layout
+    return found
+
+
+# Plans
+
+
+def as_plan(plan: str | Path | Plan | Compilation) -> Plan:
+    """Return a plan, reading it where a directory is given."""
+    if isinstance(plan, Compilation):
+        return plan.plan
+    return plan if isinstance(plan, Plan) else read_plan(Path(plan))
+
+
+def verify(plan: str | Path | Plan | Compilation, steps: int = 3) -> Verification:
+    """Compare a plan with the program of one device; see `verify_plan`."""
+    return verify_plan(as_plan(plan), steps)
+
+
+def run(
+    plan: str | Path | Plan | Compilation,
+    steps: int = 20,
+    *,
+    data: Samples | str | Path | None = None,
+    communicator: Communicator | None = None,
+    log_directory: Path | None = None,
+    seed: int | None = None,
+    callbacks: tuple[Callable[[StepRecord], None], ...] = (),
+) -> Iterator[StepRecord]:
+    """Train on a plan, and yield a record of each step.
+
+    Parameters
+    ----------
+    plan : path, Plan or Compilation
+        What to run.
+    steps : int
+        Steps of training.
+    data : Samples or path, optional
+        What to train on; see `samples_for`.
+    communicator : Communicator, optional
+        Hosts ranks of the plan; all of them in this process if not given.
+    log_directory : Path, optional
+        Folder for the log of each rank.
+    seed : int, optional
+        Seed of initial values and of the order of samples; the plan's if not given.
+    callbacks : tuple of callable
+        Called with the record of each step.
+    """
+    plan = as_plan(plan)
+    seed = plan.document.seed if seed is None else seed
+    samples = data
+    if not isinstance(samples, Samples):
+        path = None if samples is None else Path(samples)
+        samples = samples_for(plan.document.inputs, path, seed)
+    if steps < 1:
+        raise PlanError(f"a plan is to run for {steps} steps, expected at least 1")
+    communicator = communicator or LocalCommunicator(plan.mesh)
+    executor = Executor(plan.program, communicator)
+    given = {name: plan.initial[name] for name in plan.initial if name in plan.program.values}
+    state = initialize(plan.program, seed, communicator, given)
+    return train(
+        executor,
+        state,
+        samples.batches(steps, seed),
+        log_directory=log_directory,
+        steps_per_epoch=samples.per_epoch,
+        callbacks=callbacks,
+    )
+
+
+def with_program(plan: Plan, program: Graph) -> Plan:
+    """Return the plan with another program, to verify that instead."""
+    return replace(plan, program=program)

@@ -1,0 +1,228 @@
+"""Batches to train on: a person's data, or what fits the inputs of a model.
+
+Without data of a person, a classifier of images learns handwritten digits (scikit-learn's), a
+language model learns the bytes of Python's manual, which comes with Python, and any other model
+learns a few random batches by heart.
+"""
+
+import gzip
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.ir.errors import ExecutionError
+from shardwright.operators.info import Array
+from shardwright.passes.plan_document import InputDocument
+
+_BYTES = 256  # tokens are bytes
+_FIXED_BATCHES = 4  # random ones that are learnt by heart
+_IDX_TYPES = {8: np.dtype(np.uint8)}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples to draw batches from.
+
+    Parameters
+    ----------
+    description : str
+        What they are.
+    arrays : mapping of str to array
+        For each input all samples.
+    per_epoch : int
+        Batches after which every sample was seen.
+    """
+
+    description: str
+    arrays: Mapping[str, Array]
+    batch: int
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches after which every sample was seen."""
+        return max(1, len(next(iter(self.arrays.values()))) // self.batch)
+
+    def batches(self, count: int, seed: int = 0) -> Iterator[dict[str, Array]]:
+        """Yield batches; samples come in an order of their own in every epoch."""
+        random = np.random.default_rng(seed)
+        size = len(next(iter(self.arrays.values())))
+        order = np.zeros(0, np.int64)
+        for _ in range(count):
+            while len(order) < self.batch:
+                order = np.concatenate([order, random.permutation(size)])
+            chosen, order = order[: self.batch], order[self.batch :]
+            yield {name: array[chosen] for name, array in self.arrays.items()}
+
+
+def samples_for(
+    inputs: Sequence[InputDocument], data: Path | None = None, seed: int = 0
+) -> Samples:
+    """Return samples that fit the inputs of a model.
+
+    Parameters
+    ----------
+    inputs : sequence of InputDocument
+        What the model takes.
+    data : Path, optional
+        For images a folder of MNIST's files, for tokens a file of text.
+    seed : int
+        Seed of random samples.
+
+    Raises
+    ------
+    ExecutionError
+        If the data cannot be read, or does not fit.
+    """
+    if _takes_images(inputs):
+        found = _images(data)
+        if found is not None:
+            return _image_samples(inputs, *found)
+    elif _takes_tokens(inputs):
+        return _token_samples(inputs, data)
+    if data is not None:
+        names = ", ".join(f"{item.name}: {item.type}" for item in inputs)
+        raise ExecutionError(
+            f"the model takes {names}, which no data can be read for", str(data), "leave it out"
+        )
+    return _random_samples(inputs, seed)
+
+
+# Images
+
+
+def _takes_images(inputs: Sequence[InputDocument]) -> bool:
+    if len(inputs) != 2 or inputs[1].high is None or inputs[1].high < 10:
+        return False
+    images, labels = inputs[0].tensor, inputs[1].tensor
+    side = _side(images.shape)
+    return images.is_float and labels.rank == 1 and side is not None and side >= 8
+
+
+def _side(shape: tuple[int, ...]) -> int | None:
+    """Return the side of the square images of a batch; None if they are not square."""
+    if len(shape) == 4:
+        return shape[2] if shape[2] == shape[3] else None
+    if len(shape) != 2:
+        return None
+    side = math.isqrt(shape[1])
+    return side if side * side == shape[1] else None
+
+
+def _images(data: Path | None) -> tuple[str, Array, Array] | None:
+    """Return what they are, images with values from 0 to 1, and labels; None if there are none."""
+    if data is not None:
+        images = _read_idx(data, "train-images-idx3-ubyte", 3)
+        labels = _read_idx(data, "train-labels-idx1-ubyte", 1)
+        return f"images in {data}", images / np.float32(255), labels
+    try:
+        digits = import_module("sklearn.datasets").load_digits()
+    except ImportError:
+        return None
+    return "handwritten digits of scikit-learn", digits.images / 16, digits.target
+
+
+def _read_idx(folder: Path, name: str, rank: int) -> Array:
+    """Read one of MNIST's files, compressed or not.
+
+    The format is described with the data set (LeCun, Cortes, Burges): two zero bytes, the element
+    type, the number of dimensions, each size as four bytes, and the elements.
+    """
+    path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+    if path is None:
+        raise ExecutionError(f"there is no `{name}`", str(folder), "give a folder of MNIST's files")
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError) as error:
+        raise ExecutionError("the file cannot be read", str(path)) from error
+    header = 4 + 4 * rank
+    shape = tuple(np.frombuffer(content[4:header], ">i4")) if len(content) >= header else ()
+    if content[:4] != bytes((0, 0, 8, rank)) or len(content) != header + math.prod(shape):
+        raise ExecutionError(f"the file is no array of bytes with {rank} dimensions", str(path))
+    return np.frombuffer(content[header:], _IDX_TYPES[8]).reshape(shape)
+
+
+def _image_samples(
+    inputs: Sequence[InputDocument], description: str, images: Array, labels: Array
+) -> Samples:
+    kind, side = inputs[0].tensor, _side(inputs[0].tensor.shape)
+    assert side is not None
+    fitted = _fit(images, side)
+    if kind.rank == 4:
+        fitted = np.repeat(fitted[:, None], kind.shape[1], axis=1)
+    arrays = {
+        inputs[0].name: fitted.reshape(-1, *kind.shape[1:]).astype("float32"),
+        inputs[1].name: labels.astype(inputs[1].tensor.dtype),
+    }
+    return Samples(description, arrays, kind.shape[0])
+
+
+def _fit(images: Array, side: int) -> Array:
+    """Return square images enlarged by a whole factor, with a margin of zeros."""
+    own = images.shape[1]
+    if own > side:
+        raise ExecutionError(f"the images have {own} x {own} pixels, the model takes {side}")
+    factor = side // own
+    larger = images.repeat(factor, axis=1).repeat(factor, axis=2)
+    margin = side - own * factor
+    edges = (margin // 2, margin - margin // 2)
+    return np.pad(larger, ((0, 0), edges, edges))
+
+
+# Tokens
+
+
+def _takes_tokens(inputs: Sequence[InputDocument]) -> bool:
+    if len(inputs) != 2:
+        return False
+    tokens, labels = inputs[0].tensor, inputs[1].tensor
+    return tokens == labels and tokens.rank == 2 and not tokens.is_float
+
+
+def _token_samples(inputs: Sequence[InputDocument], data: Path | None) -> Samples:
+    """Cut a text into sequences; the labels are the tokens one further."""
+    batch, length = inputs[0].tensor.shape
+    text = _text(data)
+    count = (len(text) - 1) // length
+    if not count:
+        raise ExecutionError(f"the text has {len(text)} bytes, a sequence takes {length + 1}")
+    high = min(item.high or _BYTES for item in inputs)
+    tokens = np.frombuffer(text, np.uint8).astype(inputs[0].tensor.dtype) % high
+    arrays = {
+        item.name: tokens[shift : shift + count * length].reshape(count, length)
+        for shift, item in enumerate(inputs)
+    }
+    name = f"bytes of {data}" if data else "bytes of Python's manual"
+    return Samples(name, arrays, batch)
+
+
+def _text(data: Path | None) -> bytes:
+    if data is None:
+        topics = import_module("pydoc_data.topics").topics
+        return "\n".join(topics[name] for name in sorted(topics)).encode()
+    try:
+        return data.read_bytes()
+    except OSError as error:
+        reason = (error.strerror or "unknown").lower()
+        raise ExecutionError(f"the text cannot be read: {reason}", str(data)) from error
+
+
+# Anything else
+
+
+def _random_samples(inputs: Sequence[InputDocument], seed: int) -> Samples:
+    random = np.random.default_rng(seed)
+    batch = inputs[0].tensor.shape[0] if inputs and inputs[0].tensor.rank else 1
+    arrays: dict[str, Array] = {}
+    for item in inputs:
+        kind = item.tensor
+        shape = (_FIXED_BATCHES * kind.shape[0], *kind.shape[1:])
+        if kind.is_float:
+            arrays[item.name] = random.standard_normal(shape, "float32")
+        else:
+            arrays[item.name] = random.integers(0, item.high or 2, shape).astype(kind.dtype)
+    return Samples("random samples", arrays, batch)
