@@ -41,6 +41,7 @@ Mode = Literal[
     "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
 ]
 MODES: tuple[Mode, ...] = get_args(Mode)
+_PRICED_PINS = 16  # each price is a search; a file that pins every operator gets none
 _ROUNDS = 6  # searches with an ever tighter limit until the emitted program fits
 
 
@@ -347,6 +348,8 @@ class _Automatic:
         """Return what each pin costs: how much better the plan is without it."""
         pins = self.options.pins
         if self.options.mode != "auto_parallel" or result.status != "optimal":
+            return {}
+        if len(pins) > _PRICED_PINS:
             return {}
         prices = {}
         for name in sorted(pins):

@@ -52,6 +52,15 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
+def reaches_loss(graph: Graph) -> frozenset[str]:
+    """Return the values that the first output depends on."""
+    found = {graph.outputs[0]}
+    for node in reversed(graph.nodes):
+        if any(result.name in found for result in node.results):
+            found.update(node.operands)
+    return frozenset(found)
+
+
 def differentiate(graph: Graph, loss_scale: float = 1.0) -> Graph:
     """Append the gradient of the first output by every trainable parameter.
 

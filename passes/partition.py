@@ -78,7 +78,7 @@ class Decisions:
 
 
 def partition(graph: Graph, decisions: Decisions) -> Graph:
-    """Apply decisions to a whole program; outputs leave whole.
+    """Apply decisions to a whole program; outputs leave whole, updates as parameters are stored.
 
     Raises
     ------
@@ -103,6 +103,8 @@ def partition(graph: Graph, decisions: Decisions) -> Graph:
     for name in graph.outputs:
         whole = Layout.replicated(at[name].type.rank)
         outputs.append(_brought(build, at[name], whole).name)
+    for name, new in graph.updates:
+        build.updates.append((name, _brought(build, at[new], decisions.stored[name]).name))
     return build.graph(graph.name, tuple(outputs))
 
 
@@ -156,6 +158,7 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
     shared = _shared_mirrors(graph, decisions)
     build = Builder(graph.mesh)
     build.inputs, build.parameters = list(graph.inputs), list(graph.parameters)
+    build.updates = list(graph.updates)
     for name in graph.values:
         build.unique_name(name)
     at = dict(graph.values)

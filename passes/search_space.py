@@ -27,7 +27,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import SplitCounts, operator_info
-from shardwright.passes.gradient import needs_gradient
+from shardwright.passes.gradient import needs_gradient, reaches_loss
 from shardwright.passes.partition import Decisions, Meeting
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
 
@@ -203,7 +203,7 @@ class _SpaceBuilder:
         self.graph, self.profile, self.mesh = graph, profile, profile.mesh
         self.states, self.pins, self.arrivals = states, pins, arrivals
         self.scattered = False
-        self.wanted = needs_gradient(graph)
+        self.wanted = needs_gradient(graph) & reaches_loss(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
         self.draft = _Draft()
         self.tables: dict[str, OperatorTable] = {}
@@ -224,8 +224,10 @@ class _SpaceBuilder:
             self._add_output(self.graph.values[name])
         for value in self.graph.inputs:
             self._add_input(value)
+        following = {name: new for name, new in self.graph.updates}
         for parameter in self.graph.parameters:
-            self._add_parameter(parameter.value, parameter.trainable)
+            updated = following.get(parameter.name)
+            self._add_parameter(parameter.value, parameter.trainable, updated)
         for node in self.graph.nodes:
             for position in range(len(node.results)):
                 self._add_result(node, position)
@@ -275,7 +277,7 @@ class _SpaceBuilder:
         key = ("input", value.type, given)
         self._join(value, variable, ports, key, keeps=False, charged=False)
 
-    def _add_parameter(self, value: Value, trainable: bool) -> None:
+    def _add_parameter(self, value: Value, trainable: bool, updated: str | None) -> None:
         readers = self.readers[value.name]
         alone = len(readers) == 1
         used = tuple(dict.fromkeys(p.layout for p in readers[0].ports)) if alone else ()
@@ -287,6 +289,9 @@ class _SpaceBuilder:
         self.draft.memory[variable].append(MemoryUse(usage, 0, 2 * len(self.graph.nodes)))
         wanted = value.name in self.wanted
         ports = tuple(Port(option.layout, option.layout if wanted else None) for option in options)
+        if updated is not None:  # the model's own update is brought to where the parameter lies
+            taken = tuple(Port(option.layout, None) for option in options)
+            self.readers[updated].append(_Reader(variable, ("update", key), taken, False))
         if not alone:
             self._join(value, variable, ports, key, keeps=False, charged=False)
             return
