@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from shardwright.batches import Samples, samples_for
 from shardwright.cost_model.cluster import Cluster, mesh_for
@@ -13,11 +13,11 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import SplitCounts
-from shardwright.passes.compile import Compiled, CompileOptions, Mode, compile_graph
+from shardwright.passes.compile import Compiled, CompileOptions, compile_graph
 from shardwright.passes.optimizer import Optimizer
 from shardwright.passes.plan import Plan, make_plan, read_plan, read_strategies, write_plan
 from shardwright.passes.plan_document import InputDocument
-from shardwright.passes.strategy_search import Progress, SearchMode
+from shardwright.passes.strategy_search import Progress
 from shardwright.runtime import (
     Communicator,
     Executor,
@@ -63,22 +63,13 @@ def compile(
     devices: int,
     *,
     cluster: str | Cluster = DEFAULT_CLUSTER,
-    mode: Mode = "auto_parallel",
-    search: SearchMode = "exact",
-    cost_model: Literal["time", "mindspore"] = "time",
     mesh: str | Mesh | None = None,
-    memory_limit: float | None = None,
     batch: int | None = None,
-    optimizer: Optimizer | None = None,
-    loss_scale: float | None = None,
     strategies: str | Path | Mapping[str, SplitCounts] | None = None,
     dataset_strategy: DatasetStrategy | None = None,
-    gradients_mean: bool = False,
     seed: int = 0,
-    time_limit: float = 60.0,
-    dump: Path | None = None,
-    detail: int = 1,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Compilation:
     """Compile a model for a number of devices.
 
@@ -90,66 +81,43 @@ def compile(
         Number of ranks.
     cluster : str or Cluster
         The devices: a name, a file, or a description.
-    mode, search, cost_model
-        How strategies are chosen; see `CompileOptions`.
     mesh : str or Mesh, optional
         Shape of the mesh: ``2x4`` or ``data=2,model=4``; as the cluster suggests if not given.
-    memory_limit : float, optional
-        Bytes that a device may hold; its memory if not given.
     batch : int, optional
         Size of the batch, for models that have it as a size.
-    optimizer : Optimizer, optional
-        The update; the model's own, or SGD, if not given.
-    loss_scale : float, optional
-        Factor that gradients carry; the model's own if not given.
     strategies : path or mapping, optional
         Strategies to pin, besides those that the model asks for.
     dataset_strategy : str, optional
         How batches arrive: split over all devices, or whole; as it suits if not given.
-    gradients_mean : bool
-        In ``hybrid_parallel``: average the gradients instead of adding them.
     seed : int
         Seed of the initial values.
-    time_limit : float
-        Seconds that the search may take.
-    dump, detail
-        Folder for the graph after every pass, and how much is written; see `PassManager`.
     progress : callable, optional
         Follows the search.
+    **options
+        Everything else that `CompileOptions` has: ``mode``, ``search``, ``memory_limit``, ...
+        Optimizer and loss scale are the model's own unless they are given.
 
     Raises
     ------
     ShardwrightError
         If something asked for cannot be.
     """
-    world = devices if mode == "hybrid_parallel" else 1
+    world = devices if options.get("mode") == "hybrid_parallel" else 1
     definition, name = _definition(model, batch, world)
     described = cluster_named(cluster) if isinstance(cluster, str) else cluster
-    shape = mesh_for(described, devices, mesh) if isinstance(mesh, str) else mesh
-    if shape is None and not (mode == "stand_alone" or cost_model == "mindspore"):
-        shape = mesh_for(described, devices)
-    pins = dict(strategies) if isinstance(strategies, Mapping) else {}
-    if isinstance(strategies, str | Path):
-        pins = read_strategies(Path(strategies))
-    options = CompileOptions(
-        mode=mode,
-        search=search,
-        cost_model=cost_model,
-        optimizer=optimizer or definition.optimizer or Optimizer(),
-        pins={**definition.pins, **pins},
-        arrivals=_arrivals(definition, shape, dataset_strategy),
-        memory_limit=memory_limit,
-        loss_scale=definition.loss_scale if loss_scale is None else loss_scale,
-        gradients_mean=gradients_mean,
-        time_limit=time_limit,
-        dump=dump,
-        detail=detail,
+    own = {"loss_scale": definition.loss_scale, "optimizer": definition.optimizer or Optimizer()}
+    chosen = CompileOptions(**{**own, **options})
+    shape = _mesh(described, devices, mesh, chosen)
+    chosen = replace(
+        chosen,
+        pins={**definition.pins, **chosen.pins, **_pins(strategies)},
+        arrivals={**_arrivals(definition, shape, dataset_strategy), **chosen.arrivals},
     )
-    compiled = compile_graph(definition.graph, described, devices, options, shape, progress)
+    compiled = compile_graph(definition.graph, described, devices, chosen, shape, progress)
     plan = make_plan(
         compiled,
         described,
-        options,
+        chosen,
         model=name,
         devices=devices,
         inputs=_inputs(definition),
@@ -158,6 +126,23 @@ def compile(
         seed=seed,
     )
     return Compilation(plan, compiled, described)
+
+
+def _mesh(
+    cluster: Cluster, devices: int, mesh: str | Mesh | None, options: CompileOptions
+) -> Mesh | None:
+    """Return the mesh; None where the mode or the cost model has its own."""
+    if isinstance(mesh, Mesh):
+        return mesh
+    if mesh is None and (options.mode == "stand_alone" or options.cost_model == "mindspore"):
+        return None
+    return mesh_for(cluster, devices, mesh)
+
+
+def _pins(strategies: str | Path | Mapping[str, SplitCounts] | None) -> dict[str, SplitCounts]:
+    if isinstance(strategies, str | Path):
+        return read_strategies(Path(strategies))
+    return dict(strategies or {})
 
 
 def _definition(model: str | Definition, batch: int | None, world: int) -> tuple[Definition, str]:
