@@ -34,7 +34,8 @@ from shardwright.passes.manager import PassManager
 from shardwright.passes.manual import mirror_shared_values
 from shardwright.passes.optimizer import Optimizer, append_optimizer
 from shardwright.passes.partition import Decisions, insert_mirrors, partition
-from shardwright.passes.search_space import SearchSpace, build_search_space
+from shardwright.passes.search_space import SearchSpace
+from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import Progress, SearchMode, SearchResult, search
 
 Mode = Literal[

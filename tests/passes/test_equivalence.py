@@ -15,7 +15,7 @@ from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.optimizer import Optimizer, append_optimizer
 from shardwright.passes.partition import insert_mirrors, partition
-from shardwright.passes.search_space import build_search_space
+from shardwright.passes.space_builder import build_search_space
 from tests.equivalence import assert_equal, trained
 from tests.passes.random_graphs import random_graph
 

@@ -16,7 +16,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_info
 from shardwright.passes.compile import CompileOptions, compile_graph
-from shardwright.passes.search_space import build_search_space
+from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import search
 from tests.passes.random_graphs import multilayer_perceptron
 

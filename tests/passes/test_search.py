@@ -9,7 +9,8 @@ from shardwright.ir.errors import InfeasibleError, PassError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.passes.compile import CompileOptions, compile_graph
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.search_space import SearchSpace, build_search_space
+from shardwright.passes.search_space import SearchSpace
+from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import SEARCH_MODES, search
 from shardwright.solver.problem import Problem
 from tests.passes.random_graphs import multilayer_perceptron, random_graph

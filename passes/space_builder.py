@@ -1,0 +1,387 @@
+"""Building the search space of a program: one variable for every choice, one table for every edge.
+
+What equal layers have in common is made once and shared by reference.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.profile import CostProfile, OperatorTable, Port
+from shardwright.cost_model.redistribution import layouts
+from shardwright.cost_model.roofline import local_bytes
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.passes.gradient import needs_gradient, reaches_loss
+from shardwright.passes.partition import Meeting
+from shardwright.passes.search_space import Choice, SearchSpace, Storage
+from shardwright.passes.storage import storage_costs, storage_edges, storage_options
+from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
+
+_FULLEST = 16  # moments at which memory in passing is counted
+Floats = NDArray[np.float64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One operand of one node, or an output: where a tensor is read."""
+
+    variable: int
+    key: object  # equal for readers with equal ports
+    ports: tuple[Port, ...]
+    keeps: bool
+    leaves: bool = False
+
+
+@dataclass
+class _Draft:
+    choices: list[Choice] = field(default_factory=list)
+    costs: list[Floats] = field(default_factory=list)
+    memory: list[list[MemoryUse]] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+
+    def add(self, choice: Choice, cost: Floats) -> int:
+        self.choices.append(choice)
+        self.costs.append(cost)
+        self.memory.append([])
+        return len(self.choices) - 1
+
+
+def build_search_space(
+    graph: Graph,
+    profile: CostProfile,
+    *,
+    states: int = 0,
+    pins: Mapping[str, SplitCounts] | None = None,
+    arrivals: Mapping[str, Layout] | None = None,
+    scattered: bool = False,
+) -> SearchSpace:
+    """Return the search space of a program.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program; its first output is the loss.
+    profile : CostProfile
+        Prices the choices, on its mesh.
+    states : int
+        Tensors that the optimizer keeps for each parameter.
+    pins : mapping of str to split counts
+        Operators whose strategy a person has fixed, in MindSpore's form.
+    arrivals : mapping of str to Layout
+        Inputs whose layout is given; others arrive as it suits.
+    scattered : bool
+        Whether parameters must be stored as finely split as they can be.
+
+    Raises
+    ------
+    StrategyError
+        If a pin names no operator, or cannot be.
+    """
+    builder = _SpaceBuilder(graph, profile, states, dict(pins or {}), dict(arrivals or {}))
+    builder.scattered = scattered
+    return builder.build()
+
+
+class _SpaceBuilder:
+    def __init__(
+        self,
+        graph: Graph,
+        profile: CostProfile,
+        states: int,
+        pins: dict[str, SplitCounts],
+        arrivals: dict[str, Layout],
+    ) -> None:
+        self.graph, self.profile, self.mesh = graph, profile, profile.mesh
+        self.states, self.pins, self.arrivals = states, pins, arrivals
+        self.scattered = False
+        self.wanted = needs_gradient(graph) & reaches_loss(graph)
+        self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
+        self.draft = _Draft()
+        self.tables: dict[str, OperatorTable] = {}
+        self.variable: dict[str, int] = {}
+        self.readers: dict[str, list[_Reader]] = {name: [] for name in graph.values}
+        self.shared: dict[object, object] = {}  # what equal layers have in common
+        self.order = {node.name: i for i, node in enumerate(graph.nodes)}
+
+    def build(self) -> SearchSpace:
+        for pin in self.pins:
+            if pin not in self.order:
+                raise StrategyError(
+                    f"a strategy is pinned on `{pin}`, but the model has no such operator"
+                )
+        for node in self.graph.nodes:
+            self._add_operator(node)
+        for name in self.graph.outputs:
+            self._add_output(self.graph.values[name])
+        for value in self.graph.inputs:
+            self._add_input(value)
+        following = dict(self.graph.updates)
+        for parameter in self.graph.parameters:
+            updated = following.get(parameter.name)
+            self._add_parameter(parameter.value, parameter.trainable, updated)
+        for node in self.graph.nodes:
+            for position in range(len(node.results)):
+                self._add_result(node, position)
+        self._add_work()
+        variables = tuple(
+            Variable(f"{choice.kind} {choice.name}", cost, tuple(memory))
+            for choice, cost, memory in zip(
+                self.draft.choices, self.draft.costs, self.draft.memory, strict=True
+            )
+        )
+        problem = Problem(variables, tuple(self.draft.pairs))
+        choices, pinned = tuple(self.draft.choices), frozenset(self.pins)
+        return SearchSpace(self.graph, self.mesh, choices, problem, self.profile.constant(), pinned)
+
+    # Variables
+
+    def _add_operator(self, node: Node) -> None:
+        types = [value.type for value in self.graph.operand_values(node)]
+        info = operator_info(node.operator, types, node.attributes)
+        reached = any(result.name in self.wanted for result in node.results)
+        wanted = tuple(reached and name in self.wanted for name in node.operands)
+        stored = tuple(name in self.parameters for name in node.operands)
+        table = self.profile.table(info, wanted, stored)
+        if node.name in self.pins:
+            table = _pinned(table, node, self.pins[node.name], self.mesh)
+        self.tables[node.name] = table
+        choice = Choice("operator", node.name, table.strategies)
+        variable = self.draft.add(choice, table.cost)
+        self.variable[node.name] = variable
+        for position, name in enumerate(node.operands):
+            keeps = table.keeps_operands[position]
+            ports = table.operands[position]
+            self.readers[name].append(_Reader(variable, (table, position), ports, keeps))
+
+    def _add_output(self, value: Value) -> None:
+        whole = Layout.replicated(value.type.rank)
+        port = Port(whole, whole if value.name in self.wanted else None)
+        choice = Choice("output", value.name, (whole,))
+        variable = self.draft.add(choice, np.zeros(1))
+        self.readers[value.name].append(_Reader(variable, ("output", port), (port,), False, True))
+
+    def _add_input(self, value: Value) -> None:
+        given = self.arrivals.get(value.name)
+        options = tuple(self._layouts(value.type)) if given is None else (given,)
+        variable = self.draft.add(Choice("input", value.name, options), np.zeros(len(options)))
+        ports = tuple(Port(layout, None) for layout in options)
+        key = ("input", value.type, given)
+        self._join(value, variable, ports, key, keeps=False, charged=False)
+
+    def _add_parameter(self, value: Value, trainable: bool, updated: str | None) -> None:
+        readers = self.readers[value.name]
+        alone = len(readers) == 1
+        used = tuple(dict.fromkeys(p.layout for p in readers[0].ports)) if alone else ()
+        key = ("parameter", value.type, trainable, readers[0].key if alone else None)
+        kept = alone and readers[0].keeps
+        options, cost, usage = self._once(
+            key, lambda: self._storage(value.type, trainable, used, kept)
+        )
+        variable = self.draft.add(Choice("parameter", value.name, options), cost)
+        self.draft.memory[variable].append(MemoryUse(usage, 0, 2 * len(self.graph.nodes)))
+        wanted = value.name in self.wanted
+        ports = tuple(Port(option.layout, option.layout if wanted else None) for option in options)
+        if updated is not None:  # the model's own update is brought to where the parameter lies
+            taken = tuple(Port(option.layout, None) for option in options)
+            self.readers[updated].append(_Reader(variable, ("update", key), taken, False))
+        if not alone:
+            self._join(value, variable, ports, key, keeps=False, charged=False)
+            return
+        reader = readers[0]
+        table = self._once(
+            ("stored", key),
+            lambda: storage_edges(value.type, options, ports, reader.ports, self.profile),
+        )
+        self.draft.pairs.append(Pair(variable, reader.variable, table))
+
+    def _storage(
+        self, tensor: TensorType, trainable: bool, used: Sequence[Layout], kept: bool
+    ) -> tuple[tuple[Storage, ...], Floats, Floats]:
+        options = storage_options(
+            self._layouts(tensor),
+            used,
+            kept,
+            freely=self.profile.stored_freely(),
+            scattered=self.scattered,
+        )
+        copies = (2 + self.states) if trainable and tensor.is_float else 1
+        return options, *storage_costs(tensor, options, kept, copies, self.profile)
+
+    # Tensors
+
+    def _add_result(self, node: Node, position: int) -> None:
+        value, table = node.results[position], self.tables[node.name]
+        wanted = value.name in self.wanted
+        ports = tuple(
+            Port(layout, layout.reduced() if wanted else None) for layout in table.results[position]
+        )
+        keeps = table.keeps_results[position]
+        self._join(
+            value, self.variable[node.name], ports, (table, "result", position), keeps, charged=True
+        )
+
+    def _join(
+        self,
+        value: Value,
+        variable: int,
+        ports: tuple[Port, ...],
+        key: object,
+        keeps: bool,
+        charged: bool,
+    ) -> None:
+        """Connect where a tensor is made with where it is read."""
+        readers = self.readers[value.name]
+        if len(readers) > 1:
+            self._meet(value, variable, ports, key, keeps, charged)
+            return
+        for reader in readers:
+            table = self._edges(value.type, ports, key, reader)
+            self.draft.pairs.append(Pair(variable, reader.variable, table))
+            if charged and reader.keeps:
+                self._charge(value, reader.variable, [p.layout for p in reader.ports], reader.key)
+        if charged and keeps and not any(reader.keeps for reader in readers):
+            self._charge(value, variable, [port.layout for port in ports], key)
+
+    def _meet(
+        self,
+        value: Value,
+        variable: int,
+        ports: tuple[Port, ...],
+        key: object,
+        keeps: bool,
+        charged: bool,
+    ) -> None:
+        """Add a variable for where the readers of a tensor meet."""
+        readers = self.readers[value.name]
+        meeting_key = ("meeting", value.type, key, tuple(reader.key for reader in readers))
+        options, cost, meeting_ports = self._once(
+            meeting_key, lambda: self._meetings(value, ports, readers)
+        )
+        middle = self.draft.add(Choice("tensor", value.name, options), cost)
+        table = self._edges(
+            value.type, ports, key, _Reader(middle, meeting_key, meeting_ports, False)
+        )
+        self.draft.pairs.append(Pair(variable, middle, table))
+        for reader in readers:
+            table = self._edges(value.type, meeting_ports, meeting_key, reader)
+            self.draft.pairs.append(Pair(middle, reader.variable, table))
+        if charged and (keeps or any(reader.keeps for reader in readers)):
+            self._charge(value, middle, [port.layout for port in meeting_ports], meeting_key)
+
+    def _meetings(
+        self, value: Value, ports: tuple[Port, ...], readers: Sequence[_Reader]
+    ) -> tuple[tuple[Meeting, ...], Floats, tuple[Port, ...]]:
+        wanted = value.name in self.wanted
+        found: dict[Meeting, None] = {}
+        for port in (*ports, *(port for reader in readers for port in reader.ports)):
+            partial = port.cotangent.partial if port.cotangent is not None else ()
+            found[Meeting(port.layout.reduced(), partial)] = None
+        options = tuple(found)
+        adds = sum(any(p.cotangent is not None for p in reader.ports) for reader in readers) - 1
+        cost = np.array(
+            [
+                adds * self.profile.accumulation(value.type, option.layout) if adds > 0 else 0.0
+                for option in options
+            ]
+        )
+        meeting_ports = tuple(
+            Port(option.layout, option.cotangent if wanted else None) for option in options
+        )
+        return options, cost, meeting_ports
+
+    def _edges(
+        self, tensor: TensorType, ports: tuple[Port, ...], key: object, reader: _Reader
+    ) -> Floats:
+        def make() -> Floats:
+            if reader.leaves:
+                return self.profile.leaving(tensor, ports, reader.ports[0])
+            return self.profile.edges(tensor, ports, reader.ports)
+
+        return self._once(("edges", tensor, key, reader.key), make)
+
+    def _charge(self, value: Value, variable: int, kept: Sequence[Layout], key: object) -> None:
+        """Count the memory of a tensor that the gradient reads."""
+        usage = self._once(
+            ("usage", value.type, key),
+            lambda: np.array([local_bytes(value.type, layout, self.mesh) for layout in kept]),
+        )
+        producer = self.graph.producers[value.name]
+        start = self.order[producer.name]
+        self.draft.memory[variable].append(
+            MemoryUse(usage, start, 2 * len(self.graph.nodes) - start)
+        )
+
+    def _add_work(self) -> None:
+        """Count what the gradient needs in passing, where the whole program would be fullest.
+
+        Elsewhere it is not counted: each such moment is one more row of the problem.
+        """
+        ends = 2 * len(self.graph.nodes)
+        kept = np.zeros(len(self.graph.nodes))
+        for uses in self.draft.memory:
+            for use in uses:
+                kept[use.start :] += use.usage.max()
+        tables = [self.tables[node.name] for node in self.graph.nodes]
+        fullness = kept + [table.work.max() for table in tables]
+        for i in np.argsort(-fullness, kind="stable")[:_FULLEST]:
+            node, table = self.graph.nodes[int(i)], tables[int(i)]
+            moment = ends - 1 - int(i)
+            self.draft.memory[self.variable[node.name]].append(
+                MemoryUse(table.work, moment, moment + 1)
+            )
+
+    def _layouts(self, tensor: TensorType) -> list[Layout]:
+        """Return the layouts without partial axes that the tensor's shape allows."""
+        return self._once(
+            ("layouts", tensor.shape),
+            lambda: [
+                layout
+                for layout in layouts(self.mesh, tensor.rank, partial=False)
+                if all(
+                    size % count == 0
+                    for size, count in zip(tensor.shape, layout.counts(self.mesh), strict=True)
+                )
+            ],
+        )
+
+    def _once(self, key: object, make: Callable[[], T]) -> T:
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]  # type: ignore[return-value]
+
+
+def _pinned(table: OperatorTable, node: Node, counts: SplitCounts, mesh: Mesh) -> OperatorTable:
+    """Return the table with only the strategies that split the operands as a person asked."""
+    counts = tuple(tuple(count) for count in counts)
+    keep = [
+        i
+        for i, strategy in enumerate(table.strategies)
+        if table.info.split_counts(strategy, mesh) == counts
+    ]
+    if not keep:
+        shapes = tuple(tensor.shape for tensor in table.info.operand_types)
+        raise StrategyError(
+            f"`{node.operator}` cannot be split by {counts}: its operands are {shapes} and the "
+            f"mesh is {mesh}",
+            f"the strategy pinned on `{node.name}`",
+            "give for each operand the number of slices of each dimension",
+        )
+    return OperatorTable(
+        table.info,
+        tuple(table.strategies[i] for i in keep),
+        table.cost[keep],
+        tuple(tuple(ports[i] for i in keep) for ports in table.operands),
+        tuple(tuple(left[i] for i in keep) for left in table.results),
+        table.keeps_operands,
+        table.keeps_results,
+        table.work[keep],
+    )
