@@ -62,6 +62,8 @@ class CompileOptions:
         The update of the parameters.
     pins : mapping of str to split counts
         Strategies that a person has fixed, by operator.
+    result_pins : mapping of str to split counts
+        Splits of results that a person has fixed.
     arrivals : mapping of str to Layout
         Inputs whose layout is given.
     memory_limit : float, optional
@@ -86,6 +88,7 @@ class CompileOptions:
     cost_model: Literal["time", "mindspore"] = "time"
     optimizer: Optimizer = field(default_factory=Optimizer)
     pins: Mapping[str, SplitCounts] = field(default_factory=dict)
+    result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     arrivals: Mapping[str, Layout] = field(default_factory=dict)
     memory_limit: float | None = None
     fusion: FusionSettings | float = field(default_factory=FusionSettings)
@@ -172,7 +175,7 @@ def compile_graph(
         raise PassError(f"no mode is called `{options.mode}`", hint=f"use one of {MODES}")
     begin = time.perf_counter()
     passes = PassManager(options.dump, options.detail)
-    pinned = frozenset(options.pins)
+    pinned = frozenset(options.pins) | set(options.result_pins)
     source = passes.run("canonicalize", lambda g: canonicalize(g, pinned), graph)
     if options.mode == "hybrid_parallel":
         emitted = _compile_manual(source, devices, options, passes)
@@ -294,6 +297,7 @@ class _Automatic:
             profile,
             states=len(self.options.optimizer.states),
             pins=pins,
+            result_pins=self.options.result_pins,
             arrivals=self._arrivals(),
             scattered=self.options.optimizer_parallel,
         )

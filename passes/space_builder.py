@@ -61,6 +61,7 @@ def build_search_space(
     *,
     states: int = 0,
     pins: Mapping[str, SplitCounts] | None = None,
+    result_pins: Mapping[str, SplitCounts] | None = None,
     arrivals: Mapping[str, Layout] | None = None,
     scattered: bool = False,
 ) -> SearchSpace:
@@ -76,6 +77,8 @@ def build_search_space(
         Tensors that the optimizer keeps for each parameter.
     pins : mapping of str to split counts
         Operators whose strategy a person has fixed, in MindSpore's form.
+    result_pins : mapping of str to split counts
+        Operators whose results a person wants split so, as far as their strategies can.
     arrivals : mapping of str to Layout
         Inputs whose layout is given; others arrive as it suits.
     scattered : bool
@@ -87,7 +90,7 @@ def build_search_space(
         If a pin names no operator, or cannot be.
     """
     builder = _SpaceBuilder(graph, profile, states, dict(pins or {}), dict(arrivals or {}))
-    builder.scattered = scattered
+    builder.scattered, builder.result_pins = scattered, dict(result_pins or {})
     return builder.build()
 
 
@@ -103,6 +106,7 @@ class _SpaceBuilder:
         self.graph, self.profile, self.mesh = graph, profile, profile.mesh
         self.states, self.pins, self.arrivals = states, pins, arrivals
         self.scattered = False
+        self.result_pins: dict[str, SplitCounts] = {}
         self.wanted = needs_gradient(graph) & reaches_loss(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
         self.draft = _Draft()
@@ -113,7 +117,7 @@ class _SpaceBuilder:
         self.order = {node.name: i for i, node in enumerate(graph.nodes)}
 
     def build(self) -> SearchSpace:
-        for pin in self.pins:
+        for pin in (*self.pins, *self.result_pins):
             if pin not in self.order:
                 raise StrategyError(
                     f"a strategy is pinned on `{pin}`, but the model has no such operator"
@@ -139,7 +143,7 @@ class _SpaceBuilder:
             )
         )
         problem = Problem(variables, tuple(self.draft.pairs))
-        choices, pinned = tuple(self.draft.choices), frozenset(self.pins)
+        choices, pinned = tuple(self.draft.choices), frozenset(self.pins) | set(self.result_pins)
         return SearchSpace(self.graph, self.mesh, choices, problem, self.profile.constant(), pinned)
 
     # Variables
@@ -152,7 +156,9 @@ class _SpaceBuilder:
         stored = tuple(name in self.parameters for name in node.operands)
         table = self.profile.table(info, wanted, stored)
         if node.name in self.pins:
-            table = _pinned(table, node, self.pins[node.name], self.mesh)
+            table = _pinned(table, node, self.pins[node.name], self.mesh, results=False)
+        if node.name in self.result_pins:
+            table = _pinned(table, node, self.result_pins[node.name], self.mesh, results=True)
         self.tables[node.name] = table
         choice = Choice("operator", node.name, table.strategies)
         variable = self.draft.add(choice, table.cost)
@@ -359,24 +365,30 @@ class _SpaceBuilder:
         return self.shared[key]  # type: ignore[return-value]
 
 
-def _pinned(table: OperatorTable, node: Node, counts: SplitCounts, mesh: Mesh) -> OperatorTable:
-    """Return the table with only the strategies that split the operands as a person asked."""
+def _pinned(
+    table: OperatorTable, node: Node, counts: SplitCounts, mesh: Mesh, results: bool
+) -> OperatorTable:
+    """Return the table with only the strategies that split operands, or results, as asked."""
     counts = tuple(tuple(count) for count in counts)
-    keep = [
-        i
-        for i, strategy in enumerate(table.strategies)
-        if table.info.split_counts(strategy, mesh) == counts
-    ]
+    info = table.info
+
+    def found(position: int) -> SplitCounts:
+        if results:
+            return tuple(left[position].counts(mesh) for left in table.results)
+        return info.split_counts(table.strategies[position], mesh)
+
+    keep = [i for i in range(len(table.strategies)) if found(i) == counts]
     if not keep:
-        shapes = tuple(tensor.shape for tensor in table.info.operand_types)
+        shapes = tuple(tensor.shape for tensor in info.operand_types)
+        what = "leave its results" if results else "be"
         raise StrategyError(
-            f"`{node.operator}` cannot be split by {counts}: its operands are {shapes} and the "
+            f"`{node.operator}` cannot {what} split by {counts}: its operands are {shapes} and the "
             f"mesh is {mesh}",
             f"the strategy pinned on `{node.name}`",
-            "give for each operand the number of slices of each dimension",
+            "give the number of slices of each dimension, for each tensor",
         )
     return OperatorTable(
-        table.info,
+        info,
         tuple(table.strategies[i] for i in keep),
         table.cost[keep],
         tuple(tuple(ports[i] for i in keep) for ports in table.operands),

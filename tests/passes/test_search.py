@@ -117,6 +117,18 @@ def test_pins_are_honoured_and_priced() -> None:
     assert pinned.pin_prices[node.name] == pytest.approx(price)
 
 
+def test_pins_of_results_are_honoured() -> None:
+    graph = multilayer_perceptron()
+    options = CompileOptions(result_pins={"matmul_1": ((1, 4),)})
+    compiled = compile_graph(graph, CPU, 8, options)
+    layout = compiled.passes.after("partition").values["matmul_1"].layout
+    assert layout is not None
+    assert layout.counts(compiled.mesh) == (1, 4)
+    wrong = CompileOptions(result_pins={"matmul_1": ((5, 1),)})
+    with pytest.raises(StrategyError, match="cannot leave its results split by"):
+        compile_graph(graph, CPU, 8, wrong)
+
+
 def test_wrong_pins_are_refused() -> None:
     graph = multilayer_perceptron()
     node = next(node for node in graph.nodes if node.operator == "matmul")
