@@ -19,10 +19,13 @@ _NAMES = {
     "Parameter": "shardwright.tensor",
     "Tensor": "shardwright.tensor",
     "TensorType": "shardwright.ir.types",
+    "compile": "shardwright.api",
     "initializer": "shardwright.initializer",
     "jit": "shardwright.gradients",
+    "run": "shardwright.api",
     "trace": "shardwright.tracing",
     "value_and_grad": "shardwright.gradients",
+    "verify": "shardwright.api",
 }
 _ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32")
 

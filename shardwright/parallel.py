@@ -1,0 +1,254 @@
+"""Parallel modes and layouts, as a script asks for them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwright.communication import get_group_size
+from shardwright.ir.errors import ModelError
+from shardwright.operators.info import SplitCounts
+from shardwright.passes.accounting import split_counts
+from shardwright.passes.compile import Mode
+from shardwright.passes.plan import read_strategies, strategies_text
+from shardwright.passes.strategy_search import SearchMode
+from shardwright.session import ParallelOptions, Session, begin
+from shardwright.tracing import Network
+
+# MindSpore's names, and what is done in them.
+_MODES: dict[str, tuple[Mode, SearchMode]] = {
+    "stand_alone": ("stand_alone", "exact"),
+    "data_parallel": ("data_parallel", "exact"),
+    "semi_auto": ("semi_auto_parallel", "exact"),
+    "semi_auto_parallel": ("semi_auto_parallel", "exact"),
+    "auto": ("auto_parallel", "exact"),
+    "auto_parallel": ("auto_parallel", "exact"),
+    "sharding_propagation": ("auto_parallel", "sharding_propagation"),
+    "recursive_programming": ("auto_parallel", "recursive_programming"),
+    "dynamic_programming": ("auto_parallel", "dynamic_programming"),
+    "hybrid_parallel": ("hybrid_parallel", "exact"),
+}
+_FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """How a tensor is cut, as `Layout` says.
+
+    Parameters
+    ----------
+    layout : Layout
+        The devices and their axes.
+    axes : tuple of tuple of str
+        For each dimension the axes that cut it.
+    """
+
+    layout: "Layout"
+    axes: tuple[tuple[str, ...], ...]
+
+    @property
+    def split_counts(self) -> tuple[int, ...]:
+        """Into how many slices each dimension is cut."""
+        sizes = dict(zip(self.layout.alias_name, self.layout.device_matrix, strict=True))
+        return tuple(prod(sizes[axis] for axis in axes) for axes in self.axes)
+
+    @property
+    def tensor_map(self) -> tuple[int | tuple[int, ...], ...]:
+        """MindSpore's tensor map: axes counted from the right, -1 where a dimension is not cut."""
+        names = self.layout.alias_name
+        places = [tuple(len(names) - 1 - names.index(a) for a in axes) for axes in self.axes]
+        return tuple(-1 if not p else p[0] if len(p) == 1 else p for p in places)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Devices along named axes; called with an axis for each dimension, it is a tensor's layout.
+
+    The compiler keeps the numbers of slices, and chooses which axes of its own mesh make them.
+
+    Parameters
+    ----------
+    device_matrix : tuple of int
+        Sizes of the axes.
+    alias_name : tuple of str
+        Their names.
+
+    Examples
+    --------
+    >>> Layout((2, 2, 2), ("dp", "sp", "mp"))(("dp", "sp"), "None", "mp").split_counts
+    (4, 1, 2)
+    """
+
+    device_matrix: tuple[int, ...]
+    alias_name: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = self.alias_name
+        if len(names) != len(self.device_matrix) or len(set(names)) != len(names):
+            raise ModelError(
+                f"the axes {names} are named for the device matrix {self.device_matrix}, every "
+                f"axis must have a name of its own"
+            )
+
+    def __call__(self, *axes: str | tuple[str, ...]) -> TensorLayout:
+        """Return the layout of a tensor whose dimensions are cut along these axes.
+
+        Raises
+        ------
+        ModelError
+            If an axis is unknown, or cuts twice.
+        """
+        cut = tuple(
+            () if item == "None" else (item,) if isinstance(item, str) else tuple(item)
+            for item in axes
+        )
+        used = [axis for names in cut for axis in names]
+        for axis in used:
+            if axis not in self.alias_name or used.count(axis) > 1:
+                raise ModelError(
+                    f"a layout cuts along `{axis}` {used.count(axis)} times, the axes are "
+                    f"{self.alias_name} and each may cut once"
+                )
+        return TensorLayout(self, cut)
+
+
+class AutoParallel:
+    """A network and how it is spread over devices.
+
+    Parameters
+    ----------
+    network : Cell or function
+        The network; or a training step, which can then be called with batches.
+    parallel_mode : str
+        ``semi_auto``, ``auto``, ``data_parallel``, ``stand_alone``, ``hybrid_parallel``, or a
+        search of MindSpore's: ``sharding_propagation``, ``recursive_programming``,
+        ``dynamic_programming``.
+    devices : int, optional
+        Number of ranks; the size of the world unless given.
+    cluster : str
+        Name or file of the cluster that they are in.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        parallel_mode: str = "semi_auto",
+        *,
+        devices: int | None = None,
+        cluster: str = ParallelOptions.cluster,
+    ) -> None:
+        if parallel_mode not in _MODES:
+            raise ModelError(
+                f"no parallel mode is called `{parallel_mode}`", hint=f"use one of {tuple(_MODES)}"
+            )
+        mode, search = _MODES[parallel_mode]
+        self.network = network
+        self.options = ParallelOptions(mode, search, devices or get_group_size(), cluster)
+        self.session: Session | None = None
+        self._strategy_file: Path | None = None
+
+    def hsdp(
+        self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1"
+    ) -> None:
+        """Store every parameter and optimizer state as finely split as it can be.
+
+        Raises
+        ------
+        ModelError
+            If other settings than the default are asked for: how finely, from which size on, and
+            what is gathered again is the compiler's choice.
+        """
+        if (shard_size, threshold, optimizer_level) != (-1, 64, "level1"):
+            raise ModelError(
+                f"the optimizer is to be split with {shard_size=}, {threshold=}, "
+                f"{optimizer_level=}, which the compiler chooses itself",
+                hint="call `hsdp()` without arguments",
+            )
+        self.options = replace(self.options, optimizer_parallel=True)
+
+    def dataset_strategy(self, config: str | Sequence[TensorLayout | Sequence[int]]) -> None:
+        """Say how inputs arrive.
+
+        Parameters
+        ----------
+        config : str or sequence
+            ``data_parallel``, ``full_batch``, or for each input its layout or the slices of each
+            dimension.
+        """
+        if isinstance(config, str):
+            self.options = replace(self.options, dataset_strategy=config)
+            return
+        counts = tuple(
+            item.split_counts if isinstance(item, TensorLayout) else tuple(item) for item in config
+        )
+        self.options = replace(self.options, dataset_strategy=counts)
+
+    def comm_fusion(self, config: Mapping[str, Any]) -> None:
+        """Reduce gradients together.
+
+        Parameters
+        ----------
+        config : mapping
+            ``{"allreduce": {"mode": "auto" or "size", "config": megabytes}}``.
+
+        Raises
+        ------
+        ModelError
+            If something else is to be fused, or otherwise.
+        """
+        entry = config.get("allreduce", {})
+        if set(config) - {"openstate", "allreduce"} or entry.get("mode") not in ("auto", "size"):
+            raise ModelError(
+                f"fusion is asked for as {dict(config)}",
+                hint='write `{"allreduce": {"mode": "size", "config": 32}}`',
+            )
+        megabytes = entry.get("config") if entry["mode"] == "size" else _FUSION_MEGABYTES
+        if not isinstance(megabytes, (int, float)) or megabytes <= 0:
+            raise ModelError(f"gradients are to be fused up to {megabytes!r} megabytes")
+        if config.get("openstate", True):
+            self.options = replace(self.options, fusion=float(megabytes))
+
+    def enable_gradients_mean(self) -> None:
+        """Average the gradients of the ranks of a hand-written parallel program.
+
+        In all other modes gradients are those of the program as it stands, whatever the devices.
+        """
+        self.options = replace(self.options, gradients_mean=True)
+
+    def load_operator_strategy_file(self, file_path: str | Path) -> None:
+        """Pin the strategies that stand in a file."""
+        strategies: Mapping[str, SplitCounts] = read_strategies(Path(file_path))
+        self.options = replace(self.options, strategies=strategies)
+
+    def save_operator_strategy_file(self, file_path: str | Path) -> None:
+        """Write the strategies to a file, once they are decided."""
+        self._strategy_file = Path(file_path)
+
+    def note(self, session: Session) -> None:
+        """Take note of what was compiled."""
+        self.session = session
+        if self._strategy_file is not None:
+            self._strategy_file.write_text(strategies_text(split_counts(session.compiled)))
+
+    def __call__(self, *inputs: Any) -> np.floating[Any]:
+        """Train one step on a batch, and return the loss before it.
+
+        Raises
+        ------
+        ModelError
+            If the network is no training step, which applies its optimizer itself.
+        """
+        if self.session is None:
+            batch = {f"input{i}": np.asarray(array) for i, array in enumerate(inputs)}
+            session = begin(self.network, batch, self.options)
+            if session.definition.optimizer is None:
+                raise ModelError(
+                    "a network is called that applies no optimizer",
+                    hint="call a training step, or give the network to `Model`",
+                )
+            self.note(session)
+        assert self.session is not None
+        return np.float32(self.session.step(inputs))

@@ -1,0 +1,224 @@
+"""Sessions: a definition compiled for some devices, and trained step by step in this process."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardwright.communication import get_group_size, world
+from shardwright.cost_model.allreduce_fusion import FusionSettings
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.ir.errors import ModelError
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import DTYPES, TensorType
+from shardwright.nn.optimizers import Optimizer
+from shardwright.operators.info import Array, SplitCounts
+from shardwright.passes.compile import Compiled, CompileOptions, Mode, compile_graph
+from shardwright.passes.optimizer import Optimizer as Rule
+from shardwright.passes.strategy_search import SearchMode
+from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.tracing import Definition, InputSpec, Network, trace
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """How a model is spread over devices.
+
+    Parameters
+    ----------
+    mode : str
+        One of the modes of `CompileOptions`.
+    search : str
+        How strategies are chosen in ``auto_parallel``.
+    devices : int
+        Number of ranks.
+    cluster : str
+        Name or file of the cluster that they are in.
+    strategies : mapping of str to split counts
+        Strategies to pin, besides those that the model asks for.
+    dataset_strategy : str or tuple of tuple of int, optional
+        How inputs arrive: ``data_parallel``, ``full_batch``, or the slices of each dimension of
+        each input; as it suits unless given.
+    optimizer_parallel : bool
+        Store every parameter and optimizer state as finely split as it can be.
+    fusion : FusionSettings or float
+        Which gradients share one all-reduce; see `CompileOptions`.
+    gradients_mean : bool
+        In a hand-written parallel program: average the gradients instead of adding them.
+    """
+
+    mode: Mode = "stand_alone"
+    search: SearchMode = "exact"
+    devices: int = 1
+    cluster: str = "h100-pod"
+    strategies: Mapping[str, SplitCounts] = field(default_factory=dict)
+    dataset_strategy: str | SplitCounts | None = None
+    optimizer_parallel: bool = False
+    fusion: FusionSettings | float = field(default_factory=FusionSettings)
+    gradients_mean: bool = False
+
+    @staticmethod
+    def of_this_world() -> "ParallelOptions":
+        """Return the options of a script that asks for none: a hand-written parallel program."""
+        size = get_group_size()
+        mode: Mode = "hybrid_parallel" if size > 1 else "stand_alone"
+        return ParallelOptions(mode, devices=size)
+
+
+class Session:
+    """A training step that is compiled and run on ranks in this process.
+
+    Parameters
+    ----------
+    definition : Definition
+        What is trained.
+    options : ParallelOptions
+        How it is spread.
+    seed : int
+        Seed of the initial values.
+    """
+
+    def __init__(self, definition: Definition, options: ParallelOptions, seed: int = 0) -> None:
+        if definition.loss is None:
+            raise ModelError(
+                f"`{definition.graph.name}` returns no real scalar first, a training step returns "
+                f"its loss"
+            )
+        self.definition = definition
+        self.compiled = compiled(definition, options)
+        program = self.compiled.program
+        communicator = LocalCommunicator(self.compiled.mesh)
+        self.executor = Executor(program, communicator)
+        self.state = initialize(program, seed, communicator, definition.initial)
+
+    def step(self, batch: Sequence[Array]) -> float:
+        """Train one step and return the loss before it.
+
+        Parameters
+        ----------
+        batch : sequence of array
+            The inputs, in order.
+        """
+        names = [spec.name for spec in self.definition.inputs]
+        result = self.executor.step(dict(zip(names, batch, strict=True)), self.state)
+        loss = next(iter(result.outputs.values()))
+        return float(loss[self.executor.communicator.ranks[0]])
+
+
+def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
+    """Return a definition, compiled as the options say."""
+    described = cluster(options.cluster)
+    partitions = options.mode not in ("stand_alone", "hybrid_parallel")
+    mesh = mesh_for(described, options.devices) if partitions else None
+    settings = CompileOptions(
+        mode=options.mode,
+        search=options.search,
+        optimizer=definition.optimizer or Rule(),
+        pins={**definition.pins, **options.strategies},
+        arrivals=arrivals(definition.inputs, options.dataset_strategy, mesh) if mesh else {},
+        fusion=options.fusion,
+        optimizer_parallel=options.optimizer_parallel,
+        loss_scale=definition.loss_scale,
+        gradients_mean=options.gradients_mean,
+    )
+    return compile_graph(definition.graph, described, options.devices, settings, mesh)
+
+
+def arrivals(
+    inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh
+) -> dict[str, Layout]:
+    """Return the layouts in which inputs arrive.
+
+    Raises
+    ------
+    ModelError
+        If the mesh has no axes that make so many slices, or they do not divide an input.
+    """
+    if strategy is None:
+        return {}
+    shapes = [spec.type.shape for spec in inputs]
+    if strategy == "full_batch":
+        strategy = tuple((1,) * len(shape) for shape in shapes)
+    elif strategy == "data_parallel":
+        strategy = tuple((mesh.size,) * bool(s) + (1,) * (len(s) - 1) for s in shapes)
+    if isinstance(strategy, str) or [*map(len, strategy)] != [*map(len, shapes)]:
+        raise ModelError(
+            f"the data set strategy {strategy!r} does not fit inputs of the shapes {tuple(shapes)}",
+            hint="use `data_parallel`, `full_batch`, or the slices of each dimension of each input",
+        )
+    return {
+        spec.name: _arrival(spec, counts, mesh)
+        for spec, counts in zip(inputs, strategy, strict=True)
+    }
+
+
+def _arrival(spec: InputSpec, counts: Sequence[int], mesh: Mesh) -> Layout:
+    """Give each dimension the next axes of the mesh that make its slices."""
+    free, splits = list(mesh.axes), []
+    for size, count in zip(spec.type.shape, counts, strict=True):
+        names: list[str] = []
+        rest = count
+        while rest > 1 and free and rest % free[0].size == 0:
+            rest //= free[0].size
+            names.append(free.pop(0).name)
+        if rest > 1 or size % count:
+            raise ModelError(
+                f"`{spec.name}` of type {spec.type} cannot arrive in {tuple(counts)} slices on the "
+                f"mesh {mesh}"
+            )
+        splits.append(tuple(names))
+    return Layout(tuple(splits))
+
+
+def begin(
+    network: Network,
+    batch: Mapping[str, Array],
+    options: ParallelOptions,
+    *,
+    loss_fn: Network | None = None,
+    optimizer: Optimizer | None = None,
+    loss_scale: float = 1.0,
+    seed: int = 0,
+) -> Session:
+    """Trace a network for the inputs of its first batch, and compile it.
+
+    Parameters
+    ----------
+    network, loss_fn, optimizer, loss_scale
+        As for `trace`.
+    batch : mapping of str to array
+        The inputs by name; with a loss the last one are the labels.
+    options : ParallelOptions
+        How the model is spread.
+    seed : int
+        Seed of the initial values.
+    """
+    specs = [specify(name, array) for name, array in batch.items()]
+    manual = options.mode == "hybrid_parallel"
+    with world(options.devices if manual else 1):
+        definition = trace(
+            network, specs, loss_fn=loss_fn, optimizer=optimizer, loss_scale=loss_scale
+        )
+    return Session(definition, options, seed)
+
+
+def specify(name: str, array: Any) -> InputSpec:
+    """Return the input that an array is an example of.
+
+    Raises
+    ------
+    ModelError
+        If its elements are of a type that programs do not have.
+    """
+    array = np.asarray(array)
+    dtype = array.dtype.name
+    if dtype not in DTYPES:
+        raise ModelError(
+            f"the input `{name}` has the element type `{dtype}`, it must be one of {DTYPES}",
+            hint="put `transforms.TypeCast` into the pipeline of the data set",
+        )
+    whole = np.issubdtype(array.dtype, np.integer)
+    high = int(array.max()) + 1 if whole and array.size else None
+    return InputSpec(name, TensorType(dtype, array.shape), high)

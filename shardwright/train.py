@@ -1,0 +1,164 @@
+"""Training: a network, its loss and its optimizer, on a data set."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwright.dataset.dataset import Dataset
+from shardwright.ir.errors import ModelError
+from shardwright.nn.optimizers import Optimizer
+from shardwright.operators.info import Array
+from shardwright.parallel import AutoParallel
+from shardwright.session import ParallelOptions, Session, begin
+from shardwright.tracing import Network
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Where a training run stands, after a step.
+
+    Parameters
+    ----------
+    epoch, step : int
+        Number of the epoch, and of the step in it; the first are 1.
+    total_steps : int
+        Steps since the beginning.
+    loss : float
+        The loss before the step's update.
+    """
+
+    epoch: int
+    step: int
+    total_steps: int
+    loss: float
+
+
+class Callback:
+    """Something that follows a training run; a subclass says what it does after a step."""
+
+    def step_end(self, run_context: RunContext) -> None:
+        """Take note of a step."""
+
+
+class LossMonitor(Callback):
+    """Prints the loss.
+
+    Parameters
+    ----------
+    per_print_times : int
+        Steps from one line to the next.
+    """
+
+    def __init__(self, per_print_times: int = 1) -> None:
+        self.per_print_times = per_print_times
+
+    def step_end(self, run_context: RunContext) -> None:
+        """Print a line, if it is time."""
+        run = run_context
+        if run.total_steps % self.per_print_times == 0:
+            print(f"epoch: {run.epoch} step: {run.step}, loss is {run.loss}", flush=True)
+
+
+class FixedLossScaleManager:
+    """A constant factor on the loss, so that small gradients do not vanish in few bits.
+
+    Parameters
+    ----------
+    loss_scale : float
+        The factor.
+    drop_overflow_update : bool
+        Whether a step with infinite gradients is left out; it cannot be.
+    """
+
+    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = False) -> None:
+        if loss_scale <= 0:
+            raise ModelError(f"the loss scale is {loss_scale}, it must be more than 0")
+        if drop_overflow_update:
+            raise ModelError("updates that overflow cannot be dropped")
+        self.loss_scale = loss_scale
+
+    def get_loss_scale(self) -> float:
+        """Return the factor."""
+        return self.loss_scale
+
+
+class Model:
+    """A network together with how it is trained.
+
+    Parameters
+    ----------
+    network : Cell, function or AutoParallel
+        What is trained; `AutoParallel` says how it is spread. Without it, the script is a
+        hand-written parallel program if the world has several ranks.
+    loss_fn : Cell or function, optional
+        Takes what the network returns and the last column of the data set.
+    optimizer : Optimizer, optional
+        How parameters are updated.
+    loss_scale_manager : FixedLossScaleManager, optional
+        A factor on the loss.
+    seed : int
+        Seed of the initial values.
+    """
+
+    def __init__(
+        self,
+        network: Network | AutoParallel,
+        loss_fn: Network | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        loss_scale_manager: FixedLossScaleManager | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._network = network
+        self._loss_fn = loss_fn
+        self._optimizer = optimizer
+        self._loss_scale = loss_scale_manager.get_loss_scale() if loss_scale_manager else 1.0
+        self._seed = seed
+        self.session: Session | None = None
+
+    def train(
+        self,
+        epoch: int,
+        train_dataset: Dataset,
+        callbacks: Callback | Sequence[Callback] = (),
+        dataset_sink_mode: bool = False,
+    ) -> list[float]:
+        """Train for some epochs and return the loss of each step.
+
+        The model is compiled for the shapes of the first batch, when training first begins.
+
+        Parameters
+        ----------
+        epoch : int
+            How often to go through the data set.
+        train_dataset : Dataset
+            Batches; columns are the inputs, the last one the labels.
+        callbacks : Callback or sequence of Callback
+            What follows the run.
+        dataset_sink_mode : bool
+            Taken as in MindSpore; batches are made while they are used.
+        """
+        followers = (callbacks,) if isinstance(callbacks, Callback) else callbacks
+        losses: list[float] = []
+        for number in range(1, epoch + 1):
+            batches = train_dataset.create_dict_iterator(number - 1)
+            for step, batch in enumerate(batches, 1):
+                self.session = self.session or self._begin(batch)
+                losses.append(self.session.step(tuple(batch.values())))
+                for follower in followers:
+                    follower.step_end(RunContext(number, step, len(losses), losses[-1]))
+        return losses
+
+    def _begin(self, batch: Mapping[str, Array]) -> Session:
+        spread = self._network if isinstance(self._network, AutoParallel) else None
+        session = begin(
+            spread.network if spread else self._network,
+            batch,
+            spread.options if spread else ParallelOptions.of_this_world(),
+            loss_fn=self._loss_fn,
+            optimizer=self._optimizer,
+            loss_scale=self._loss_scale,
+            seed=self._seed,
+        )
+        if spread:
+            spread.note(session)
+        return session
