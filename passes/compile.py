@@ -16,9 +16,10 @@ from shardwright.cost_model.cluster import Cluster, mesh_for
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
 from shardwright.cost_model.mindspore import MindSporeCosts, mesh_of_binary_axes
 from shardwright.cost_model.mindspore_profile import MindSporeProfile
-from shardwright.cost_model.profile import CostProfile, TimeProfile, UpdateRule
+from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
 from shardwright.ir.errors import InfeasibleError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout

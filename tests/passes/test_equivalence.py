@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.profile import TimeProfile
 from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.graph import Graph
 from shardwright.passes.baselines import complete
 from shardwright.passes.cleanup import drop_mirrors

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.profile import TimeProfile, UpdateRule, check_cotangents
+from shardwright.cost_model.profile import check_cotangents
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
 from shardwright.ir.errors import InfeasibleError, PassError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.passes.compile import CompileOptions, compile_graph

@@ -1,0 +1,269 @@
+"""The profile that minimises seconds: what will be emitted, priced as the emitted program is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.profile import OperatorTable, Port
+from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.roofline import local_bytes, operator_seconds
+from shardwright.ir.graph import Attribute, Node, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import Linearization, OperatorInfo, operator_info
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """The optimizer's operator, as far as its cost matters.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the operator.
+    states : int
+        Number of tensors that it keeps for each parameter.
+    counts_steps : bool
+        Whether it reads the number of the step.
+    settings : tuple of (str, attribute)
+        Attributes of the operator.
+    unscales : bool
+        Whether gradients carry a factor that is divided out first.
+    """
+
+    operator: str
+    states: int
+    counts_steps: bool
+    settings: tuple[tuple[str, Attribute], ...] = ()
+    unscales: bool = False
+
+
+class TimeProfile:
+    """Seconds of the emitted program on a cluster.
+
+    Parameters
+    ----------
+    planner : RedistributionPlanner
+        Prices and plans changes of layout.
+    update_rule : UpdateRule, optional
+        The optimizer; None where parameters are not updated.
+    """
+
+    name = "time"
+
+    def __init__(
+        self, planner: RedistributionPlanner, update_rule: UpdateRule | None = None
+    ) -> None:
+        self.planner = planner
+        self.mesh: Mesh = planner.mesh
+        self.cluster: Cluster = planner.cluster
+        self.update_rule = update_rule
+        self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
+
+    def stored_freely(self) -> bool:
+        """Return True: storing is a choice of its own."""
+        return True
+
+    def constant(self) -> float:
+        """Return the seconds of counting the steps, where the optimizer does."""
+        if self.update_rule is None or not self.update_rule.counts_steps:
+            return 0.0
+        info = operator_info("add_scalar", (TensorType("int64", ()),), {"value": 1})
+        scalar = (Layout.replicated(0),)
+        return operator_seconds(info, scalar, scalar, self.mesh, self.cluster)
+
+    def table(
+        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
+    ) -> OperatorTable:
+        """Return the strategies of an operator with the seconds of each."""
+        key = (info, wanted)
+        if key not in self._tables:
+            self._tables[key] = self._make_table(info, wanted)
+        return self._tables[key]
+
+    def _make_table(self, info: OperatorInfo, wanted: tuple[bool, ...]) -> OperatorTable:
+        strategies = info.generate_strategies(self.mesh)
+        sides = self._all_sides(info, strategies, wanted)
+        return OperatorTable(
+            info,
+            strategies,
+            np.array([side.seconds for side in sides]),
+            tuple(zip(*(side.operands for side in sides), strict=True)),
+            tuple(zip(*(side.results for side in sides), strict=True)),
+            tuple(any(side.keeps_operands[i] for side in sides) for i in range(len(wanted))),
+            tuple(
+                any(side.keeps_results[i] for side in sides) for i in range(len(info.result_types))
+            ),
+            np.array([side.work for side in sides]),
+        )
+
+    def _all_sides(
+        self, info: OperatorInfo, strategies: Sequence[Strategy], wanted: tuple[bool, ...]
+    ) -> list["_Sides"]:
+        """Price each strategy, but those that differ only by equal axes of one level once."""
+        first: dict[object, tuple[Strategy, _Sides]] = {}
+        found = []
+        for strategy in strategies:
+            key = tuple(
+                (factor, tuple((axis.size, axis.level) for axis in map(self.mesh.axis, axes)))
+                for factor, axes in strategy.assignment
+            )
+            if key not in first:
+                first[key] = strategy, self._both_sides(info, strategy, wanted)
+            twin, sides = first[key]
+            factors = info.rule.sizes
+            pairs = zip(twin.of_factors(factors), strategy.of_factors(factors), strict=True)
+            found.append(sides if twin is strategy else sides.renamed(dict(pairs), self.mesh))
+        return found
+
+    def _both_sides(
+        self, info: OperatorInfo, strategy: Strategy, wanted: tuple[bool, ...]
+    ) -> "_Sides":
+        """Price an operator and its gradient under one strategy, by emitting the gradient."""
+        taken, left = info.infer_tensor_layouts(strategy, self.mesh)
+        seconds = operator_seconds(info, taken, left, self.mesh, self.cluster)
+        if not any(wanted):
+            ports = tuple(Port(layout, None) for layout in taken)
+            none = (False,) * len(left)
+            return _Sides(seconds, ports, left, (False,) * len(taken), none, 0.0)
+        build = Builder(self.mesh)
+        operands = _values("operand", info.operand_types, taken)
+        results = _values("result", info.result_types, left)
+        reduced = tuple(layout.reduced() for layout in left)
+        at = Linearization(operands, results, _values("cotangent", info.result_types, reduced))
+        gradients = [
+            value if want else None
+            for value, want in zip(info.gradient(build, at), wanted, strict=True)
+        ]
+        nodes, read = _needed(build.nodes, [value.name for value in gradients if value is not None])
+        table = {v.name: v for v in (*operands, *results, *at.cotangents)}
+        table |= {result.name: result for node in build.nodes for result in node.results}
+        seconds += sum(self._seconds(node, table) for node in nodes)
+        ports = tuple(
+            Port(layout, None if value is None else value.layout)
+            for layout, value in zip(taken, gradients, strict=True)
+        )
+        return _Sides(
+            seconds,
+            ports,
+            left,
+            tuple(value.name in read for value in operands),
+            tuple(value.name in read for value in results),
+            _work(nodes, [*at.cotangents, *(v for v in gradients if v is not None)], self.mesh),
+        )
+
+    def _seconds(self, node: Node, table: dict[str, Value]) -> float:
+        operands = [table[name] for name in node.operands]
+        info = operator_info(node.operator, [v.type for v in operands], node.attributes)
+        layouts = [v.layout for v in (*operands, *node.results)]
+        known = [layout for layout in layouts if layout is not None]
+        count = len(operands)
+        return operator_seconds(info, known[:count], known[count:], self.mesh, self.cluster)
+
+    def edges(self, tensor: TensorType, sources: Sequence[Port], targets: Sequence[Port]) -> Floats:
+        """Return the seconds to bring a tensor and to return its cotangent."""
+        starts = [port.layout for port in sources]
+        ends = [port.layout for port in targets]
+        seconds = self.planner.seconds(tensor, starts, ends)
+        back = [i for i, port in enumerate(targets) if port.cotangent is not None]
+        if back and all(port.cotangent is not None for port in sources):
+            cotangents = [c for port in targets if (c := port.cotangent) is not None]
+            due = [c for port in sources if (c := port.cotangent) is not None]
+            seconds[:, back] += self.planner.seconds(tensor, cotangents, due).T
+        return seconds
+
+    def again(
+        self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
+    ) -> Floats:
+        """Return the seconds to bring a tensor a second time."""
+        return self.planner.seconds(tensor, list(sources), list(targets))
+
+    def leaving(self, tensor: TensorType, sources: Sequence[Port], target: Port) -> Floats:
+        """Return the seconds to make an output whole."""
+        return self.edges(tensor, sources, (target,))
+
+    def accumulation(self, tensor: TensorType, layout: Layout) -> float:
+        """Return the seconds to add two cotangents."""
+        info = operator_info("add", (tensor, tensor), {})
+        return operator_seconds(info, (layout, layout), (layout,), self.mesh, self.cluster)
+
+    def update(self, tensor: TensorType, layout: Layout) -> float:
+        """Return the seconds of the optimizer's update."""
+        rule = self.update_rule
+        if rule is None:
+            return 0.0
+        types = [tensor] * (2 + rule.states) + [TensorType("int64", ())] * rule.counts_steps
+        layouts = [layout] * (2 + rule.states) + [Layout.replicated(0)] * rule.counts_steps
+        info = operator_info(rule.operator, types, dict(rule.settings))
+        results = [layout] * len(info.result_types)
+        seconds = operator_seconds(info, layouts, results, self.mesh, self.cluster)
+        if rule.unscales:
+            scale = operator_info("scale", (tensor,), {})
+            seconds += operator_seconds(scale, (layout,), (layout,), self.mesh, self.cluster)
+        return seconds
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """An operator and its gradient under one strategy."""
+
+    seconds: float
+    operands: tuple[Port, ...]
+    results: tuple[Layout, ...]
+    keeps_operands: tuple[bool, ...]
+    keeps_results: tuple[bool, ...]
+    work: float
+
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "_Sides":
+        """Return the same with other mesh axes."""
+
+        def over(layout: Layout) -> Layout:
+            splits = tuple(tuple(names[axis] for axis in axes) for axes in layout.splits)
+            return Layout(splits, mesh.ordered(names[a] for a in layout.partial), layout.reduction)
+
+        ports = tuple(
+            Port(over(port.layout), None if port.cotangent is None else over(port.cotangent))
+            for port in self.operands
+        )
+        return replace(self, operands=ports, results=tuple(map(over, self.results)))
+
+
+def _values(kind: str, types: Sequence[TensorType], layouts: Sequence[Layout]) -> tuple[Value, ...]:
+    pairs = zip(types, layouts, strict=True)
+    return tuple(Value(f"{kind}.{i}", tensor, layout) for i, (tensor, layout) in enumerate(pairs))
+
+
+def _needed(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[list[Node], set[str]]:
+    """Return the nodes that `wanted` depends on, and every value read or wanted."""
+    live, kept = set(wanted), []
+    for node in reversed(nodes):
+        if any(result.name in live for result in node.results):
+            live.update(node.operands)
+            kept.append(node)
+    return kept[::-1], live
+
+
+def _work(nodes: Sequence[Node], ends: Sequence[Value], mesh: Mesh) -> float:
+    """Return the most bytes alive at once of what some nodes make, and of what begins and ends."""
+    sizes = {value.name: _local_bytes(value, mesh) for value in ends}
+    sizes |= {r.name: _local_bytes(r, mesh) for node in nodes for r in node.results}
+    last = {name: i for i, node in enumerate(nodes) for name in node.operands}
+    last |= {value.name: len(nodes) for value in ends if value.name not in last}
+    made = {result.name for node in nodes for result in node.results}
+    now = most = sum(sizes[value.name] for value in ends if value.name not in made)
+    for i, node in enumerate(nodes):
+        now += sum(sizes[result.name] for result in node.results)
+        most = max(most, now)
+        now -= sum(sizes.get(name, 0.0) for name in set(node.operands) if last[name] == i)
+    return most
+
+
+def _local_bytes(value: Value, mesh: Mesh) -> float:
+    return local_bytes(value.type, value.layout or Layout.replicated(value.type.rank), mesh)
