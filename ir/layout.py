@@ -40,7 +40,7 @@ class Layout:
         """Return the layout of a tensor with `rank` dimensions that every rank holds whole."""
         return Layout(((),) * rank)
 
-    @property
+    @cached_property
     def split_axes(self) -> tuple[str, ...]:
         """The mesh axes that split some dimension."""
         return tuple(axis for axes in self.splits for axis in axes)

@@ -66,6 +66,7 @@ class Regroup(OperatorInfo):
 
     linear = ((0,),)
     flops_per_point = 0.0
+    is_view = True
 
     @property
     def target(self) -> Shape:
