@@ -11,7 +11,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication import Communication
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 
 
 def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
@@ -52,10 +52,26 @@ def operator_seconds(
     return max(compute, moved / device.memory_bandwidth) + device.launch_seconds
 
 
+def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:
+    """Return the mesh axes over which a node sends between ranks; none where it does not.
+
+    In a hand-written program a communication operator that names no axes speaks of all ranks.
+    """
+    kind = operator_class(node.operator)
+    if not issubclass(kind, Communication) or kind.is_local or node.operator == "redistribute":
+        return ()
+    axes = node.attributes.get("axes")
+    if isinstance(axes, tuple) and axes:
+        return tuple(map(str, axes))
+    bare = node.results[0].layout is None
+    return graph.mesh.names if graph.mesh is not None and bare else ()
+
+
 def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     """Return the seconds of one node of a partitioned program.
 
-    A graph without a mesh runs whole on one device.
+    A graph without a mesh runs whole on one device. A pair of ``send`` and ``receive`` is paid for
+    where it is received.
     """
     mesh = graph.mesh or Mesh(())
     operands = graph.operand_values(node)
@@ -64,10 +80,11 @@ def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     left = [value.layout or Layout.replicated(value.type.rank) for value in node.results]
     if not isinstance(info, Communication):
         return operator_seconds(info, taken, left, mesh, cluster)
-    if node.operator in ("mirror", "redistribute"):
+    if node.operator in ("mirror", "redistribute", "send"):
         return 0.0
     size = np.array([local_bytes(operands[0].type, taken[0], mesh)])
-    return float(move_seconds(node.operator, info.axes, size, mesh, cluster)[0])
+    axes = info.axes if info.is_local else node_axes(node, graph)
+    return float(move_seconds(node.operator, axes, size, mesh, cluster)[0])
 
 
 def program_seconds(graph: Graph, cluster: Cluster) -> float:
