@@ -1,13 +1,13 @@
 """Memory of an emitted program: what one rank holds at the fullest moment of a step."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.info import operator_info
+from shardwright.operators.info import operator_class
 
 _KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
 
@@ -31,6 +31,56 @@ class MemoryUseReport:
     at: str
 
 
+@dataclass(frozen=True)
+class Buffers:
+    """The buffers of a program on one rank, named after the values that define them.
+
+    Parameters
+    ----------
+    sizes : mapping of str to float
+        Bytes of every value; 0 for a view, and for what a parameter becomes, in its place.
+    uses : mapping of str to (list of int)
+        For each buffer, positions of the nodes that define or read it or a view of it, ascending.
+    lasting : frozenset of str
+        Buffers that outlive the program: parameters, outputs and updates.
+    """
+
+    sizes: Mapping[str, float]
+    uses: Mapping[str, list[int]]
+    lasting: frozenset[str]
+
+    def mortal(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield the buffers that can be freed after their last use, and their uses."""
+        return ((name, uses) for name, uses in self.uses.items() if name not in self.lasting)
+
+
+def buffers(graph: Graph) -> Buffers:
+    """Return the buffers of a program; without a mesh it runs whole on one device."""
+    mesh = graph.mesh or Mesh(())
+    views = {
+        result.name
+        for node in graph.nodes
+        if operator_class(node.operator).is_view
+        for result in node.results
+    }
+    replaced = {new for _, new in graph.updates}
+    sizes = {
+        name: 0.0 if name in views or name in replaced else _bytes(value, mesh)
+        for name, value in graph.values.items()
+    }
+    roots: dict[str, str] = {}  # of a view, the buffer that it looks at
+    uses: dict[str, list[int]] = {}
+    for position, node in enumerate(graph.nodes):
+        if node.name in views and node.operands:
+            roots[node.name] = roots.get(node.operands[0], node.operands[0])
+        touched = (*node.operands, *(result.name for result in node.results))
+        for name in dict.fromkeys(roots.get(name, name) for name in touched):
+            uses.setdefault(name, []).append(position)
+    lasting = {roots.get(name, name) for name in graph.kept()}
+    lasting |= {parameter.name for parameter in graph.parameters}
+    return Buffers(sizes, uses, frozenset(lasting))
+
+
 def peak_memory(graph: Graph) -> MemoryUseReport:
     """Return the peak memory of one rank.
 
@@ -41,24 +91,23 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
     graph : Graph
         A program; without a mesh it runs whole on one device.
     """
-    mesh = graph.mesh or Mesh(())
-    sizes = {value.name: _bytes(value, mesh) for value in graph.values.values()}
-    for name in (*_views(graph), *(new for _, new in graph.updates)):
-        sizes[name] = 0.0
-    kinds = _kinds(graph)
+    held = buffers(graph)
+    sizes, kinds = held.sizes, _kinds(graph)
     now = dict.fromkeys(_KINDS, 0.0)
     for name in (*(v.name for v in graph.inputs), *(p.name for p in graph.parameters)):
         now[kinds[name]] += sizes[name]
-    dies = _last_uses(graph)
+    dies: dict[int, list[str]] = {}
+    for name, uses in held.mortal():
+        dies.setdefault(uses[-1], []).append(name)
     peak, at, best = sum(now.values()), "the start", dict(now)
     total = peak
-    for node in graph.nodes:
+    for position, node in enumerate(graph.nodes):
         for result in node.results:
             now[kinds[result.name]] += sizes[result.name]
             total += sizes[result.name]
         if total > peak:
             peak, at, best = total, node.name, dict(now)
-        for name in dies.get(node.name, ()):
+        for name in dies.get(position, ()):
             now[kinds[name]] -= sizes[name]
             total -= sizes[name]
     return MemoryUseReport(peak, best, at)
@@ -76,35 +125,3 @@ def _kinds(graph: Graph) -> dict[str, str]:
         if f"{parameter.name}.grad" in kinds:
             kinds[f"{parameter.name}.grad"] = "gradients"
     return kinds
-
-
-def _views(graph: Graph) -> list[str]:
-    found = []
-    for node in graph.nodes:
-        types = [value.type for value in graph.operand_values(node)]
-        if operator_info(node.operator, types, node.attributes).is_view:
-            found += [result.name for result in node.results]
-    return found
-
-
-def _last_uses(graph: Graph) -> dict[str, list[str]]:
-    """Return for each node the values that nobody reads after it.
-
-    A view keeps its operand alive; parameters and what leaves the program never die.
-    """
-    roots: dict[str, str] = {}
-    views = set(_views(graph))
-    for node in graph.nodes:
-        if node.name in views and node.operands:
-            roots[node.name] = roots.get(node.operands[0], node.operands[0])
-    last: dict[str, str] = {}
-    for node in graph.nodes:
-        for name in (*node.operands, *(result.name for result in node.results)):
-            last[roots.get(name, name)] = node.name
-    forever = {roots.get(name, name) for name in graph.kept()}
-    forever |= {parameter.name for parameter in graph.parameters}
-    dies: dict[str, list[str]] = {}
-    for name, node_name in last.items():
-        if name not in forever:
-            dies.setdefault(node_name, []).append(name)
-    return dies
