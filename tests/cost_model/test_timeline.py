@@ -1,0 +1,294 @@
+import json
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from shardwright.cost_model.cluster import Cluster, Device, Level, cluster
+from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.timeline import COMPUTE, Timeline, simulate, to_chrome_trace
+from shardwright.ir.graph import Graph
+from shardwright.ir.text import parse, to_text
+from shardwright.passes.compile import CompileOptions, compile_graph
+from tests.passes.random_graphs import multilayer_perceptron, random_graph
+
+# A second for every byte that a device reads or writes, and for every byte that a link carries.
+SLOW = Cluster(
+    name="slow",
+    device=Device(
+        name="card",
+        peak_flops={"float32": 1e12},
+        memory_bandwidth=1.0,
+        memory_bytes=1 << 30,
+        launch_seconds=0.0,
+    ),
+    levels=(
+        Level(name="node", size=2, bandwidth=1.0, latency=0.0),
+        Level(name="rack", size=2, bandwidth=1.0, latency=0.0),
+    ),
+)
+CPU = cluster("cpu")
+SEARCHES = ("exact", "data_parallel", "fully_sharded", "tensor_parallel")
+
+
+@pytest.fixture(scope="module", params=SEARCHES)
+def programs(request: pytest.FixtureRequest) -> list[Graph]:
+    options = CompileOptions(search=request.param)
+    return [
+        compile_graph(random_graph(seed, nodes=8), CPU, 16, options).program for seed in range(5)
+    ]
+
+
+def spans(timeline: Timeline) -> dict[str, tuple[float, float]]:
+    return {event.node.name: (event.start, event.end) for event in timeline.events}
+
+
+HIDDEN = """
+graph hidden on x=2 {
+  input p: f32[4] +x
+  input q: f32[4]*
+  d: f32[4] +x = scale(p) {factor=2.0}
+  s: f32[4]* = all_reduce(d) {axes=('x',)}
+  r: f32[4]* = relu(q)
+  t: f32[4]* = add(r, s)
+  return t
+}
+"""
+
+
+def test_by_hand_communication_hides_behind_computation() -> None:
+    timeline = simulate(parse(HIDDEN), SLOW)
+    assert spans(timeline) == {"d": (0, 32), "s": (32, 48), "r": (32, 64), "t": (64, 112)}
+    assert timeline.step_seconds == 112
+    assert timeline.compute_seconds == 112
+    assert timeline.communication_seconds == 16
+    assert timeline.exposed_communication_seconds == 0
+    # p, q and d; then s and r as well, without p; then q and d die, and t comes.
+    assert timeline.live_bytes == (
+        (0, 32),
+        (0, 48),
+        (32, 32),
+        (32, 48),
+        (32, 64),
+        (48, 48),
+        (64, 32),
+        (64, 48),
+        (112, 32),
+        (112, 16),
+    )
+    assert timeline.peak_bytes == 64
+
+
+def test_by_hand_computation_waits_for_communication() -> None:
+    text = HIDDEN.replace("relu(q)", "relu(s)").replace("add(r, s)", "add(r, q)")
+    timeline = simulate(parse(text), SLOW)
+    assert spans(timeline) == {"d": (0, 32), "s": (32, 48), "r": (48, 80), "t": (80, 128)}
+    assert timeline.exposed_communication_seconds == 16
+
+
+def test_by_hand_communication_at_the_end_is_exposed() -> None:
+    text = """
+graph late on x=2 {
+  input p: f32[4] +x
+  d: f32[4] +x = scale(p) {factor=2.0}
+  s: f32[4]* = all_reduce(d) {axes=('x',)}
+  return s
+}
+"""
+    timeline = simulate(parse(text), SLOW)
+    assert timeline.step_seconds == 48
+    assert timeline.exposed_communication_seconds == 16
+
+
+TWO_LEVELS = """
+graph two_levels on y=2:1 x=2 {
+  input p: f32[4] +x
+  input q: f32[4] +y
+  input r: f32[4] +y+x
+  a: f32[4]* = all_reduce(p) {axes=('x',)}
+  b: f32[4]* = all_reduce(q) {axes=('y',)}
+  c: f32[4]* = all_reduce(r) {axes=('y', 'x')}
+  return a, b, c
+}
+"""
+
+
+def test_levels_communicate_side_by_side_and_a_collective_over_both_uses_both() -> None:
+    timeline = simulate(parse(TWO_LEVELS), SLOW)
+    streams = {event.node.name: event.streams for event in timeline.events}
+    assert streams == {"a": ("node",), "b": ("rack",), "c": ("node", "rack")}
+    found = spans(timeline)
+    assert found["a"] == found["b"] == (0, 16)
+    assert found["c"][0] == 16
+    assert timeline.exposed_communication_seconds == timeline.step_seconds
+
+
+def test_local_moves_are_computation() -> None:
+    text = """
+graph cut on x=2 {
+  input p: f32[4]*
+  s: f32[4@x] = local_slice(p) {axes=('x',), dimension=0}
+  return s
+}
+"""
+    (event,) = simulate(parse(text), SLOW).events
+    assert event.streams == (COMPUTE,)
+    assert event.nbytes == 8
+
+
+def test_an_empty_program() -> None:
+    timeline = simulate(parse("graph empty {\n  input x: f32[4]\n  return x\n}"), SLOW)
+    assert timeline.step_seconds == 0
+    assert timeline.peak_bytes == 16
+
+
+def test_every_node_starts_as_soon_as_it_may(programs: list[Graph]) -> None:
+    for program in programs:
+        timeline = simulate(program, CPU)
+        done: dict[str, float] = {}
+        last: dict[str, float] = {}
+        for event in timeline.events:
+            waits = [done.get(name, 0.0) for name in event.node.operands]
+            waits += [last.get(stream, 0.0) for stream in event.streams]
+            assert event.start == max(waits)
+            last.update(dict.fromkeys(event.streams, event.end))
+            done.update((result.name, event.end) for result in event.node.results)
+
+
+def test_a_step_lies_between_its_busiest_stream_and_the_sum_of_its_nodes(
+    programs: list[Graph],
+) -> None:
+    for program in programs:
+        timeline = simulate(program, CPU)
+        busy: dict[str, float] = {}
+        for event in timeline.events:
+            for stream in event.streams:
+                busy[stream] = busy.get(stream, 0.0) + event.seconds
+        rounding = 1 + 1e-12
+        assert max(busy.values()) <= timeline.step_seconds * rounding
+        assert timeline.step_seconds <= program_seconds(program, CPU) * rounding
+        total = timeline.compute_seconds + timeline.communication_seconds
+        assert total == pytest.approx(program_seconds(program, CPU))
+
+
+def test_exposed_is_the_time_without_computation(programs: list[Graph]) -> None:
+    for program in programs:
+        timeline = simulate(program, CPU)
+        edges = [(0.0, 0.0)]
+        edges += [(e.start, e.end) for e in timeline.events if e.streams == (COMPUTE,)]
+        edges.append((timeline.step_seconds, timeline.step_seconds))
+        gaps = sum(after[0] - before[1] for before, after in pairwise(edges))
+        assert timeline.exposed_communication_seconds == pytest.approx(gaps, abs=1e-15)
+        assert timeline.exposed_communication_seconds <= timeline.communication_seconds * (
+            1 + 1e-12
+        )
+
+
+def faster(links: float) -> Cluster:
+    levels = tuple(
+        level.model_copy(
+            update={"bandwidth": level.bandwidth * links, "latency": level.latency / links}
+        )
+        for level in CPU.levels
+    )
+    return CPU.model_copy(update={"levels": levels})
+
+
+def test_faster_links_never_make_a_step_longer(programs: list[Graph]) -> None:
+    for program in programs:
+        steps = [simulate(program, faster(2.0**i)).step_seconds for i in range(-2, 3)]
+        assert steps == sorted(steps, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_less_communication_in_a_chain_makes_it_shorter(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    operators = [str(o) for o in random.permutation(["relu"] * 6 + ["neighbor_exchange"] * 6)]
+    steps = [simulate(chain(operators), SLOW).step_seconds]
+    while "neighbor_exchange" in operators:
+        operators.remove("neighbor_exchange")
+        steps.append(simulate(chain(operators), SLOW).step_seconds)
+    assert steps == sorted(set(steps), reverse=True)
+
+
+def chain(operators: list[str]) -> Graph:
+    lines = ["graph chain on x=2 {", "  input v0: f32[8@x]"]
+    for i, operator in enumerate(operators):
+        attributes = " {axes=('x',)}" if operator == "neighbor_exchange" else ""
+        lines.append(f"  v{i + 1}: f32[8@x] = {operator}(v{i}){attributes}")
+    return parse("\n".join([*lines, f"  return v{len(operators)}", "}"]))
+
+
+def test_one_stream_is_a_step_without_overlap() -> None:
+    options = CompileOptions(mode="stand_alone")
+    alone = compile_graph(multilayer_perceptron(layers=2), CPU, 1, options).program
+    timeline = simulate(alone, CPU)
+    assert timeline.step_seconds == pytest.approx(program_seconds(alone, CPU))
+    assert timeline.exposed_communication_seconds == 0
+    assert timeline.peak_bytes == peak_memory(alone).peak_bytes
+
+
+def test_memory_returns_to_what_outlives_the_step(programs: list[Graph]) -> None:
+    for program in programs:
+        timeline = simulate(program, CPU)
+        assert program.mesh is not None
+        assert timeline.peak_bytes == max(nbytes for _, nbytes in timeline.live_bytes)
+        moments = [moment for moment, _ in timeline.live_bytes]
+        assert moments == sorted(moments)
+        left = timeline.live_bytes[-1][1]
+        kept = {*program.outputs, *(p.name for p in program.parameters)}
+        sizes = {
+            name: program.values[name].type.nbytes / program.mesh.extent(layout.split_axes)
+            for name in kept
+            if (layout := program.values[name].layout)
+        }
+        assert left == pytest.approx(sum(sizes.values()))
+
+
+def test_gradients_are_reduced_beside_the_backward_computation() -> None:
+    graph = multilayer_perceptron(batch=4096, width=256, layers=8)
+    options = CompileOptions(search="data_parallel")
+    timeline = simulate(compile_graph(graph, CPU, 8, options).program, CPU)
+    exposed = timeline.exposed_communication_seconds
+    assert 0 < exposed < 0.5 * timeline.communication_seconds
+
+
+def test_the_same_program_has_the_same_timeline(programs: list[Graph]) -> None:
+    for program in programs:
+        again = parse(to_text(program))
+        assert simulate(again, CPU) == simulate(program, CPU)
+        assert to_chrome_trace(simulate(again, CPU)) == to_chrome_trace(simulate(program, CPU))
+
+
+def test_chrome_trace() -> None:
+    trace = json.loads(to_chrome_trace(simulate(parse(TWO_LEVELS), SLOW)))["traceEvents"]
+    threads = {r["tid"]: r["args"]["name"] for r in trace if r["ph"] == "M"}
+    assert threads == {0: "compute", 1: "communication: node", 2: "communication: rack"}
+    slices = [(r["name"], threads[r["tid"]], r["ts"]) for r in trace if r["ph"] == "X"]
+    assert slices == [
+        ("all_reduce a", "communication: node", 0),
+        ("all_reduce b", "communication: rack", 0),
+        ("all_reduce c", "communication: node", 16e6),
+        ("all_reduce c", "communication: rack", 16e6),
+    ]
+    first = next(r for r in trace if r["ph"] == "X")
+    assert first["args"] == {"scope": "", "bytes": 16}
+    assert first["dur"] == 16e6
+    assert max(r["args"]["bytes"] for r in trace if r["ph"] == "C") == 80
+
+
+def test_three_thousand_nodes_take_no_time() -> None:
+    lines = ["graph long on x=2 {", "  input v0: f32[8] +x"]
+    for i in range(0, 3000, 3):
+        lines.append(f"  v{i + 1}: f32[8] +x = scale(v{i}) {{factor=2.0}}")
+        lines.append(f"  v{i + 2}: f32[8]* = all_reduce(v{i + 1}) {{axes=('x',)}}")
+        lines.append(f"  v{i + 3}: f32[8] +x = to_partial(v{i + 2}) {{axes=('x',)}}")
+    graph = parse("\n".join([*lines, "  return v3000", "}"]))
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        simulate(graph, CPU)
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 0.25  # about 0.04 on an idle core
