@@ -139,6 +139,19 @@ class _LayoutGraph:
         return {layout: i for i, layout in enumerate(self.nodes)}
 
     @cached_property
+    def edges(self) -> NDArray[np.int64]:
+        """Source and target of each move."""
+        return np.array([(s, t) for s, t, _ in self.moves], dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
+    def leaving(self) -> list[list[int]]:
+        """Moves that begin at each layout."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for position, (source, _, _) in enumerate(self.moves):
+            found[source].append(position)
+        return found
+
+    @cached_property
     def groups(self) -> dict[tuple[str, tuple[str, ...]], NDArray[np.int64]]:
         """Positions of the moves that are the same collective over the same axes."""
         found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
@@ -198,8 +211,8 @@ class _Paths:
     """Shortest paths between all layouts of one tensor type."""
 
     graph: _LayoutGraph
-    seconds: Floats
-    first_move: NDArray[np.int64]  # on the way from row to column; -1 where there is none
+    weights: Floats  # of each move
+    seconds: Floats  # of the cheapest path from row to column
 
 
 class RedistributionPlanner:
@@ -240,10 +253,13 @@ class RedistributionPlanner:
         here, goal = self._position(paths, source), self._position(paths, target)
         found = []
         while here != goal:
-            edge = int(paths.first_move[here, goal])
-            if edge < 0:
+            leaving = paths.graph.leaving[here]
+            after = [paths.graph.moves[edge][1] for edge in leaving]
+            rest = paths.weights[leaving] + paths.seconds[after, goal]
+            best = int(np.argmin(rest))
+            if not np.isfinite(rest[best]):
                 raise StrategyError(f"there is no way from the layout {source} to {target}")
-            _, here, move = paths.graph.moves[edge]
+            _, here, move = paths.graph.moves[leaving[best]]
             found.append(move)
         return found
 
@@ -261,32 +277,26 @@ class RedistributionPlanner:
 
     def _find_paths(self, tensor: TensorType) -> _Paths:
         graph = _layout_graph(self.mesh, tensor.rank)
-        weights, edges = self._weights(graph, tensor)
+        weights = self._weights(graph, tensor)
         seconds = np.full((len(graph.nodes),) * 2, np.inf)
-        first = np.full(seconds.shape, -1, dtype=np.int64)
-        for position in np.argsort(-weights, kind="stable"):  # cheaper ones overwrite dearer ones
-            source, target = edges[position]
-            seconds[source, target] = weights[position]
-            first[source, target] = position
+        np.minimum.at(seconds, (graph.edges[:, 0], graph.edges[:, 1]), weights)
         np.fill_diagonal(seconds, 0.0)
-        divides = _divides(graph, tensor)
-        for middle in np.flatnonzero(divides):
-            through = seconds[:, middle, None] + seconds[None, middle, :]
-            better = through < seconds
-            np.copyto(seconds, through, where=better)
-            np.copyto(first, first[:, middle, None], where=better)
-        return _Paths(graph, seconds, first)
+        through = np.empty_like(seconds)
+        for middle in np.flatnonzero(_divides(graph, tensor)):
+            np.add(seconds[:, middle, None], seconds[None, middle, :], out=through)
+            np.minimum(seconds, through, out=seconds)
+        return _Paths(graph, weights, seconds)
 
-    def _weights(self, graph: _LayoutGraph, tensor: TensorType) -> tuple[Floats, NDArray[np.int64]]:
-        edges = np.array([(s, t) for s, t, _ in graph.moves], dtype=np.int64).reshape(-1, 2)
+    def _weights(self, graph: _LayoutGraph, tensor: TensorType) -> Floats:
         local = tensor.nbytes / graph.counts.prod(axis=1)
-        weights = np.zeros(len(edges))
+        starts, ends = graph.edges[:, 0], graph.edges[:, 1]
+        weights = np.zeros(len(graph.edges))
         for (operator, axes), positions in graph.groups.items():
-            sizes = local[edges[positions, 0]]
+            sizes = local[starts[positions]]
             weights[positions] = move_seconds(operator, axes, sizes, self.mesh, self.cluster)
         divides = _divides(graph, tensor)
-        weights[~(divides[edges[:, 0]] & divides[edges[:, 1]])] = np.inf
-        return weights, edges
+        weights[~(divides[starts] & divides[ends])] = np.inf
+        return weights
 
 
 def _divides(graph: _LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:

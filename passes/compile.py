@@ -34,7 +34,7 @@ from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.manual import mirror_shared_values
 from shardwright.passes.optimizer import Optimizer, append_optimizer
-from shardwright.passes.partition import Decisions, insert_mirrors, partition
+from shardwright.passes.partition import Decisions, annotate, insert_mirrors, partition
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import Progress, SearchMode, SearchResult, search
@@ -320,7 +320,8 @@ class _Automatic:
 
     def _emit(self, decisions: Decisions, planner: RedistributionPlanner) -> Graph:
         scale, run = self.options.loss_scale, self.passes.run
-        program = run("partition", lambda g: partition(g, decisions), self.source)
+        program = run("strategy_search", lambda g: annotate(g, decisions), self.source)
+        program = run("partition", lambda g: partition(g, decisions), program)
         program = run("mirror", lambda g: insert_mirrors(g, decisions), program)
         program = run("gradient", lambda g: differentiate(g, scale), program)
         program = run("lowering", lambda g: lower_redistributions(g, planner), program)

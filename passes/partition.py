@@ -77,6 +77,22 @@ class Decisions:
     gathered_again: frozenset[str] = frozenset()
 
 
+def annotate(graph: Graph, decisions: Decisions) -> Graph:
+    """Write the chosen strategies on the operators of a whole program.
+
+    Before::
+
+        h: f32[8, 4] = matmul(x, w)
+
+    After::
+
+        h: f32[8, 4] = matmul(x, w) split(m=x)
+    """
+    return graph.with_nodes(
+        tuple(replace(node, strategy=decisions.strategies[node.name]) for node in graph.nodes)
+    )
+
+
 def partition(graph: Graph, decisions: Decisions) -> Graph:
     """Apply decisions to a whole program; outputs leave whole, updates as parameters are stored.
 
