@@ -31,14 +31,17 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """One operand of one node, or an output: where a tensor is read."""
+class _End:
+    """Where a tensor is made or read: a variable, and the layouts that its options mean.
+
+    Ends with equal keys have equal ports.
+    """
 
     variable: int
-    key: object  # equal for readers with equal ports
+    key: object
     ports: tuple[Port, ...]
-    keeps: bool
-    leaves: bool = False
+    keeps: bool = False  # whether the gradient reads the tensor here
+    leaves: bool = False  # whether the tensor leaves the program here
 
 
 @dataclass
@@ -112,7 +115,7 @@ class _SpaceBuilder:
         self.draft = _Draft()
         self.tables: dict[str, OperatorTable] = {}
         self.variable: dict[str, int] = {}
-        self.readers: dict[str, list[_Reader]] = {name: [] for name in graph.values}
+        self.readers: dict[str, list[_End]] = {name: [] for name in graph.values}
         self.shared: dict[object, object] = {}  # what equal layers have in common
         self.order = {node.name: i for i, node in enumerate(graph.nodes)}
 
@@ -166,22 +169,22 @@ class _SpaceBuilder:
         for position, name in enumerate(node.operands):
             keeps = table.keeps_operands[position]
             ports = table.operands[position]
-            self.readers[name].append(_Reader(variable, (table, position), ports, keeps))
+            self.readers[name].append(_End(variable, (table, position), ports, keeps))
 
     def _add_output(self, value: Value) -> None:
         whole = Layout.replicated(value.type.rank)
         port = Port(whole, whole if value.name in self.wanted else None)
         choice = Choice("output", value.name, (whole,))
         variable = self.draft.add(choice, np.zeros(1))
-        self.readers[value.name].append(_Reader(variable, ("output", port), (port,), False, True))
+        end = _End(variable, ("output", port), (port,), leaves=True)
+        self.readers[value.name].append(end)
 
     def _add_input(self, value: Value) -> None:
         given = self.arrivals.get(value.name)
         options = tuple(self._layouts(value.type)) if given is None else (given,)
         variable = self.draft.add(Choice("input", value.name, options), np.zeros(len(options)))
         ports = tuple(Port(layout, None) for layout in options)
-        key = ("input", value.type, given)
-        self._join(value, variable, ports, key, keeps=False, charged=False)
+        self._join(value, _End(variable, ("input", value.type, given), ports))
 
     def _add_parameter(self, value: Value, trainable: bool, updated: str | None) -> None:
         readers = self.readers[value.name]
@@ -198,9 +201,9 @@ class _SpaceBuilder:
         ports = tuple(Port(option.layout, option.layout if wanted else None) for option in options)
         if updated is not None:  # the model's own update is brought to where the parameter lies
             taken = tuple(Port(option.layout, None) for option in options)
-            self.readers[updated].append(_Reader(variable, ("update", key), taken, False))
+            self.readers[updated].append(_End(variable, ("update", key), taken))
         if not alone:
-            self._join(value, variable, ports, key, keeps=False, charged=False)
+            self._join(value, _End(variable, (key, wanted), ports))
             return
         reader = readers[0]
         table = self._once(
@@ -230,65 +233,48 @@ class _SpaceBuilder:
         ports = tuple(
             Port(layout, layout.reduced() if wanted else None) for layout in table.results[position]
         )
+        key = (table, "result", position, wanted)
         keeps = table.keeps_results[position]
-        self._join(
-            value, self.variable[node.name], ports, (table, "result", position), keeps, charged=True
-        )
+        self._join(value, _End(self.variable[node.name], key, ports, keeps))
 
-    def _join(
-        self,
-        value: Value,
-        variable: int,
-        ports: tuple[Port, ...],
-        key: object,
-        keeps: bool,
-        charged: bool,
-    ) -> None:
-        """Connect where a tensor is made with where it is read."""
+    def _join(self, value: Value, writer: _End) -> None:
+        """Connect where a tensor is made with where it is read, and count where it is kept."""
         readers = self.readers[value.name]
         if len(readers) > 1:
-            self._meet(value, variable, ports, key, keeps, charged)
-            return
-        for reader in readers:
-            table = self._edges(value.type, ports, key, reader)
-            self.draft.pairs.append(Pair(variable, reader.variable, table))
-            if charged and reader.keeps:
-                self._charge(value, reader.variable, [p.layout for p in reader.ports], reader.key)
-        if charged and keeps and not any(reader.keeps for reader in readers):
-            self._charge(value, variable, [port.layout for port in ports], key)
+            middle = self._meeting(value, writer, readers)
+            self._connect(value, writer, middle)
+            for reader in readers:
+                self._connect(value, middle, reader)
+            keepers = [middle] if middle.keeps else []
+        else:
+            for reader in readers:
+                self._connect(value, writer, reader)
+            keepers = [end for end in (*readers, writer) if end.keeps][:1]
+        for end in keepers:
+            self._charge(value, end)
 
-    def _meet(
-        self,
-        value: Value,
-        variable: int,
-        ports: tuple[Port, ...],
-        key: object,
-        keeps: bool,
-        charged: bool,
-    ) -> None:
+    def _connect(self, value: Value, writer: _End, reader: _End) -> None:
+        def make() -> Floats:
+            if reader.leaves:
+                return self.profile.leaving(value.type, writer.ports, reader.ports[0])
+            return self.profile.edges(value.type, writer.ports, reader.ports)
+
+        table = self._once(("edges", value.type, writer.key, reader.key), make)
+        self.draft.pairs.append(Pair(writer.variable, reader.variable, table))
+
+    def _meeting(self, value: Value, writer: _End, readers: Sequence[_End]) -> _End:
         """Add a variable for where the readers of a tensor meet."""
-        readers = self.readers[value.name]
-        meeting_key = ("meeting", value.type, key, tuple(reader.key for reader in readers))
-        options, cost, meeting_ports = self._once(
-            meeting_key, lambda: self._meetings(value, ports, readers)
-        )
-        middle = self.draft.add(Choice("tensor", value.name, options), cost)
-        table = self._edges(
-            value.type, ports, key, _Reader(middle, meeting_key, meeting_ports, False)
-        )
-        self.draft.pairs.append(Pair(variable, middle, table))
-        for reader in readers:
-            table = self._edges(value.type, meeting_ports, meeting_key, reader)
-            self.draft.pairs.append(Pair(middle, reader.variable, table))
-        if charged and (keeps or any(reader.keeps for reader in readers)):
-            self._charge(value, middle, [port.layout for port in meeting_ports], meeting_key)
+        key = ("meeting", value.type, writer.key, tuple(reader.key for reader in readers))
+        options, cost, ports = self._once(key, lambda: self._meetings(value, writer, readers))
+        variable = self.draft.add(Choice("tensor", value.name, options), cost)
+        return _End(variable, key, ports, any(end.keeps for end in (writer, *readers)))
 
     def _meetings(
-        self, value: Value, ports: tuple[Port, ...], readers: Sequence[_Reader]
+        self, value: Value, writer: _End, readers: Sequence[_End]
     ) -> tuple[tuple[Meeting, ...], Floats, tuple[Port, ...]]:
         wanted = value.name in self.wanted
         found: dict[Meeting, None] = {}
-        for port in (*ports, *(port for reader in readers for port in reader.ports)):
+        for port in (port for end in (writer, *readers) for port in end.ports):
             partial = port.cotangent.partial if port.cotangent is not None else ()
             found[Meeting(port.layout.reduced(), partial)] = None
         options = tuple(found)
@@ -304,27 +290,18 @@ class _SpaceBuilder:
         )
         return options, cost, meeting_ports
 
-    def _edges(
-        self, tensor: TensorType, ports: tuple[Port, ...], key: object, reader: _Reader
-    ) -> Floats:
-        def make() -> Floats:
-            if reader.leaves:
-                return self.profile.leaving(tensor, ports, reader.ports[0])
-            return self.profile.edges(tensor, ports, reader.ports)
-
-        return self._once(("edges", tensor, key, reader.key), make)
-
-    def _charge(self, value: Value, variable: int, kept: Sequence[Layout], key: object) -> None:
-        """Count the memory of a tensor that the gradient reads."""
+    def _charge(self, value: Value, end: _End) -> None:
+        """Count the memory of a tensor that the gradient reads, as it lies at one end."""
+        producer = self.graph.producers.get(value.name)
+        if producer is None:  # inputs and parameters are counted where they are stored
+            return
         usage = self._once(
-            ("usage", value.type, key),
-            lambda: np.array([local_bytes(value.type, layout, self.mesh) for layout in kept]),
+            ("usage", value.type, end.key),
+            lambda: np.array([local_bytes(value.type, p.layout, self.mesh) for p in end.ports]),
         )
-        producer = self.graph.producers[value.name]
         start = self.order[producer.name]
-        self.draft.memory[variable].append(
-            MemoryUse(usage, start, 2 * len(self.graph.nodes) - start)
-        )
+        stop = 2 * len(self.graph.nodes) - start
+        self.draft.memory[end.variable].append(MemoryUse(usage, start, stop))
 
     def _add_work(self) -> None:
         """Count what the gradient needs in passing, where the whole program would be fullest.
