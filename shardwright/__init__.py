@@ -20,7 +20,7 @@ _NAMES = {
     "Tensor": "shardwright.tensor",
     "TensorType": "shardwright.ir.types",
     "compile": "shardwright.api",
-    "initializer": "shardwright.initializer",
+    "initializer": "shardwright.initial",
     "jit": "shardwright.gradients",
     "run": "shardwright.api",
     "trace": "shardwright.tracing",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shardwright.communication import WORLD_AXIS, Rank
-from shardwright.initializer import Initial, initializer
+from shardwright.initial import Initial, initializer
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Attribute, Value
 from shardwright.ir.types import DTYPES, TensorType, numpy_dtype

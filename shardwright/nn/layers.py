@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import prod, sqrt
 
 from shardwright import ops
-from shardwright.initializer import initializer
+from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
 from shardwright.tensor import Parameter, Tensor, TracedTensor, apply

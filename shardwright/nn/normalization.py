@@ -1,7 +1,7 @@
 """Normalizations: of rows, and of channels over a batch."""
 
 from shardwright import ops
-from shardwright.initializer import initializer
+from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
 from shardwright.operators.normalization import emit_batch_norm

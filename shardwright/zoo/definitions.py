@@ -1,7 +1,7 @@
 """The models of the zoo: functions from sizes to definitions."""
 
 from shardwright import nn, ops
-from shardwright.initializer import initializer
+from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
 from shardwright.tensor import Parameter, Tensor
 from shardwright.tracing import Definition, InputSpec, trace

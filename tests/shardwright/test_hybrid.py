@@ -5,7 +5,7 @@ import pytest
 
 from shardwright import nn, ops
 from shardwright.communication import Rank, get_group_size, get_rank, init, world
-from shardwright.initializer import initializer
+from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError, PassError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import to_text

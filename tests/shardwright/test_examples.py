@@ -1,0 +1,64 @@
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import shardwright.dataset as ds
+from shardwright import zoo
+from shardwright.communication import world
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS = 10
+
+
+@pytest.fixture(autouse=True)
+def few_digits(monkeypatch):
+    """Make the data short, and forget the examples afterwards."""
+    digits = ds.digits()
+
+    def shorter(num_shards=None, shard_id=None):
+        columns = {name: array[: 32 * STEPS] for name, array in digits.columns.items()}
+        return ds.ArrayDataset(columns, num_shards, shard_id)
+
+    monkeypatch.setattr(ds, "digits", shorter)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def losses_of(name, ranks=1):
+    """Run the main function of an example, read anew, and return its losses."""
+    sys.modules.pop(name, None)
+    with world(ranks):
+        return import_module(name).main(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "drop"),
+    [
+        ("manual_parallel", 4, 0.005),
+        ("optimizer_parallel", 1, 0.005),
+        ("semi_auto_parallel", 1, 0.1),
+        ("data_parallel", 4, 0.03),
+    ],
+)
+def test_examples_learn(name, ranks, drop, capsys):
+    losses = losses_of(name, ranks)
+    assert len(losses) == STEPS
+    assert sum(losses[-3:]) / 3 < sum(losses[:3]) / 3 - drop
+    if name == "optimizer_parallel":
+        assert re.match(r"epoch: 0, step: 0, loss is 2\.\d+\n", capsys.readouterr().out)
+
+
+def test_the_manual_example_on_one_device_has_the_same_losses():
+    assert losses_of("manual_parallel", 4) == pytest.approx(losses_of("manual_parallel"), rel=1e-4)
+
+
+def test_the_manual_example_is_a_model():
+    definition = zoo.load(f"{EXAMPLES / 'manual_parallel.py'}:model", ranks=8)
+    assert definition.world == 8
+    assert definition.parameter_count == 669_706
