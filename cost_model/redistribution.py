@@ -24,6 +24,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 
 Floats = NDArray[np.float64]
+_KINDS = {"collective_permute": "permute", "neighbor_exchange": "permute", "receive": "send"}
 _ORDERED_AXES = 3  # beyond this many axes, only layouts in mesh order are passed through
 
 
@@ -200,7 +201,7 @@ def move_seconds(
     if operator in ("local_slice", "to_partial", "mirror"):
         moved = 2 * local_bytes / (count if operator == "local_slice" else 1)
         return device.launch_seconds + moved / device.memory_bandwidth
-    kind = {"collective_permute": "permute", "neighbor_exchange": "permute"}.get(operator, operator)
+    kind = _KINDS.get(operator, operator)
     nbytes = local_bytes * count if operator == "all_gather" else local_bytes
     members = [mesh.axis(axis) for axis in axes]
     return device.launch_seconds + collective_seconds_array(kind, nbytes, members, cluster)
