@@ -1,0 +1,211 @@
+"""Planned moves lead where they should, and their prices are those of shortest paths."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.redistribution import (
+    Move,
+    RedistributionPlanner,
+    layouts,
+    move_seconds,
+    moves,
+)
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.types import TensorType
+from shardwright.operators.communication import Communication
+from shardwright.operators.info import Array, operator_info
+from shardwright.runtime.communicator import LocalCommunicator
+from tests.operators.spmd import assemble
+
+CUBE = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2), MeshAxis("z", 2)))
+SQUARE = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2)))
+CPU = cluster("cpu")
+CLUSTERS = [CPU, cluster("a100-pod"), cluster("ascend910-racks")]
+Parts = dict[int, Array]
+
+
+def every_layout(mesh: Mesh, rank: int) -> list[Layout]:
+    """Return all layouts, with the axes of a dimension in every order."""
+    found = dict.fromkeys(layouts(mesh, rank))
+    waiting = list(found)
+    while waiting:
+        for move in moves(waiting.pop(), mesh):
+            if move.target not in found:
+                found[move.target] = None
+                waiting.append(move.target)
+    return list(found)
+
+
+def spread(whole: Array, layout: Layout, mesh: Mesh) -> Parts:
+    """Return what each rank holds; partial values are random terms of the right sum."""
+    random = np.random.default_rng(0)
+    terms = random.integers(-9, 9, (mesh.extent(layout.partial), *whole.shape)).astype(float)
+    terms[-1] += whole - terms.sum(axis=0)
+    return {
+        rank: terms[mesh.index(rank, layout.partial)][layout.slices(whole.shape, mesh, rank)]
+        for rank in range(mesh.size)
+    }
+
+
+def exchanged(move: Move, tensor: TensorType, parts: Parts, mesh: Mesh) -> Parts:
+    info = operator_info(move.operator, [tensor], {"axes": move.axes, **dict(move.attributes)})
+    assert isinstance(info, Communication)
+    return LocalCommunicator(mesh).exchange(info, move.axes, parts)
+
+
+def assert_lies(parts: Parts, whole: Array, layout: Layout, mesh: Mesh) -> None:
+    held = [parts[rank] for rank in range(mesh.size)]
+    np.testing.assert_array_equal(assemble(held, layout, whole.shape, mesh), whole)
+    if not layout.partial:
+        for rank, part in parts.items():
+            np.testing.assert_array_equal(part, whole[layout.slices(whole.shape, mesh, rank)])
+
+
+def test_there_are_as_many_layouts_as_places_for_the_axes() -> None:
+    # Each axis splits one of two dimensions, replicates, or is partial; then the orders: where one
+    # dimension has two of the axes there are 2, where it has all three there are 6.
+    assert len(layouts(CUBE, 2)) == 4**3
+    assert len(layouts(CUBE, 2, partial=False)) == 3**3
+    assert len(every_layout(CUBE, 2)) == 64 + 2 * (3 * 3) + 2 * 5
+    assert len(every_layout(CUBE, 0)) == 2**3
+
+
+@pytest.mark.parametrize("shape", [(), (8,), (8, 8)])
+def test_every_single_move_leads_to_its_target(shape: tuple[int, ...]) -> None:
+    tensor = TensorType("float64", shape)
+    whole = np.arange(float(tensor.elements)).reshape(shape)
+    for source in every_layout(CUBE, len(shape)):
+        parts = spread(whole, source, CUBE)
+        for move in moves(source, CUBE):
+            assert_lies(exchanged(move, tensor, parts, CUBE), whole, move.target, CUBE)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shape"), [(CUBE, ()), (CUBE, (8,)), (CUBE, (4, 8)), (SQUARE, (2, 4))]
+)
+def test_every_plan_leads_from_its_source_to_its_target(mesh: Mesh, shape: tuple[int, ...]) -> None:
+    tensor = TensorType("float64", shape)
+    whole = np.arange(float(tensor.elements)).reshape(shape)
+    planner = RedistributionPlanner(mesh, CPU)
+    possible = [layout for layout in every_layout(mesh, len(shape)) if fits(layout, shape, mesh)]
+    for source in possible:
+        begin = spread(whole, source, mesh)
+        for target in possible:
+            parts = begin
+            for move in planner.plan(tensor, source, target):
+                parts = exchanged(move, tensor, parts, mesh)
+            assert_lies(parts, whole, target, mesh)
+
+
+def fits(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
+    counts = layout.counts(mesh)
+    return all(size % count == 0 for size, count in zip(shape, counts, strict=True))
+
+
+@pytest.mark.parametrize("on", CLUSTERS, ids=lambda on: on.name)
+def test_plans_are_chains_of_moves_that_cost_what_the_table_says(on: Cluster) -> None:
+    tensor = TensorType("float32", (8, 8))
+    planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)
+    table = planner.seconds(tensor, possible, possible)
+    for i, source in enumerate(possible):
+        for j, target in enumerate(possible):
+            plan = planner.plan(tensor, source, target)
+            assert sum(priced(plan, tensor, source, on)) == pytest.approx(table[i, j])
+            assert (plan[-1].target if plan else source) == target
+
+
+def priced(plan: list[Move], tensor: TensorType, source: Layout, on: Cluster) -> Iterator[float]:
+    """Yield the seconds of each move, after checking that it begins where the last one ended."""
+    here = source
+    for move in plan:
+        assert move in list(moves(here, CUBE))
+        size = np.array([tensor.nbytes / CUBE.extent(here.split_axes)])
+        yield float(move_seconds(move.operator, move.axes, size, CUBE, on)[0])
+        here = move.target
+
+
+@pytest.mark.parametrize("on", CLUSTERS, ids=lambda on: on.name)
+@pytest.mark.parametrize("shape", [(8, 8), (1024, 4096)])
+def test_a_detour_is_never_cheaper(on: Cluster, shape: tuple[int, ...]) -> None:
+    tensor, possible = TensorType("float32", shape), every_layout(CUBE, 2)
+    seconds = RedistributionPlanner(CUBE, on).seconds(tensor, possible, possible)
+    assert np.isfinite(seconds).all()
+    detours = (seconds[:, :, None] + seconds[None, :, :]).min(axis=1)
+    assert (seconds <= detours * (1 + 1e-12)).all()
+
+
+def test_only_staying_is_free() -> None:
+    tensor, possible = TensorType("float32", (8, 8)), every_layout(CUBE, 2)
+    planner = RedistributionPlanner(CUBE, CPU)
+    seconds = planner.seconds(tensor, possible, possible)
+    np.testing.assert_array_equal(seconds == 0, np.eye(len(possible), dtype=bool))
+    assert all(planner.plan(tensor, layout, layout) == [] for layout in possible)
+
+
+@pytest.mark.parametrize("on", CLUSTERS, ids=lambda on: on.name)
+def test_more_bytes_never_take_less_time(on: Cluster) -> None:
+    planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)
+    growing = [TensorType("float32", (8, 8 * 4**i)) for i in range(8)]
+    seconds = np.stack([planner.seconds(tensor, possible, possible) for tensor in growing])
+    assert (np.diff(seconds, axis=0) >= 0).all()
+    half = planner.seconds(TensorType("float16", (8, 8)), possible, possible)
+    assert (half <= seconds[0]).all()
+
+
+def lies(*dimensions: str, partial: tuple[str, ...] = ()) -> Layout:
+    return Layout(tuple(tuple(axes) for axes in dimensions), partial)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "operators"),
+    [
+        pytest.param(lies("", "", partial=("y",)), lies("", ""), ["all_reduce"], id="reduce"),
+        pytest.param(
+            lies("", "", partial=("y",)), lies("y", ""), ["reduce_scatter"], id="reduce-to-slices"
+        ),
+        pytest.param(lies("y", ""), lies("", ""), ["all_gather"], id="gather"),
+        pytest.param(lies("", ""), lies("", "y"), ["local_slice"], id="cut"),
+        pytest.param(lies("y", ""), lies("", "y"), ["all_to_all"], id="exchange"),
+        pytest.param(lies("yz", ""), lies("zy", ""), ["collective_permute"], id="reorder"),
+        pytest.param(lies("", ""), lies("", "", partial=("y",)), ["to_partial"], id="to-partial"),
+        pytest.param(
+            lies("yz", ""), lies("z", ""), ["collective_permute", "all_gather"], id="gather-major"
+        ),
+        pytest.param(
+            lies("", "", partial=("y", "z")), lies("yz", ""), ["reduce_scatter"], id="two-at-once"
+        ),
+    ],
+)
+def test_plans_of_large_tensors_are_the_known_ones(
+    source: Layout, target: Layout, operators: list[str]
+) -> None:
+    planner = RedistributionPlanner(CUBE, cluster("a100-pod"))
+    plan = planner.plan(TensorType("float32", (4096, 4096)), source, target)
+    assert [move.operator for move in plan] == operators
+
+
+def test_a_dimension_that_does_not_divide_is_not_split_on_the_way() -> None:
+    planner, tensor = RedistributionPlanner(CUBE, CPU), TensorType("float32", (6, 8))
+    possible = [layout for layout in every_layout(CUBE, 2) if fits(layout, (6, 8), CUBE)]
+    seconds = planner.seconds(tensor, possible, possible)
+    assert np.isfinite(seconds).all()
+    for source in possible:
+        for target in possible:
+            plan = planner.plan(tensor, source, target)
+            assert all(fits(move.target, (6, 8), CUBE) for move in plan)
+    impossible = lies("yz", "")
+    assert np.isinf(planner.seconds(tensor, [lies("", "")], [impossible])).all()
+    with pytest.raises(StrategyError, match="there is no way from the layout"):
+        planner.plan(tensor, lies("", ""), impossible)
+
+
+def test_a_layout_of_another_mesh_is_refused() -> None:
+    planner = RedistributionPlanner(SQUARE, CPU)
+    with pytest.raises(StrategyError) as caught:
+        planner.plan(TensorType("float32", (8, 8)), lies("", ""), lies("z", ""))
+    assert str(caught.value) == "the layout [z, *] is not one of mesh x=2 x y=2"
