@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shardwright.ir.types import TensorType
+from shardwright.operators.random import initial_value
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,14 @@ def initializer(
         Shape of the tensor.
     dtype : str
         Element type.
+
+    Raises
+    ------
+    IRError
+        If there is no such initializer.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     text = init.lower() if isinstance(init, str) else f"constant({float(init)!r})"
+    nothing = [slice(0, 0)] * len(sizes)
+    initial_value(text, "", 0, sizes, nothing, "float32")  # refuses what it does not know
     return Initial(text, TensorType(dtype, sizes))

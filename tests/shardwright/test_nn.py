@@ -1,0 +1,209 @@
+import numpy as np
+import pytest
+
+from shardwright import nn
+from shardwright.ir.errors import IRError, ModelError
+from shardwright.ir.types import TensorType
+from shardwright.parallel import AutoParallel
+from shardwright.session import begin
+from shardwright.tensor import Parameter
+from shardwright.tracing import InputSpec, trace
+from tests.shardwright.programs import outputs_of
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(4, 6))
+
+
+def result_of(cell, *arrays):
+    specs = [InputSpec(f"x{i}", TensorType(a.dtype.name, a.shape), 9) for i, a in enumerate(arrays)]
+    definition = trace(cell, specs)
+    return outputs_of(definition, {s.name: a for s, a in zip(specs, arrays, strict=True)})[0]
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (nn.ReLU(), np.maximum(X, 0)),
+        (nn.SiLU(), X / (1 + np.exp(-X))),
+        (nn.Tanh(), np.tanh(X)),
+        (nn.Sigmoid(), 1 / (1 + np.exp(-X))),
+        (nn.Softmax(), softmax(X)),
+        (nn.Softmax(axis=0), softmax(X.T).T),
+        (nn.RMSNorm(6, dtype="float64"), X / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-6)),
+        (
+            nn.LayerNorm((6,), dtype="float64"),
+            (X - X.mean(-1, keepdims=True)) / np.sqrt(X.var(-1, keepdims=True) + 1e-5),
+        ),
+        (nn.Dense(6, 3, "ones", 0.5, dtype="float64"), X.sum(-1, keepdims=True) + [[0.5] * 3]),
+        (
+            nn.Dense(6, 2, "ones", has_bias=False, activation="relu", dtype="float64"),
+            np.maximum(X.sum(-1, keepdims=True), 0) * np.ones(2),
+        ),
+        (nn.SequentialCell([nn.ReLU(), nn.Tanh()]), np.tanh(np.maximum(X, 0))),
+        (nn.Flatten(), X),
+    ],
+)
+def test_layers_compute_what_they_say(cell, expected):
+    np.testing.assert_allclose(result_of(cell, X), expected, rtol=1e-6, atol=1e-12)
+
+
+def test_gelu_is_near_the_normal_distribution():
+    np.testing.assert_allclose(
+        result_of(nn.GELU(), np.array([1.0, -1.0])), [0.8412, -0.1588], atol=1e-3
+    )
+
+
+def test_flatten_joins_all_but_the_first():
+    assert result_of(nn.Flatten(), X.reshape(2, 2, 3, 2)).shape == (2, 12)
+
+
+def test_an_embedding_looks_rows_up():
+    tokens = np.array([[1, 3], [3, 0]], np.int32)
+    rows = result_of(nn.Embedding(5, 4, dtype="float64"), tokens)
+    assert rows.shape == (2, 2, 4)
+    np.testing.assert_array_equal(rows[0, 1], rows[1, 0])
+    assert not np.array_equal(rows[0, 0], rows[0, 1])
+
+
+def test_dropout_drops_the_asked_share_and_keeps_the_mean():
+    kept = result_of(nn.Dropout(p=0.25), np.ones((100, 100)))
+    assert set(np.unique(kept)) == {0, 1 / 0.75}
+    assert (kept == 0).mean() == pytest.approx(0.25, abs=0.02)
+    np.testing.assert_array_equal(result_of(nn.Dropout(0.0), X), X)
+    with pytest.raises(ModelError, match="a dropout has the probability 1"):
+        nn.Dropout(1)
+
+
+def test_dropouts_draw_apart():
+    class Twice(nn.Cell):
+        def __init__(self):
+            self.first, self.second = nn.Dropout(0.5), nn.Dropout(0.5)
+
+        def construct(self, x):
+            return self.first(x) - self.second(x)
+
+    assert np.abs(result_of(Twice(), np.ones((8, 8)))).max() > 0
+
+
+# Losses
+
+LOGITS = RANDOM.normal(size=(4, 3, 5))
+CLASSES = RANDOM.integers(0, 5, (4, 3)).astype(np.int32)
+WEIGHTS = softmax(RANDOM.normal(size=(4, 3, 5)))
+SPARSE = -np.log(np.take_along_axis(softmax(LOGITS), CLASSES[..., None], -1))[..., 0]
+DENSE = -(WEIGHTS * np.log(softmax(LOGITS))).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "expected"),
+    [
+        (nn.CrossEntropyLoss(), CLASSES, SPARSE.mean()),
+        (nn.CrossEntropyLoss("sum"), CLASSES, SPARSE.sum()),
+        (nn.CrossEntropyLoss("none"), WEIGHTS, DENSE),
+        (nn.SoftmaxCrossEntropyWithLogits(sparse=True), CLASSES, SPARSE),
+        (nn.SoftmaxCrossEntropyWithLogits(reduction="mean"), WEIGHTS, DENSE.mean()),
+        (nn.MSELoss(), WEIGHTS, ((LOGITS - WEIGHTS) ** 2).mean()),
+    ],
+)
+def test_losses_compute_what_they_say(loss, labels, expected):
+    np.testing.assert_allclose(result_of(loss, LOGITS, labels), expected, rtol=1e-10)
+
+
+# Attention
+
+
+def test_causal_attention_does_not_look_ahead():
+    cell = nn.MultiheadAttention(8, 2, causal=True, dtype="float64")
+    x = RANDOM.normal(size=(1, 5, 8))
+    later = x.copy()
+    later[:, 3:] += 1
+    one, other = result_of(cell, x), result_of(cell, later)
+    np.testing.assert_allclose(one[:, :3], other[:, :3], rtol=1e-12)
+    assert np.abs(one[:, 3:] - other[:, 3:]).max() > 1e-3
+
+
+def test_attention_is_that_of_its_definition():
+    cell = nn.MultiheadAttention(4, 2, weight_init="ones", out_init="ones", dtype="float64")
+    x = RANDOM.normal(size=(1, 3, 4))
+    value = x.sum(-1)  # weights of one make queries, keys and values alike
+    weights = softmax(value[0, :, None] * value[0] * 2 / np.sqrt(2))
+    expected = 4 * (weights @ value[0])
+    np.testing.assert_allclose(result_of(cell, x)[0], expected[:, None] * np.ones(4), rtol=1e-10)
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_a_transformer_layer_keeps_the_shape(post):
+    cell = nn.TransformerLayer(8, 2, post_layernorm=post, dtype="float64")
+    out = result_of(cell, RANDOM.normal(size=(2, 3, 8)))
+    assert out.shape == (2, 3, 8)
+    if post:
+        np.testing.assert_allclose(out.mean(-1), 0, atol=1e-9)
+
+
+# Normalization of batches
+
+
+class Normalized(nn.Cell):
+    def __init__(self):
+        self.dense = nn.Dense(6, 6)
+        self.norm = nn.BatchNorm1d(6, momentum=0.75)
+
+    def construct(self, x):
+        return self.norm(self.dense(x)).max(axis=1).sum()
+
+
+def moving(mode):
+    network = Normalized()
+    options = AutoParallel(network, mode, devices=2).options
+    session = begin(network, {"x": X.astype(np.float32)}, options)
+    losses = [session.step([X.astype(np.float32)]) for _ in range(2)]
+    return losses, session.state["norm.moving_mean"][0], session.state["norm.moving_variance"][0]
+
+
+def test_a_batch_normalization_is_over_the_whole_batch_and_moves():
+    expected = moving("stand_alone")
+    assert np.abs(expected[1]).max() > 0.01
+    assert np.abs(expected[2] - 1).max() > 0.01
+    for found, wanted in zip(moving("data_parallel"), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_normalized_batch_has_mean_zero():
+    y = result_of(nn.BatchNorm1d(6), X.astype(np.float32))
+    np.testing.assert_allclose(y.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(y.std(0), 1, rtol=1e-2)
+    with pytest.raises(ModelError, match=r"`BatchNorm1d` takes \(2, 3\) dimensions, not 1"):
+        result_of(nn.BatchNorm1d(6), X[0].astype(np.float32))
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: nn.LayerNorm((2, 3)), r"the shape \(2, 3\) is to be normalized"),
+        (lambda: nn.get_activation("rleu"), "no activation is called `rleu`"),
+        (lambda: nn.MSELoss("average"), "a loss is reduced by `average`"),
+        (lambda: nn.SequentialCell(nn.ReLU(), 3), "something that is no cell"),
+        (lambda: nn.SGD([]), "the optimizer `sgd` has no parameters"),
+        (
+            lambda: nn.SGD([Parameter("ones", shape=1)], learning_rate="fast"),
+            "the learning rate is 'fast', it must be a number",
+        ),
+        (lambda: Parameter("ones"), "a parameter begins as `ones`, but has no shape"),
+    ],
+)
+def test_wrong_cells_are_refused(make, what):
+    with pytest.raises(ModelError, match=what):
+        make()
+
+
+def test_an_initializer_that_nobody_knows_is_refused():
+    with pytest.raises(IRError, match="no initializer is called `glorot`"):
+        Parameter("glorot", shape=(2, 2))
