@@ -174,14 +174,18 @@ def _names(network: Network, loss_fn: Network | None) -> tuple[dict[int, str], d
     """Return the scopes of cells and the names of parameters, by identity."""
     scopes: dict[int, str] = {}
     parameters: dict[int, str] = {}
+    taken: set[str] = set()
     for prefix, root in _roots(network, loss_fn):
         for path, cell in root.cells_and_names(prefix):
             scopes.setdefault(id(cell), path.replace(".", "/"))
         for path, parameter in root.parameters_and_names():
             full = f"{prefix}.{path}" if prefix else path
-            if full in parameters.values() and id(parameter) not in parameters:
+            if id(parameter) in parameters:
+                continue
+            if full in taken:
                 raise ModelError(f"two parameters are called `{full}`, names must be unique")
-            parameters.setdefault(id(parameter), full)
+            taken.add(full)
+            parameters[id(parameter)] = full
     return scopes, parameters
 
 

@@ -218,6 +218,19 @@ def test_a_parameter_must_be_an_attribute():
     assert error.what == ("a parameter of type f32[4] is used, but no cell has it as an attribute")
 
 
+def test_names_of_parameters_must_be_unique():
+    class Twins(nn.Cell):
+        def __init__(self):
+            self.a = Parameter("zeros", name="same", shape=(4,))
+            self.b = Parameter("zeros", name="same", shape=(4,))
+
+        def construct(self, x):
+            return x + self.a + self.b
+
+    with pytest.raises(ModelError, match="two parameters are called `same`"):
+        trace(Twins(), [X])
+
+
 def test_a_network_must_return_tensors():
     assert refusal(lambda self, x: None).what == "the network returns None, it must return tensors"
 
