@@ -138,6 +138,31 @@ graph cut on x=2 {
     assert event.nbytes == 8
 
 
+def test_a_buffer_lives_until_its_slowest_reader_is_done() -> None:
+    text = """
+graph two_readers on x=4 {
+  input q: f32[4]*
+  e: f32[4]* = neighbor_exchange(q) {axes=('x',)}
+  s: f32[4@x] = local_slice(q) {axes=('x',), dimension=0}
+  return e, s
+}
+"""
+    timeline = simulate(parse(text), SLOW)
+    assert spans(timeline) == {"e": (0, 16), "s": (0, 8)}
+    assert timeline.live_bytes[-2:] == ((0, 36), (16, 20))
+
+
+def test_nodes_that_take_no_time_hold_operand_and_result() -> None:
+    text = """
+graph mark on x=2 {
+  input q: f32[4]*
+  m: f32[4]* = mirror(q) {axes=('x',)}
+  return m
+}
+"""
+    assert simulate(parse(text), SLOW).peak_bytes == peak_memory(parse(text)).peak_bytes == 32
+
+
 def test_an_empty_program() -> None:
     timeline = simulate(parse("graph empty {\n  input x: f32[4]\n  return x\n}"), SLOW)
     assert timeline.step_seconds == 0
