@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from shardwright.arrivals import arrivals
 from shardwright.batches import Samples, samples_for
 from shardwright.cost_model.cluster import Cluster, mesh_for
 from shardwright.cost_model.cluster import cluster as cluster_named
@@ -111,7 +112,8 @@ def compile(
     chosen = replace(
         chosen,
         pins={**definition.pins, **chosen.pins, **_pins(strategies)},
-        arrivals={**_arrivals(definition, shape, dataset_strategy), **chosen.arrivals},
+        result_pins={**definition.result_pins, **chosen.result_pins},
+        arrivals={**_arriving(definition, dataset_strategy, shape), **chosen.arrivals},
     )
     compiled = compile_graph(definition.graph, described, devices, chosen, shape, progress)
     plan = make_plan(
@@ -137,6 +139,12 @@ def _mesh(
     if mesh is None and (options.mode == "stand_alone" or options.cost_model == "mindspore"):
         return None
     return mesh_for(cluster, devices, mesh)
+
+
+def _arriving(
+    definition: Definition, strategy: DatasetStrategy | None, mesh: Mesh | None
+) -> dict[str, Layout]:
+    return {} if mesh is None else arrivals(definition.inputs, strategy, mesh)
 
 
 def _pins(strategies: str | Path | Mapping[str, SplitCounts] | None) -> dict[str, SplitCounts]:
@@ -191,25 +199,6 @@ def _inputs(definition: Definition) -> tuple[InputDocument, ...]:
         InputDocument(name=spec.name, type=str(spec.type), high=spec.high)
         for spec in definition.inputs
     )
-
-
-def _arrivals(
-    definition: Definition, mesh: Mesh | None, strategy: DatasetStrategy | None
-) -> dict[str, Layout]:
-    """Return the layouts of the inputs that a data set strategy asks for."""
-    found = {}
-    for value in definition.graph.inputs if strategy is not None and mesh is not None else ():
-        assert mesh is not None
-        layout = Layout.replicated(value.type.rank)
-        if strategy == "data_parallel" and value.type.rank:
-            if value.type.shape[0] % mesh.size:
-                raise ModelError(
-                    f"the batch of `{value.name}` is {value.type.shape[0]}, it cannot be split "
-                    f"over {mesh.size} devices",
-                )
-            layout = Layout((mesh.names, *layout.splits[1:]))
-        found[value.name] = layout
-    return found
 
 
 # Plans

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.arrivals import arrivals
 from shardwright.communication import get_group_size, world
 from shardwright.cost_model.allreduce_fusion import FusionSettings
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.ir.errors import ModelError
-from shardwright.ir.layout import Layout
-from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import DTYPES, TensorType
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
@@ -117,6 +116,7 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
         search=options.search,
         optimizer=definition.optimizer or Rule(),
         pins={**definition.pins, **options.strategies},
+        result_pins=definition.result_pins,
         arrivals=arrivals(definition.inputs, options.dataset_strategy, mesh) if mesh else {},
         fusion=options.fusion,
         optimizer_parallel=options.optimizer_parallel,
@@ -124,52 +124,6 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
         gradients_mean=options.gradients_mean,
     )
     return compile_graph(definition.graph, described, options.devices, settings, mesh)
-
-
-def arrivals(
-    inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh
-) -> dict[str, Layout]:
-    """Return the layouts in which inputs arrive.
-
-    Raises
-    ------
-    ModelError
-        If the mesh has no axes that make so many slices, or they do not divide an input.
-    """
-    if strategy is None:
-        return {}
-    shapes = [spec.type.shape for spec in inputs]
-    if strategy == "full_batch":
-        strategy = tuple((1,) * len(shape) for shape in shapes)
-    elif strategy == "data_parallel":
-        strategy = tuple((mesh.size,) * bool(s) + (1,) * (len(s) - 1) for s in shapes)
-    if isinstance(strategy, str) or [*map(len, strategy)] != [*map(len, shapes)]:
-        raise ModelError(
-            f"the data set strategy {strategy!r} does not fit inputs of the shapes {tuple(shapes)}",
-            hint="use `data_parallel`, `full_batch`, or the slices of each dimension of each input",
-        )
-    return {
-        spec.name: _arrival(spec, counts, mesh)
-        for spec, counts in zip(inputs, strategy, strict=True)
-    }
-
-
-def _arrival(spec: InputSpec, counts: Sequence[int], mesh: Mesh) -> Layout:
-    """Give each dimension the next axes of the mesh that make its slices."""
-    free, splits = list(mesh.axes), []
-    for size, count in zip(spec.type.shape, counts, strict=True):
-        names: list[str] = []
-        rest = count
-        while rest > 1 and free and rest % free[0].size == 0:
-            rest //= free[0].size
-            names.append(free.pop(0).name)
-        if rest > 1 or size % count:
-            raise ModelError(
-                f"`{spec.name}` of type {spec.type} cannot arrive in {tuple(counts)} slices on the "
-                f"mesh {mesh}"
-            )
-        splits.append(tuple(names))
-    return Layout(tuple(splits))
 
 
 def begin(

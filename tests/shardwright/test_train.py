@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shardwright import nn, ops
+from shardwright.arrivals import arrivals
 from shardwright.communication import get_group_size, get_rank, world
 from shardwright.dataset import ArrayDataset
 from shardwright.gradients import jit, value_and_grad
@@ -12,7 +13,6 @@ from shardwright.ir.layout import Layout as MeshLayout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel, Layout
-from shardwright.session import arrivals
 from shardwright.tracing import InputSpec
 from shardwright.train import Callback, FixedLossScaleManager, LossMonitor, Model
 
