@@ -1,0 +1,181 @@
+"""Convolutions in which every channel is a group of its own, without columns.
+
+A matrix product would have one row. Instead, space is laid out so that the elements which one tap
+of the kernel meets in all windows are one contiguous run: for a stride of s, element i goes to
+phase i mod s, place i div s, and samples follow each other. Each tap is then one product of a run
+with a number, over blocks of channels that stay in the cache. Between rows and samples the runs
+cross a few elements that no window has; what is made there is dropped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from shardwright.operators.info import Array
+from shardwright.operators.rule import Shape
+from shardwright.operators.windows import Index, Windows
+
+_ELEMENTS_IN_A_RUN = 1 << 12
+_ELEMENTS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The layout of some samples by phases.
+
+    Parameters
+    ----------
+    windows : Windows
+        The windows.
+    samples : int
+        How many samples.
+    size : tuple of int
+        Their space, without padding.
+    """
+
+    windows: Windows
+    samples: int
+    size: Shape
+
+    @cached_property
+    def count(self) -> Shape:
+        """Windows: of each sample, along each dimension."""
+        return (self.samples, *self.windows.count(self.size))
+
+    @cached_property
+    def grid(self) -> Shape:
+        """Places of one phase: of each sample, along each dimension."""
+        padded = zip(self.windows.padded_size(self.size), self.windows.stride, strict=True)
+        return (self.samples, *(-(-n // s) for n, s in padded))
+
+    @cached_property
+    def length(self) -> int:
+        """The length of a run: from the first window to the last."""
+        return int(np.ravel_multi_index(tuple(c - 1 for c in self.count), self.grid)) + 1
+
+    @cached_property
+    def taps(self) -> tuple[tuple[int, slice], ...]:
+        """The phase of each tap, and its run there."""
+        stride, found = self.windows.stride, []
+        for offset in self.windows.offsets:
+            phase = tuple(o % s for o, s in zip(offset, stride, strict=True))
+            place = tuple(o // s for o, s in zip(offset, stride, strict=True))
+            start = int(np.ravel_multi_index((0, *place), self.grid))
+            run = slice(start, start + self.length)
+            found.append((int(np.ravel_multi_index(phase, stride)), run))
+        return tuple(found)
+
+    @property
+    def _phases(self) -> Iterator[Index]:
+        """Give the elements of each phase, as an index of the space."""
+        stride = self.windows.stride
+        for begin in product(*map(range, stride)):
+            yield (..., *(slice(b, None, s) for b, s in zip(begin, stride, strict=True)))
+
+    def _whole(self, channels: int, x: Array) -> Array:
+        """Return an empty padded space that all phases fill evenly."""
+        sizes = (g * s for g, s in zip(self.grid[1:], self.windows.stride, strict=True))
+        return np.zeros((channels, self.samples, *sizes), x.dtype)
+
+    def split(self, x: Array) -> Array:
+        """Lay samples ``[n, c, *space]`` out as ``[phase, c, place]``."""
+        x = np.swapaxes(x, 0, 1)
+        whole = self._whole(len(x), x)
+        whole[self.windows.interior(self.size)] = x
+        phases = [whole[index] for index in self._phases]
+        return (
+            np.stack(phases).reshape(len(phases), len(x), -1)
+            if len(phases) > 1
+            else (whole.reshape(1, len(x), -1))
+        )
+
+    def join(self, phases: Array) -> Array:
+        """Return the samples that `split` lays out so."""
+        whole = self._whole(phases.shape[1], phases)
+        for index, phase in zip(self._phases, phases, strict=True):
+            whole[index] = phase.reshape(-1, *self.grid)
+        return np.swapaxes(whole[self.windows.interior(self.size)], 0, 1)
+
+    def zeros(self, channels: Shape, x: Array) -> Array:
+        """Return runs ``[*channels, place]`` of zeros."""
+        return np.zeros((*channels, prod(self.grid)), x.dtype)
+
+    def windows_of(self, runs: Array) -> Array:
+        """Return a view of runs ``[c, m, place]`` as windows ``[n, c, m, *count]``."""
+        index: Index = (..., *(slice(0, c) for c in self.count))
+        return np.moveaxis(runs.reshape(*runs.shape[:-1], *self.grid)[index], 2, 0)
+
+    def spread(self, y: Array) -> Array:
+        """Return windows ``[n, c, m, *count]`` as runs, zero where no window is."""
+        result = self.zeros(y.shape[1:3], y)
+        self.windows_of(result)[...] = y
+        return result[..., : self.length]
+
+
+def _blocks(
+    x: Shape, windows: Windows, several: int
+) -> Iterator[tuple[tuple[slice, slice], _Runs]]:
+    """Give blocks of the samples and channels of a shape, with the runs of the samples."""
+    samples, channels, *size = x
+    places = prod(windows.padded_size(size)) // prod(windows.stride) + 1
+    step = max(1, _ELEMENTS_IN_A_RUN // places)
+    for start in range(0, samples, step):
+        chosen = slice(start, min(start + step, samples))
+        runs = _Runs(windows, chosen.stop - start, tuple(size))
+        width = max(1, _ELEMENTS_AT_ONCE // (several * places * runs.samples))
+        for first in range(0, channels, width):
+            yield (chosen, slice(first, min(first + width, channels))), runs
+
+
+def forward(x: Array, w: Array, windows: Windows) -> Array:
+    """Return the convolution of ``[n, c, *space]`` by ``[c m, 1, *kernel]``."""
+    samples, channels, *size = x.shape
+    weight = w.reshape(channels, -1, windows.taps, 1)
+    several = weight.shape[1]
+    result = np.empty((samples, channels, several, *windows.count(size)), x.dtype)
+    for block, runs in _blocks(x.shape, windows, several):
+        phases, factors = runs.split(x[block])[:, :, None], weight[block[1]]
+        total = runs.zeros(factors.shape[:2], x)
+        sums = total[..., : runs.length]
+        made = np.empty_like(sums)
+        for tap, (phase, run) in enumerate(runs.taps):
+            np.multiply(phases[phase, ..., run], factors[:, :, tap], out=made)
+            sums += made
+        result[block] = runs.windows_of(total)
+    return result.reshape(samples, channels * several, *result.shape[3:])
+
+
+def transposed(y: Array, w: Array, windows: Windows, shape: Shape) -> Array:
+    """Return the transpose of `forward`: from results to samples of `shape`, ``[n, c, *space]``."""
+    samples, channels = shape[:2]
+    weight = w.reshape(channels, -1, windows.taps, 1)
+    several = weight.shape[1]
+    cotangents = y.reshape(samples, channels, several, *y.shape[2:])
+    result = np.empty(shape, y.dtype)
+    for block, runs in _blocks(shape, windows, several):
+        spread, factors = runs.spread(cotangents[block]), weight[block[1]]
+        phases = runs.zeros((prod(windows.stride), len(factors)), y)
+        made = np.empty((len(factors), runs.length), y.dtype)
+        for tap, (phase, run) in enumerate(runs.taps):
+            for i in range(several):
+                np.multiply(spread[:, i], factors[:, i, tap], out=made)
+                phases[phase, :, run] += made
+        result[block] = runs.join(phases)
+    return result
+
+
+def weight_gradient(x: Array, y: Array, windows: Windows) -> Array:
+    """Return the gradient of `forward` by its weight, ``[c, m, tap]``."""
+    samples, channels = x.shape[:2]
+    cotangents = y.reshape(samples, channels, -1, *y.shape[2:])
+    several = cotangents.shape[2]
+    total = np.zeros((channels, several, windows.taps), y.dtype)
+    for block, runs in _blocks(x.shape, windows, several):
+        spread, phases = runs.spread(cotangents[block]), runs.split(x[block])
+        for tap, (phase, run) in enumerate(runs.taps):
+            total[block[1], :, tap] += np.einsum("cml,cl->cm", spread, phases[phase, :, run])
+    return total
