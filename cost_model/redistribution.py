@@ -21,7 +21,7 @@ from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Attribute
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.types import TensorType
+from shardwright.ir.types import TensorType, item_bytes
 
 Floats = NDArray[np.float64]
 _KINDS = {"collective_permute": "permute", "neighbor_exchange": "permute", "receive": "send"}
@@ -283,23 +283,38 @@ class RedistributionPlanner:
         np.minimum.at(seconds, (graph.edges[:, 0], graph.edges[:, 1]), weights)
         np.fill_diagonal(seconds, 0.0)
         through = np.empty_like(seconds)
-        for middle in np.flatnonzero(_divides(graph, tensor)):
+        for middle in np.flatnonzero(_possible(graph, tensor)):
             np.add(seconds[:, middle, None], seconds[None, middle, :], out=through)
             np.minimum(seconds, through, out=seconds)
         return _Paths(graph, weights, seconds)
 
     def _weights(self, graph: _LayoutGraph, tensor: TensorType) -> Floats:
-        local = tensor.nbytes / graph.counts.prod(axis=1)
+        shape = np.array(tensor.shape, dtype=np.int64)
+        local = (-(-shape // graph.counts)).prod(axis=1) * float(item_bytes(tensor.dtype))
         starts, ends = graph.edges[:, 0], graph.edges[:, 1]
         weights = np.zeros(len(graph.edges))
         for (operator, axes), positions in graph.groups.items():
             sizes = local[starts[positions]]
             weights[positions] = move_seconds(operator, axes, sizes, self.mesh, self.cluster)
-        divides = _divides(graph, tensor)
-        weights[~(divides[starts] & divides[ends])] = np.inf
+        possible = _possible(graph, tensor)
+        weights[~(possible[starts] & possible[ends])] = np.inf
+        weights[_uneven_permutes(graph, tensor)] = np.inf
         return weights
 
 
-def _divides(graph: _LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
+def _possible(graph: _LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
+    """Return which layouts leave no slice empty."""
     shape = np.array(tensor.shape, dtype=np.int64)
-    return np.asarray((shape % graph.counts == 0).all(axis=1))
+    return np.asarray((shape >= graph.counts).all(axis=1))
+
+
+def _uneven_permutes(graph: _LayoutGraph, tensor: TensorType) -> list[int]:
+    """Return the permutes of dimensions whose slices differ: they differ in either order."""
+    found = []
+    for (operator, _), positions in graph.groups.items():
+        for position in positions if operator == "collective_permute" else ():
+            source, _, move = graph.moves[position]
+            dimension = dict(move.attributes)["dimension"]
+            if tensor.shape[dimension] % graph.counts[source, dimension]:
+                found.append(int(position))
+    return found

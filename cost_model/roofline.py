@@ -1,6 +1,7 @@
 """Seconds of single operators: the larger of the time to compute and the time to read and write."""
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -9,14 +10,25 @@ from shardwright.cost_model.redistribution import move_seconds
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.types import TensorType
+from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication import Communication
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 
 
 def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
-    """Return the bytes that one rank holds of a tensor."""
-    return tensor.nbytes / mesh.extent(layout.split_axes)
+    """Return the bytes of the largest slice that a rank holds of a tensor."""
+    return prod(layout.slice_shape(tensor.shape, mesh)) * item_bytes(tensor.dtype)
+
+
+def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:
+    """Return the largest share of an operator's work that falls to one rank."""
+    shares = {
+        axes: -(-size // mesh.extent(axes)) / size
+        for tensor, layout in tensors
+        for size, axes in zip(tensor.shape, layout.splits, strict=True)
+        if axes
+    }
+    return prod(shares.values())
 
 
 def operator_seconds(
@@ -45,8 +57,7 @@ def operator_seconds(
     tensors = [*zip(info.operand_types, operands, strict=True)]
     tensors += [*zip(info.result_types, results, strict=True)]
     moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
-    axes = {axis for _, layout in tensors for axis in layout.split_axes}
-    flops = info.flops / mesh.extent(axes)
+    flops = info.flops * _largest_share(tensors, mesh)
     dtype = info.operand_types[0].dtype if info.operand_types else info.result_types[0].dtype
     compute = flops / device.flops_per_second(dtype)
     return max(compute, moved / device.memory_bandwidth) + device.launch_seconds

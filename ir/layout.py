@@ -57,29 +57,38 @@ class Layout:
         """Return into how many slices each dimension is split."""
         return tuple(mesh.extent(axes) for axes in self.splits)
 
-    def slice_shape(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
-        """Return the shape of the slice that a rank holds of a tensor of shape `shape`.
+    def check(self, shape: tuple[int, ...], mesh: Mesh) -> None:
+        """Check that a tensor of shape `shape` can lie so.
 
         Raises
         ------
         IRError
-            If the number of dimensions differs, or one does not divide.
+            If the number of dimensions differs, or one has fewer elements than slices.
         """
         if len(shape) != len(self.splits):
             raise IRError(
                 f"a layout has {len(self.splits)} dimensions, the tensor {shape} has {len(shape)}"
             )
-        counts = self.counts(mesh)
-        for size, count in zip(shape, counts, strict=True):
-            if size % count:
+        for size, count in zip(shape, self.counts(mesh), strict=True):
+            if size < count:
                 raise IRError(f"a dimension of size {size} cannot be split {count} ways")
-        return tuple(size // count for size, count in zip(shape, counts, strict=True))
+
+    def is_even(self, shape: tuple[int, ...], mesh: Mesh) -> bool:
+        """Return whether all slices are equally large."""
+        counts = self.counts(mesh)
+        return not any(size % count for size, count in zip(shape, counts, strict=True))
+
+    def slice_shape(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
+        """Return the shape of the largest slice, that of rank 0, of a tensor of shape `shape`."""
+        self.check(shape, mesh)
+        counts = self.counts(mesh)
+        return tuple(-(-size // count) for size, count in zip(shape, counts, strict=True))
 
     def slices(self, shape: tuple[int, ...], mesh: Mesh, rank: int) -> tuple[slice, ...]:
         """Return the region of the whole tensor that `rank` holds."""
-        local = self.slice_shape(shape, mesh)
-        starts = [mesh.index(rank, axes) * n for axes, n in zip(self.splits, local, strict=True)]
-        return tuple(slice(s, s + n) for s, n in zip(starts, local, strict=True))
+        self.check(shape, mesh)
+        parts = (mesh.part(n, axes, rank) for n, axes in zip(shape, self.splits, strict=True))
+        return tuple(slice(start, start + size) for start, size in parts)
 
     def tensor_map(self, mesh: Mesh) -> tuple[int | tuple[int, ...], ...]:
         """Return MindSpore's tensor map: mesh axes counted from the right, -1 where not split."""

@@ -104,6 +104,25 @@ class Mesh:
             position = position * self.sizes[name] + self.coordinate(rank, name)
         return position
 
+    def part(self, size: int, names: Iterable[str], rank: int) -> tuple[int, int]:
+        """Return where the part of `rank` begins, and how long it is, of `size` things.
+
+        They are dealt out along one axis after another, major to minor; where an axis does not
+        divide what there is, its first ranks have one more.
+
+        Examples
+        --------
+        >>> mesh = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
+        >>> [mesh.part(7, ["x", "y"], rank) for rank in range(4)]
+        [(0, 2), (2, 2), (4, 2), (6, 1)]
+        """
+        start = 0
+        for name in names:
+            place, (least, more) = self.coordinate(rank, name), divmod(size, self.sizes[name])
+            start += place * least + min(place, more)
+            size = least + (place < more)
+        return start, size
+
     def group(self, rank: int, names: Iterable[str]) -> tuple[int, ...]:
         """Return the ranks that differ from `rank` only along the axes `names`, by their index."""
         names = tuple(names)

@@ -64,6 +64,6 @@ def _define(value: Value, known: set[str], mesh: Mesh | None, where: str) -> Non
     if len(set(axes)) != len(axes):
         raise IRError(f"`{value.name}` uses a mesh axis twice: {value.layout}", where)
     try:
-        value.layout.slice_shape(value.type.shape, mesh)
+        value.layout.check(value.type.shape, mesh)
     except IRError as error:
         raise IRError(f"`{value.name}`: {error.what}", where) from None

@@ -10,7 +10,6 @@ one rank; the attribute ``group_size`` then says by how much a dimension grows o
 
 from collections.abc import Sequence
 from functools import reduce
-from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -81,9 +80,9 @@ class Communication(OperatorInfo):
         extents : sequence of int
             Sizes of the axes.
         """
-        return [self.own_part(part, i, prod(extents)) for i, part in enumerate(parts)]
+        return [self.own_part(part, i, extents) for i, part in enumerate(parts)]
 
-    def own_part(self, part: Array, index: int, count: int) -> Array:
+    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
         """Return what a member holds afterwards, where the operator is local."""
         raise IRError(f"`{self.name}` needs the other members of its group")
 
@@ -130,8 +129,12 @@ def _scaled(shape: tuple[int, ...], dimension: int, up: int, down: int) -> tuple
     return (*shape[:dimension], size // down, *shape[dimension + 1 :])
 
 
-def _pieces(part: Array, count: int, dimension: int) -> list[Array]:
-    return np.split(part, count, axis=dimension)
+def pieces(part: Array, extents: Sequence[int], dimension: int) -> list[Array]:
+    """Cut a part as `Mesh.part` deals it out: along one axis after another."""
+    found = [part]
+    for count in extents:
+        found = [piece for one in found for piece in np.array_split(one, count, axis=dimension)]
+    return found
 
 
 @register
@@ -195,9 +198,9 @@ class LocalSlice(Communication):
         """Split the dimension further."""
         return _with_tail(layout, self.attributes["dimension"], self.axes, self.name)
 
-    def own_part(self, part: Array, index: int, count: int) -> Array:
+    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
         """Cut."""
-        return _pieces(part, count, self.attributes["dimension"])[index]
+        return pieces(part, extents, self.attributes["dimension"])[index]
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Gather the slices."""
@@ -223,7 +226,7 @@ class ReduceScatter(Communication):
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Reduce, then cut."""
         total = reduce(_REDUCTIONS[self.attributes["reduction"]], parts)
-        return _pieces(total, len(parts), self.attributes["dimension"])
+        return pieces(total, extents, self.attributes["dimension"])
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Gather the slices."""
@@ -257,7 +260,7 @@ class AllToAll(Communication):
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Send the i-th piece to the i-th member."""
-        cut = [_pieces(part, len(parts), self.attributes["split_dimension"]) for part in parts]
+        cut = [pieces(part, extents, self.attributes["split_dimension"]) for part in parts]
         columns = zip(*cut, strict=True)
         return [np.concatenate(c, axis=self.attributes["concat_dimension"]) for c in columns]
 
@@ -314,7 +317,7 @@ class ToPartial(Communication):
             raise StrategyError(f"to_partial: the axes {sorted(used)} are in use in {layout}")
         return layout.with_partial(mesh.ordered(layout.partial + self.axes))
 
-    def own_part(self, part: Array, index: int, count: int) -> Array:
+    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
         """Keep or clear."""
         return part if index == 0 else np.zeros_like(part)
 
@@ -334,7 +337,7 @@ class Mirror(Communication):
     defaults: ClassVar = {"axes": (), "group_size": 0, "mean": False}
     is_local = True
 
-    def own_part(self, part: Array, index: int, count: int) -> Array:
+    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
         """Keep."""
         return part
 
@@ -438,7 +441,7 @@ class Send(_PointToPoint):
     transpose = "receive"
     is_local = True
 
-    def own_part(self, part: Array, index: int, count: int) -> Array:
+    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
         """Keep at the source, clear elsewhere."""
         return part if index == self.attributes["source"] else np.zeros_like(part)
 

@@ -166,8 +166,12 @@ class Rule:
         position, filled = 0, True
         for factor in factors:
             first, room = position, self.sizes[factor]
-            while filled and position < len(axes) and room % mesh.sizes[axes[position]] == 0:
-                room //= mesh.sizes[axes[position]]
+            even = factor in self._compound
+            while filled and position < len(axes):
+                count = mesh.sizes[axes[position]]
+                if room % count if even else room < count:
+                    break
+                room //= count
                 position += 1
             yield factor, axes[first:position]
             filled = filled and room == 1
@@ -199,14 +203,29 @@ class Rule:
             if used & set(axes) or len(set(axes)) != len(axes):
                 raise StrategyError(f"a mesh axis is used twice in `{strategy}`")
             used |= set(axes)
-            count = mesh.extent(axes)
-            if self.sizes[factor] % count:
+            if not self._fits(factor, mesh.extent(axes)):
                 raise StrategyError(
-                    f"factor `{factor}` of size {self.sizes[factor]} cannot be split {count} ways"
+                    f"factor `{factor}` of size {self.sizes[factor]} cannot be split "
+                    f"{mesh.extent(axes)} ways"
                 )
         for dims in (*self.operands, *self.results):
             for factors in dims:
                 self._check_compound(factors, strategy, mesh)
+
+    def _fits(self, factor: str, count: int) -> bool:
+        """Return whether a factor can be split so; parts may differ by one, unless it is compound.
+
+        The parts of a dimension made of several factors would not be those of its factors.
+        """
+        size = self.sizes[factor]
+        return size % count == 0 if factor in self._compound else size >= count
+
+    @cached_property
+    def _compound(self) -> frozenset[str]:
+        """The factors that make up a dimension together with others."""
+        dims = (factors for dims in (*self.operands, *self.results) for factors in dims)
+        several = ([f for f in factors if self.sizes[f] > 1] for factors in dims)
+        return frozenset(f for factors in several if len(factors) > 1 for f in factors)
 
     def _check_compound(self, factors: tuple[str, ...], strategy: Strategy, mesh: Mesh) -> None:
         """Refuse a minor factor that would not be contiguous on a rank."""
@@ -245,7 +264,7 @@ class Rule:
         axis = mesh.axes[position]
         for factor in splittable:
             axes = (*chosen.get(factor, ()), axis.name)
-            if axis.size > 1 and self.sizes[factor] % mesh.extent(axes) == 0:
+            if axis.size > 1 and self._fits(factor, mesh.extent(axes)):
                 self._extend({**chosen, factor: axes}, position + 1, splittable, mesh, found)
         self._extend(chosen, position + 1, splittable, mesh, found)
 
@@ -274,8 +293,7 @@ class Rule:
         sizes, starts = dict(self.sizes), dict.fromkeys(self.sizes, 0)
         for factor, axes in strategy.assignment if mesh else ():
             assert mesh is not None
-            sizes[factor] = self.sizes[factor] // mesh.extent(axes)
-            starts[factor] = sizes[factor] * mesh.index(rank, axes)
+            starts[factor], sizes[factor] = mesh.part(self.sizes[factor], axes, rank)
         return ShardView(
             starts,
             sizes,

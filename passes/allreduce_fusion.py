@@ -19,7 +19,8 @@ def fuse_all_reduces(graph: Graph, ids: Mapping[str, int]) -> Graph:
     """Reduce the gradients of parameters with equal fusion ids in one all-reduce.
 
     It stands where the last of them is there. Only all-reduces over the same axes, of the same
-    element type, are fused. Id 0 is no fusion. Every all-reduce is marked with its id, and one that
+    element type, are fused. Id 0 is no fusion, and uneven
+    slices are not fused. Every all-reduce is marked with its id, and one that
     has a mark is left alone, so that a second run changes nothing.
 
     Before::
@@ -78,6 +79,12 @@ def _groups(graph: Graph, ids: Mapping[str, int]) -> dict[Key, list[str]]:
     for name, fusion in fusions.items():
         node = graph.producers[name]
         operand = graph.values[node.operands[0]]
+        if (
+            graph.mesh
+            and operand.layout
+            and not operand.layout.is_even(operand.type.shape, graph.mesh)
+        ):
+            continue  # a buffer is as long on every rank
         partial = operand.layout and operand.layout.partial
         attributes = tuple(sorted(_unfused(node).items()))
         groups.setdefault((fusion, operand.type.dtype, partial, attributes), []).append(name)

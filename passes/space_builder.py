@@ -330,7 +330,7 @@ class _SpaceBuilder:
                 layout
                 for layout in layouts(self.mesh, tensor.rank, partial=False)
                 if all(
-                    size % count == 0
+                    size >= count
                     for size, count in zip(tensor.shape, layout.counts(self.mesh), strict=True)
                 )
             ],

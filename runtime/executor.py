@@ -19,7 +19,7 @@ from shardwright.operators.info import Array, OperatorInfo, operator_info
 from shardwright.operators.rule import ShardView
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator
 from shardwright.runtime.memory import LiveBytes
-from shardwright.runtime.state import State, local_shape, scatter
+from shardwright.runtime.state import State, local_shapes, scatter
 
 Environment = dict[str, dict[int, Array]]  # value -> rank -> what the rank holds of it
 
@@ -49,7 +49,7 @@ class _Local:
     """How one result is held on every rank."""
 
     name: str
-    shape: tuple[int, ...]
+    shapes: Mapping[int, tuple[int, ...]]
     dtype: "np.dtype[np.generic]"
 
 
@@ -107,7 +107,7 @@ class Executor:
 
     def _local(self, value: Value) -> _Local:
         dtype = numpy_dtype(value.type.dtype, self.float_dtype)
-        return _Local(value.name, local_shape(value, self.mesh), dtype)
+        return _Local(value.name, local_shapes(value, self.mesh, self.communicator.ranks), dtype)
 
     def _prepare(self) -> tuple[_Instruction, ...]:
         released = _last_uses(self.graph, self._updated)
@@ -243,11 +243,11 @@ class Executor:
         local, parts = self._locals[value.name], state[value.name]
         for rank in self.communicator.ranks:
             part = parts.get(rank)
-            if part is None or part.shape != local.shape or part.dtype != local.dtype:
+            if part is None or part.shape != local.shapes[rank] or part.dtype != local.dtype:
                 found = "nothing" if part is None else f"{part.dtype}{list(part.shape)}"
                 raise ExecutionError(
                     f"the state of `{value.name}` on rank {rank} is {found}, "
-                    f"expected {local.dtype}{list(local.shape)}"
+                    f"expected {local.dtype}{list(local.shapes[rank])}"
                 )
         return parts
 
@@ -273,14 +273,14 @@ class Executor:
         if self.graph.mesh is None:
             moved = {rank: info.kernel(instruction.views[rank], p) for rank, p in parts.items()}
         elif info.is_local:
-            count = self.mesh.extent(axes)
+            extents = tuple(self.mesh.sizes[axis] for axis in axes)
             moved = {
-                rank: info.own_part(part, self.mesh.index(rank, axes), count)
+                rank: info.own_part(part, self.mesh.index(rank, axes), extents)
                 for rank, part in parts.items()
             }
         else:
             moved = self.communicator.exchange(info, axes, parts)
-        return {rank: _settled(part, local, instruction) for rank, part in moved.items()}
+        return {rank: _settled(part, local, rank, instruction) for rank, part in moved.items()}
 
     def _compute(
         self, instruction: _Instruction, operands: Sequence[Mapping[int, Array]]
@@ -300,7 +300,7 @@ class Executor:
                 found = kernel(view, *arrays)
                 whole = found if isinstance(found, tuple) else (found,)
                 made = done[key] = [
-                    _settled(array, local, instruction)
+                    _settled(array, local, rank, instruction)
                     for array, local in zip(whole, locals_, strict=True)
                 ]
             for parts, array in zip(results, made, strict=True):
@@ -333,13 +333,13 @@ def _last_uses(graph: Graph, updated: set[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(reversed(released))
 
 
-def _settled(array: Array, local: _Local, instruction: _Instruction) -> Array:
+def _settled(array: Array, local: _Local, rank: int, instruction: _Instruction) -> Array:
     """Return a result as it is held: in its declared type, and keeping no larger buffer alive."""
     settled: Array = np.asarray(array, local.dtype)
-    if settled.shape != local.shape:
+    if settled.shape != local.shapes[rank]:
         raise ExecutionError(
             f"`{instruction.info.name}` gave a slice of shape {settled.shape} for "
-            f"`{local.name}`, expected {local.shape}",
+            f"`{local.name}`, expected {local.shapes[rank]}",
             node_text(instruction.node),
         )
     owner = settled.base

@@ -107,7 +107,7 @@ class MpiCommunicator:
             return {rank: operator.exchange([part], extents)[0]}
         if operator.name in _MOVES:
             return {rank: self._move(group, operator, extents, part)}
-        if operator.name in self._collectives:
+        if operator.name in self._collectives and _is_even(group, operator, part):
             return {rank: self._collectives[operator.name](group, operator, part)}
         everything = group.allgather(part)
         return {rank: operator.exchange(everything, extents)[group.rank]}
@@ -189,6 +189,17 @@ class MpiCommunicator:
 
 def _bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
+
+
+def _is_even(group: Any, operator: Communication, part: Array) -> bool:
+    """Return whether all members hold, and pass on, pieces of one size."""
+    if operator.name == "all_reduce":
+        return True
+    cut = operator.attributes.get("split_dimension")
+    if operator.name == "reduce_scatter":
+        cut = operator.attributes["dimension"]
+    divides = cut is None or part.shape[cut] % group.size == 0
+    return all(other == (part.shape, True) for other in group.allgather((part.shape, divides)))
 
 
 def _gathered(group: Any, part: Array) -> Array:

@@ -1,7 +1,7 @@
 """Whole tensors to slices and back: inputs, parameters, and the state between steps."""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,11 +25,17 @@ def region(value: Value, mesh: Mesh, rank: int) -> Region:
     return value.layout.slices(value.type.shape, mesh, rank)
 
 
-def local_shape(value: Value, mesh: Mesh) -> tuple[int, ...]:
-    """Return the shape of what each rank holds of a value."""
-    if value.layout is None:
-        return value.type.shape
-    return value.layout.slice_shape(value.type.shape, mesh)
+def local_shapes(value: Value, mesh: Mesh, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return the shape of what each of some ranks holds of a value."""
+    shape, layout = value.type.shape, value.layout
+    if layout is None:
+        return dict.fromkeys(ranks, shape)
+    if layout.is_even(shape, mesh):
+        return dict.fromkeys(ranks, layout.slice_shape(shape, mesh))
+    found = {}
+    for rank in ranks:
+        found[rank] = tuple(part.stop - part.start for part in layout.slices(shape, mesh, rank))
+    return found
 
 
 def fill_regions(

@@ -30,13 +30,25 @@ def test_tensor_maps_count_axes_from_the_right() -> None:
     assert layout.counts(MESH) == (2, 1, 12)
 
 
-def test_what_does_not_divide_is_refused() -> None:
+def test_what_leaves_a_slice_empty_is_refused() -> None:
     with pytest.raises(IRError) as error:
-        Layout((("y",),)).slice_shape((6,), MESH)
-    assert str(error.value) == "a dimension of size 6 cannot be split 4 ways"
+        Layout((("y",),)).slice_shape((3,), MESH)
+    assert str(error.value) == "a dimension of size 3 cannot be split 4 ways"
     with pytest.raises(IRError) as error:
         Layout((("y",),)).slice_shape((8, 8), MESH)
     assert str(error.value) == "a layout has 1 dimensions, the tensor (8, 8) has 2"
+
+
+@pytest.mark.parametrize("size", [8, 9, 11, 15, 50257])
+def test_uneven_slices_differ_by_one_and_cover_all(size: int) -> None:
+    layout = Layout((("x", "y"),))
+    ranks = range(MESH.size)
+    parts = {(p.start, p.stop) for rank in ranks for p in layout.slices((size,), MESH, rank)}
+    lengths = {stop - start for start, stop in parts}
+    assert max(lengths) - min(lengths) <= 1
+    assert max(lengths) == layout.slice_shape((size,), MESH)[0]
+    assert sorted(i for part in parts for i in range(*part)) == list(range(size))
+    assert layout.is_even((size,), MESH) == (len(lengths) == 1)
 
 
 def test_partial_axes() -> None:

@@ -51,7 +51,7 @@ def test_strategies_are_all_and_only_the_legal_ones() -> None:
         legal.add(strategy)
     assert len(found) == len(set(found))
     assert set(found) == legal
-    assert (str(found[0]), found[-1]) == ("m=x@y", Strategy())
+    assert (str(found[0]), found[-1]) == ("d0=x, m=y", Strategy())
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_strategies_are_all_and_only_the_legal_ones() -> None:
     [
         ({"q": ("x",)}, "there is no factor `q`; the factors are ('d0', 'm', 'k', 'n')"),
         ({"m": ("x",), "n": ("x",)}, "a mesh axis is used twice in `m=x, n=x`"),
-        ({"n": ("x", "y")}, "factor `n` of size 6 cannot be split 4 ways"),
+        ({"d0": ("x", "y")}, "factor `d0` of size 3 cannot be split 4 ways"),
     ],
 )
 def test_wrong_strategies_are_refused(strategy: dict[str, tuple[str, ...]], message: str) -> None:

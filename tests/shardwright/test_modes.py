@@ -104,6 +104,24 @@ def test_options(model: str, options: dict[str, object]) -> None:
     assert_equal(found, expected)
 
 
+UNEVEN = {
+    "mlp": "mlp:batch=13,inputs=783,hidden=510,classes=7",
+    "gpt": "gpt:layers=1,hidden=30,heads=3,batch=6,sequence=7,vocabulary=53",
+}
+
+
+@pytest.mark.parametrize("search", ["exact", "recursive_programming", "fully_sharded"])
+@pytest.mark.parametrize("model", UNEVEN)
+def test_sizes_that_nothing_divides(model: str, search: str) -> None:
+    found, adam = zoo.load(UNEVEN[model]), OPTIMIZERS["adam"]
+    alone = CompileOptions(mode="stand_alone", optimizer=adam)
+    whole = trained(compile_graph(found.graph, CPU, 1, alone).program, 3, highs(found))
+    options = CompileOptions(search=search, optimizer=adam, fusion=64.0)  # type: ignore[arg-type]
+    plan = compile_graph(found.graph, CPU, 8, options)
+    assert any(value.layout and value.layout.split_axes for value in plan.program.values.values())
+    assert_equal(trained(plan.program, 3, highs(found)), whole)
+
+
 @pytest.mark.parametrize("cost_model", ["time", "mindspore"])
 @pytest.mark.parametrize("model", MODELS)
 def test_no_search_beats_the_exact_one(model: str, cost_model: str) -> None:
