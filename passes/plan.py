@@ -49,6 +49,13 @@ from shardwright.solver.solution import relative_gap
 DOCUMENT = "plan.json"
 _PREFIX = "parameter:"  # keeps names of parameters apart from the arguments of `numpy.savez`
 _RANKS = 16  # listings that are written unless others are asked for
+# The search of the modes that have one of their own, or none.
+_SEARCHES = {
+    "data_parallel": "data_parallel",
+    "semi_auto_parallel": "sharding_propagation",
+    "hybrid_parallel": "none",
+    "stand_alone": "none",
+}
 _NOTHING_TO_DECIDE = {
     "stand_alone": ("optimal", "there is nothing to decide"),
     "hybrid_parallel": ("feasible", "the model itself says how it is split"),
@@ -95,7 +102,6 @@ def make_plan(
     options: CompileOptions,
     *,
     model: str,
-    devices: int,
     inputs: Sequence[InputDocument],
     initial: Mapping[str, Array] | None = None,
     reference: Graph | None = None,
@@ -109,8 +115,6 @@ def make_plan(
         What was compiled, for what, and how.
     model : str
         What it is called.
-    devices : int
-        Number of ranks.
     inputs : sequence of InputDocument
         What the model takes.
     initial : mapping of str to array, optional
@@ -128,15 +132,15 @@ def make_plan(
         cost, bound = compiled.result.cost, compiled.result.lower_bound
     document = PlanDocument(
         model=model,
-        devices=devices,
+        devices=compiled.mesh.size,
         mesh=tuple(
             AxisDocument(name=axis.name, size=axis.size, level=axis.level)
             for axis in compiled.mesh.axes
         ),
         cluster=cluster,
         mode=options.mode,
-        search=options.search if options.mode == "auto_parallel" else "none",
-        cost_model="time",
+        search=_SEARCHES.get(options.mode, options.search),
+        cost_model=options.cost_model,
         loss_scale=options.loss_scale,
         gradients_mean=options.gradients_mean,
         seed=seed,

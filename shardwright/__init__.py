@@ -18,6 +18,8 @@ _NAMES = {
     "Model": "shardwright.train",
     "Parameter": "shardwright.tensor",
     "Tensor": "shardwright.tensor",
+    "compile": "shardwright.api",
+    "dump": "shardwright.api",
     "TensorType": "shardwright.ir.types",
     "compile": "shardwright.api",
     "initializer": "shardwright.initial",

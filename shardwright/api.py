@@ -1,6 +1,6 @@
 """What the command line and scripts call: compile a model, and run, verify and read its plan."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,9 @@ from shardwright.ir.errors import ModelError, PlanError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import to_text
 from shardwright.operators.info import SplitCounts
+from shardwright.passes.binding import rank_text
 from shardwright.passes.compile import Compiled, CompileOptions, compile_graph
 from shardwright.passes.optimizer import Optimizer
 from shardwright.passes.plan import Plan, make_plan, read_plan, read_strategies, write_plan
@@ -25,6 +27,8 @@ from shardwright.runtime import (
     LocalCommunicator,
     StepRecord,
     initialize,
+    load_checkpoint,
+    save_checkpoint,
     train,
 )
 from shardwright.tracing import Definition
@@ -121,7 +125,6 @@ def compile(
         described,
         chosen,
         model=name,
-        devices=devices,
         inputs=_inputs(definition),
         initial=definition.initial,
         reference=_reference(model, batch) if world > 1 else None,
@@ -161,15 +164,14 @@ def _definition(model: str | Definition, batch: int | None, world: int) -> tuple
                 hint="trace it inside `shardwright.communication.world`",
             )
         return model, model.graph.name
-    name = _with_batch(model, batch)
-    definition = load(name, world)
+    definition = load_model(model, batch, world)
     if definition.loss is None:
         first = definition.graph.values[definition.graph.outputs[0]]
         raise ModelError(
             f"the first output `{first.name}` of the model is {first.type}, expected a real scalar",
             hint="a model that is trained returns its loss first",
         )
-    return definition, name
+    return definition, _with_batch(model, batch)
 
 
 def _with_batch(model: str, batch: int | None) -> str:
@@ -183,6 +185,11 @@ def _with_batch(model: str, batch: int | None) -> str:
     return f"{base}{dot}{name}:{sizes}{',' if colon else ''}batch={batch}"
 
 
+def load_model(model: str, batch: int | None = None, ranks: int = 1) -> Definition:
+    """Return the definition that a text names; see `shardwright.zoo.load`."""
+    return load(_with_batch(model, batch), ranks)
+
+
 def _reference(model: str | Definition, batch: int | None) -> Graph:
     """Return the program of one device that a hand-written parallel program stands for."""
     if isinstance(model, Definition):
@@ -191,7 +198,7 @@ def _reference(model: str | Definition, batch: int | None) -> Graph:
             "for one device too",
             hint="write `file.py:function`",
         )
-    return load(_with_batch(model, batch), 1).graph
+    return load_model(model, batch).graph
 
 
 def _inputs(definition: Definition) -> tuple[InputDocument, ...]:
@@ -224,7 +231,8 @@ def run(
     communicator: Communicator | None = None,
     log_directory: Path | None = None,
     seed: int | None = None,
-    callbacks: tuple[Callable[[StepRecord], None], ...] = (),
+    resume: Path | None = None,
+    save: Path | None = None,
 ) -> Iterator[StepRecord]:
     """Train on a plan, and yield a record of each step.
 
@@ -242,8 +250,13 @@ def run(
         Folder for the log of each rank.
     seed : int, optional
         Seed of initial values and of the order of samples; the plan's if not given.
-    callbacks : tuple of callable
-        Called with the record of each step.
+    resume, save : Path, optional
+        Checkpoint to begin from, and to write at the end.
+
+    Raises
+    ------
+    ShardwrightError
+        If the plan, the data or the checkpoint cannot be read, or a step fails.
     """
     plan = as_plan(plan)
     seed = plan.document.seed if seed is None else seed
@@ -251,22 +264,45 @@ def run(
     if not isinstance(samples, Samples):
         path = None if samples is None else Path(samples)
         samples = samples_for(plan.document.inputs, path, seed)
-    if steps < 1:
-        raise PlanError(f"a plan is to run for {steps} steps, expected at least 1")
     communicator = communicator or LocalCommunicator(plan.mesh)
     executor = Executor(plan.program, communicator)
-    given = {name: plan.initial[name] for name in plan.initial if name in plan.program.values}
-    state = initialize(plan.program, seed, communicator, given)
-    return train(
+    if resume is not None:
+        state = load_checkpoint(resume, plan.program, communicator)
+    else:
+        state = initialize(plan.program, seed, communicator, plan.initial)
+    yield from train(
         executor,
         state,
         samples.batches(steps, seed),
         log_directory=log_directory,
         steps_per_epoch=samples.per_epoch,
-        callbacks=callbacks,
     )
+    if save is not None:
+        save_checkpoint(save, plan.program, state, communicator)
 
 
-def with_program(plan: Plan, program: Graph) -> Plan:
-    """Return the plan with another program, to verify that instead."""
-    return replace(plan, program=program)
+def dump(
+    target: str | Path | Plan | Compilation, *, after: str | None = None, rank: int | None = None
+) -> str:
+    """Return the text of a plan's program, of one rank's, or of what a pass left.
+
+    Parameters
+    ----------
+    target : path, Plan or Compilation
+        What to print.
+    after : str, optional
+        A pass; only of a compilation.
+    rank : int, optional
+        Bind the program to this rank.
+
+    Raises
+    ------
+    PlanError
+        If a pass is named, but there is only a plan.
+    """
+    if after is not None:
+        if not isinstance(target, Compilation):
+            raise PlanError("a plan holds what the last pass left", hint="give the compilation")
+        return to_text(target.compiled.passes.after(after))
+    program = as_plan(target).program
+    return to_text(program) if rank is None else rank_text(program, rank)

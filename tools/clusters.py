@@ -1,0 +1,35 @@
+"""``shardwright clusters``: the clusters that come with the package."""
+
+import argparse
+
+from shardwright.cost_model.cluster import Cluster, cluster, preset_names
+from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.tools.tables import print_table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add no arguments."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every cluster with its levels."""
+    rows = [_row(cluster(name)) for name in preset_names()]
+    headings = ("cluster", "devices", "device", "memory", "float32", "links, innermost first")
+    print_table("", headings, rows, right=(1, 3, 4))
+    return 0
+
+
+def _row(found: Cluster) -> tuple[str, ...]:
+    device = found.device
+    links = [
+        f"{level.name} x{level.size}: {level.bandwidth / 1e9:g} GB/s, {seconds_text(level.latency)}"
+        for level in found.levels
+    ]
+    return (
+        found.name,
+        f"{found.size:,}",
+        device.name,
+        bytes_text(device.memory_bytes),
+        f"{device.flops_per_second('float32') / 1e12:g} Tflop/s",
+        "\n".join(links),
+    )

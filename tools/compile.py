@@ -1,0 +1,61 @@
+"""``shardwright compile``: from a model to a plan."""
+
+import argparse
+import re
+from pathlib import Path
+
+from shardwright.api import Compilation
+from shardwright.tools.documents import compile_document, print_document
+from shardwright.tools.main import UsageError
+from shardwright.tools.options import (
+    add_compile_options,
+    add_model,
+    add_search,
+    compile_model,
+    dumping,
+)
+from shardwright.tools.report import print_compilation
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_model(parser)
+    add_search(parser)
+    add_compile_options(parser)
+    output = parser.add_argument_group("what is written")
+    output.add_argument("--out", type=Path, metavar="DIR", help="the plan (plans/MODEL-N)")
+    output.add_argument("--ranks", metavar="LIST", help="whose listings to write (0-15)")
+    output.add_argument("--dump-ir", type=Path, metavar="DIR", help="the graph after every pass")
+    output.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compile, write the plan, and tell about it."""
+    ranks = None if arguments.ranks is None else _ranks(arguments.ranks)
+    with dumping(arguments.dump_ir) as dump:
+        compilation = compile_model(arguments.model, arguments, **dump)
+        directory = compilation.write(arguments.out or default_directory(compilation), ranks)
+    if arguments.json:
+        print_document(compile_document(compilation))
+    else:
+        print_compilation(compilation, directory)
+    return 0
+
+
+def default_directory(compilation: Compilation) -> Path:
+    """Return where a plan is written unless a person says so."""
+    document = compilation.plan.document
+    name = document.model.rpartition(".py:")[2].partition(":")[0]
+    plain = re.sub(r"[^\w.-]", "_", name)
+    return Path("plans") / f"{plain}-{document.devices}"
+
+
+def _ranks(text: str) -> list[int]:
+    """Return the ranks in a list such as ``0,4-7``."""
+    ranks: list[int] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
+        if not match:
+            raise UsageError(f"`{item}` is no rank", hint="write `0,4-7`")
+        ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return ranks

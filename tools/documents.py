@@ -1,0 +1,69 @@
+"""The JSON documents that scripts read; their keys are fixed."""
+
+import json
+import math
+import resource
+import sys
+from typing import Any
+
+from shardwright.api import Compilation
+from shardwright.verification import Verification
+
+
+def print_document(document: object) -> None:
+    """Print one document; numbers that are not finite become null, which JSON can say."""
+    print(json.dumps(_finite(document), indent=1))
+
+
+def _finite(item: Any) -> Any:
+    if isinstance(item, dict):
+        return {key: _finite(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [_finite(value) for value in item]
+    return None if isinstance(item, float) and not math.isfinite(item) else item
+
+
+def compile_document(compilation: Compilation) -> dict[str, Any]:
+    """Return what ``compile --json`` prints."""
+    document, compiled = compilation.plan.document, compilation.compiled
+    return {
+        "model": document.model,
+        "devices": document.devices,
+        "mode": document.mode,
+        "search": document.search,
+        "cost_model": document.cost_model,
+        "status": document.status,
+        "objective": document.objective,
+        "lower_bound": document.lower_bound,
+        "gap": document.gap,
+        "predicted_step_seconds": document.predicted_step_seconds,
+        "memory_bytes_per_device": document.memory.peak_bytes,
+        "search_seconds": compiled.result.seconds if compiled.result else 0.0,
+        "compile_seconds": compiled.seconds,
+        "peak_memory_bytes": peak_memory_bytes(),
+        "strategies": {
+            name: [list(counts) for counts in strategy.split_counts]
+            for name, strategy in document.strategies.items()
+        },
+        "parameters": {name: item.layout for name, item in document.parameters.items()},
+        "communication": {
+            kind: {"count": volume.count, "bytes": volume.bytes}
+            for kind, volume in document.communication.items()
+        },
+    }
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory that this process has held."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def verify_document(result: Verification) -> dict[str, Any]:
+    """Return what ``verify --json`` prints."""
+    return {
+        "equal": result.equal,
+        "max_relative_error": result.max_relative_error,
+        "first_difference": result.first_difference,
+        "tensors": result.tensors,
+    }

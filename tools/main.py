@@ -1,0 +1,87 @@
+"""The command line: ``shardwright COMMAND ...``.
+
+Only the module of the command that is asked for is imported, so that help is fast.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from shardwright.ir.errors import ShardwrightError
+
+COMMANDS = {
+    "compile": "choose how to split a model over devices, and write the plan",
+    "run": "train on a plan",
+    "verify": "compare a plan with the program of one device",
+    "dump": "print a model, a plan, or what a pass leaves",
+    "bench": "compare search modes, or solve instances of the assignment problem",
+    "models": "list the models of the zoo and their sizes",
+    "clusters": "list the clusters that come with the package",
+}
+_MISTAKE = 2  # exit code of every error that a person can mend
+
+
+class UsageError(ShardwrightError):
+    """The command line cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that tells its errors as all others are told."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
+        raise UsageError(message, hint=f"see `{self.prog} --help`")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 where a plan differs, 2 after an error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(given)
+    except ShardwrightError as error:
+        sys.stderr.write(f"shardwright: {error}\n")
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            return _MISTAKE
+        place = f" (in {error.filename})" if error.filename else ""
+        sys.stderr.write(f"shardwright: {(error.strerror or str(error)).lower()}{place}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("shardwright: interrupted\n")
+    return _MISTAKE
+
+
+def _dispatch(given: list[str]) -> int:
+    parser = _overview()
+    known = parser.parse_args(given[:1])
+    if known.command is None:
+        parser.print_help()
+        return 0
+    if known.command not in COMMANDS:
+        commands = ", ".join(COMMANDS)
+        raise UsageError(f"no command is called `{known.command}`", hint=f"there are {commands}")
+    module = import_module(f"shardwright.tools.{known.command}")
+    command = Parser(
+        prog=f"shardwright {known.command}",
+        description=f"{COMMANDS[known.command].capitalize()}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(command)
+    code: int = module.run(command.parse_args(given[1:]))
+    return code
+
+
+def _overview() -> Parser:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {what}" for name, what in COMMANDS.items()]
+    parser = Parser(
+        prog="shardwright",
+        usage="shardwright COMMAND ...",
+        description="An auto-parallel graph compiler: from a model and a cluster to verified "
+        "per-rank programs.",
+        epilog="commands:\n" + "\n".join(lines) + "\n\nshardwright COMMAND --help tells more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
+    return parser

@@ -1,0 +1,22 @@
+"""``shardwright models``: the zoo."""
+
+import argparse
+import inspect
+
+from shardwright.tools.tables import print_table
+from shardwright.zoo import MODELS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add no arguments."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every model with its sizes."""
+    rows = []
+    for name, function in sorted(MODELS.items()):
+        sizes = inspect.signature(function).parameters.values()
+        defaults = ", ".join(f"{size.name}={size.default}" for size in sizes)
+        rows.append((name, defaults, (inspect.getdoc(function) or "").partition("\n")[0]))
+    print_table("", ("model", "sizes", "what it is"), rows)
+    return 0

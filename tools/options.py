@@ -1,0 +1,172 @@
+"""Options that several commands share, and what they ask of the compiler."""
+
+import argparse
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shardwright.api import DEFAULT_CLUSTER, Compilation, compile
+from shardwright.ir.errors import ShardwrightError
+from shardwright.passes.compile import MODES
+from shardwright.passes.optimizer import STATES, Optimizer
+from shardwright.passes.strategy_search import SEARCH_MODES
+from shardwright.tools.main import UsageError
+from shardwright.tools.progress import following_search
+
+_GIB = 2**30
+_MODEL = "a model of the zoo (`gpt:layers=4,hidden=256`) or `file.py:function`"
+
+
+def add_model(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Add the argument MODEL."""
+    parser.add_argument("model", metavar="MODEL", nargs="+" if several else None, help=_MODEL)
+
+
+def add_compile_options(parser: argparse.ArgumentParser, devices: bool = True) -> None:
+    """Add what says for what, and how, a model is compiled."""
+    place = parser.add_argument_group("for what")
+    place.add_argument(
+        "--devices", type=positive, required=devices, default=1, metavar="N", help="number of ranks"
+    )
+    place.add_argument(
+        "--cluster",
+        default=DEFAULT_CLUSTER,
+        metavar="NAME|FILE",
+        help=f"the devices and their links ({DEFAULT_CLUSTER})",
+    )
+    place.add_argument("--mesh", metavar="SHAPE", help="`2x4` or `data=2,model=4`")
+    place.add_argument(
+        "--memory", type=positive_number, metavar="GIB", help="memory of a device (the cluster's)"
+    )
+    place.add_argument("--batch", type=positive, metavar="B", help="size of the batch")
+    how = parser.add_argument_group("how")
+    how.add_argument("--mode", choices=MODES, default="auto_parallel", help="parallel mode")
+    how.add_argument(
+        "--cost-model", choices=("time", "mindspore"), default="time", help="what is minimised"
+    )
+    how.add_argument("--strategies", type=Path, metavar="FILE", help="strategies to pin")
+    how.add_argument(
+        "--dataset-strategy",
+        choices=("data_parallel", "full_batch"),
+        help="how batches arrive (as it suits)",
+    )
+    how.add_argument(
+        "--optimizer-parallel",
+        "--hsdp",
+        action="store_true",
+        help="store parameters and optimizer states as finely split as they can be",
+    )
+    how.add_argument(
+        "--gradients-mean",
+        action="store_true",
+        help="average the gradients of a hand-written parallel program instead of adding them",
+    )
+    how.add_argument(
+        "--time-limit", type=positive_number, default=60.0, metavar="S", help="of the search (60)"
+    )
+    _add_training_options(parser)
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of the search mode."""
+    parser.add_argument(
+        "--search", choices=SEARCH_MODES, default="exact", help="how strategies are chosen (exact)"
+    )
+
+
+def _add_training_options(parser: argparse.ArgumentParser) -> None:
+    step = parser.add_argument_group("the training step")
+    step.add_argument("--optimizer", choices=tuple(STATES), help="the update (the model's, or sgd)")
+    step.add_argument("--learning-rate", type=positive_number, metavar="R", help="of the optimizer")
+    step.add_argument(
+        "--loss-scale", type=positive_number, metavar="F", help="factor that gradients carry"
+    )
+    step.add_argument("--seed", type=int, default=0, metavar="N", help="of initial values (0)")
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is no whole number of at least 1")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """Return a number greater than 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"`{text}` is no number greater than 0")
+    return number
+
+
+def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> Compilation:
+    """Compile a model as the options say; `others` go before them.
+
+    Raises
+    ------
+    ShardwrightError
+        If something asked for cannot be.
+    """
+    asked: dict[str, Any] = {
+        "cluster": arguments.cluster,
+        "mode": arguments.mode,
+        "cost_model": arguments.cost_model,
+        "mesh": arguments.mesh,
+        "batch": arguments.batch,
+        "strategies": arguments.strategies,
+        "dataset_strategy": arguments.dataset_strategy,
+        "optimizer_parallel": arguments.optimizer_parallel,
+        "gradients_mean": arguments.gradients_mean,
+        "time_limit": arguments.time_limit,
+        "seed": arguments.seed,
+        "search": getattr(arguments, "search", "exact"),
+    }
+    if arguments.memory is not None:
+        asked["memory_limit"] = arguments.memory * _GIB
+    if arguments.loss_scale is not None:
+        asked["loss_scale"] = arguments.loss_scale
+    optimizer = _optimizer(arguments)
+    if optimizer is not None:
+        asked["optimizer"] = optimizer
+    with following_search(model) as progress:
+        return compile(model, arguments.devices, progress=progress, **{**asked, **others})
+
+
+def _optimizer(arguments: argparse.Namespace) -> Optimizer | None:
+    """Return the optimizer that is asked for; None for the model's own."""
+    if arguments.optimizer is None and arguments.learning_rate is None:
+        return None
+    optimizer = Optimizer(arguments.optimizer or "sgd", {})
+    if arguments.learning_rate is not None:
+        optimizer = replace(optimizer, settings={"learning_rate": arguments.learning_rate})
+    return optimizer
+
+
+@contextmanager
+def dumping(directory: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield the options that let every pass leave its graph in a folder.
+
+    ``SHARDWRIGHT_SAVE_GRAPHS`` asks for the same: 1 for text, 2 for every pass's beginning too, 3
+    for all formats, below ``SHARDWRIGHT_SAVE_GRAPHS_PATH``. After an error a new folder is gone.
+    """
+    detail = 1
+    level = os.environ.get("SHARDWRIGHT_SAVE_GRAPHS", "0")
+    if level not in ("", "0", "1", "2", "3"):
+        raise UsageError(f"`SHARDWRIGHT_SAVE_GRAPHS` is `{level}`, it must be 0, 1, 2 or 3")
+    if directory is None and level not in ("", "0"):
+        directory = Path(os.environ.get("SHARDWRIGHT_SAVE_GRAPHS_PATH", ".")) / "rank_0"
+        detail = int(level)
+    existed = directory is None or directory.exists()
+    try:
+        yield {"dump": directory, "detail": detail}
+    except ShardwrightError:
+        if directory is not None and not existed:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
