@@ -212,7 +212,7 @@ def write_plan(directory: Path, plan: Plan, ranks: Iterable[int] | None = None) 
     PlanError
         If something else is there, or it cannot be written.
     """
-    _check_replaceable(directory)
+    check_replaceable(directory)
     chosen = range(min(_RANKS, plan.mesh.size)) if ranks is None else sorted(set(ranks))
     files = _contents(plan, chosen)
     sums = {name: _digest(content) for name, content in sorted(files.items())}
@@ -226,7 +226,14 @@ def write_plan(directory: Path, plan: Plan, ranks: Iterable[int] | None = None) 
         ) from error
 
 
-def _check_replaceable(directory: Path) -> None:
+def check_replaceable(directory: Path) -> None:
+    """Check that a plan may be written to a directory: it is new, empty, or a plan.
+
+    Raises
+    ------
+    PlanError
+        If something else is there.
+    """
     if not directory.exists():
         return
     if not directory.is_dir():

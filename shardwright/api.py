@@ -113,6 +113,8 @@ def compile(
     own = {"loss_scale": definition.loss_scale, "optimizer": definition.optimizer or Optimizer()}
     chosen = CompileOptions(**{**own, **options})
     shape = _mesh(described, devices, mesh, chosen)
+    if "data_parallel" in (chosen.mode, dataset_strategy):
+        _check_batch(definition, devices)
     chosen = replace(
         chosen,
         pins={**definition.pins, **chosen.pins, **_pins(strategies)},
@@ -206,6 +208,17 @@ def _inputs(definition: Definition) -> tuple[InputDocument, ...]:
         InputDocument(name=spec.name, type=str(spec.type), high=spec.high)
         for spec in definition.inputs
     )
+
+
+def _check_batch(definition: Definition, ranks: int) -> None:
+    """Refuse a batch that cannot be split over all ranks."""
+    for value in definition.graph.inputs:
+        if value.type.rank and value.type.shape[0] % ranks:
+            raise ModelError(
+                f"`{value.name}` has a batch of {value.type.shape[0]}, it cannot be split over "
+                f"{ranks} devices",
+                hint=f"use a batch that {ranks} divides",
+            )
 
 
 # Plans

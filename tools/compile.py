@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from shardwright.api import Compilation
+from shardwright.passes.plan import check_replaceable
 from shardwright.tools.documents import compile_document, print_document
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
@@ -32,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compile, write the plan, and tell about it."""
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks)
+    if arguments.out is not None:
+        check_replaceable(arguments.out)  # before a search that may take long
     with dumping(arguments.dump_ir) as dump:
         compilation = compile_model(arguments.model, arguments, **dump)
         directory = compilation.write(arguments.out or default_directory(compilation), ranks)

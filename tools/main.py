@@ -4,6 +4,7 @@ Only the module of the command that is asked for is imported, so that help is fa
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -32,6 +33,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
+        wrong = re.fullmatch(r"(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if wrong:
+            choices = wrong[3].replace("'", "")
+            message = f"{wrong[1]}: `{wrong[2]}` is no choice, there are {choices}"
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
 

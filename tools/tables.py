@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WIDTH = 120  # where no terminal says how wide it is
+_ENDLESS = 10_000  # columns of what is no terminal: nothing is wrapped there
 
 
 def print_table(
@@ -36,7 +36,7 @@ def print_table(
         table.add_column(Text(heading), justify="right" if i in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    width = shutil.get_terminal_size((_WIDTH, 24)).columns if sys.stdout.isatty() else _WIDTH
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _ENDLESS
     console = Console(width=width, highlight=False, no_color=True)
     with console.capture() as captured:
         console.print(table)

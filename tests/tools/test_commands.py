@@ -1,0 +1,298 @@
+"""The commands, and the keys of their JSON documents."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardwright.ir.text import parse
+from shardwright.passes.strategy_search import SEARCH_MODES
+from shardwright.tools.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+GPT = "gpt:layers=3,hidden=16,heads=2,batch=8,sequence=8,vocabulary=256"
+COMPILE_KEYS = {
+    "model",
+    "devices",
+    "mode",
+    "search",
+    "cost_model",
+    "status",
+    "objective",
+    "lower_bound",
+    "gap",
+    "predicted_step_seconds",
+    "memory_bytes_per_device",
+    "search_seconds",
+    "compile_seconds",
+    "peak_memory_bytes",
+    "strategies",
+    "parameters",
+    "communication",
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def printed(capsys, *arguments):
+    """Run a command and return what it prints."""
+    assert main([str(argument) for argument in arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def document(capsys, *arguments):
+    return json.loads(printed(capsys, *arguments, "--json"))
+
+
+def test_help_is_fast():
+    command = [sys.executable, "-m", "shardwright", "--help"]
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - begin)
+    assert all(name in run.stdout for name in COMMANDS)
+    assert min(times) < 0.3
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from shardwright.tools.main import main; main([]); "
+        "print(*sorted({'numpy', 'rich', 'ortools', 'pydantic', 'networkx'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.endswith("tells more.\n\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: shardwright {command}")
+
+
+def test_no_command_prints_the_overview(capsys):
+    assert printed(capsys).startswith("usage: shardwright COMMAND ...")
+
+
+def test_compile_prints_one_document(capsys, here):
+    found = document(capsys, "compile", GPT, "--devices", "8", "--optimizer", "adam")
+    assert set(found) == COMPILE_KEYS
+    assert (found["model"], found["devices"]) == (GPT, 8)
+    assert (found["mode"], found["search"], found["cost_model"]) == (
+        "auto_parallel",
+        "exact",
+        "time",
+    )
+    assert found["status"] == "optimal"
+    assert found["gap"] <= 1e-9
+    assert found["objective"] == pytest.approx(found["predicted_step_seconds"])
+    assert found["lower_bound"] == pytest.approx(found["objective"])
+    assert 0 < found["search_seconds"] <= found["compile_seconds"]
+    assert found["strategies"]["gather_0"] == [[1, 1], [1, 1]]
+    assert found["parameters"]["embedding.embedding_table"] == "[*, *]"
+    assert (here / "plans" / "gpt-8" / "plan.json").is_file()
+
+
+def test_compile_tells_a_person(capsys, here):
+    arguments = ["--devices", "8", "--search", "tensor_parallel", "--out", "plan"]
+    text = printed(capsys, "compile", GPT, *arguments)
+    assert text.startswith(f"{GPT} on 8 devices of h100-pod, mesh x=2 y=2 z=2: auto_parallel")
+    assert re.search(r"layer_norm +blocks/\*/layernorm\* +6x +", text)
+    assert re.search(r"blocks\.\*\.attention\.projection\.weight +3x +f32\[16, 16\]", text)
+    assert re.search(r"predicted step +[\d.]+ [um]s\n", text)
+    assert re.search(r"memory +[\d.]+ KiB of 80.00 GiB on each device: parameters [\d.]+ KiB", text)
+    assert "feasible, no lower bound is known (tensor_parallel)" in text
+    assert re.search(r"all_reduce +\d+ +[\d.]+ KiB\n", text)
+    assert text.endswith("written to        plan\n")
+    assert len(text.splitlines()) < 70
+
+
+def test_a_deep_model_stays_a_screen(capsys):
+    deep = GPT.replace("layers=3", "layers=12")
+    shallow = printed(capsys, "compile", GPT, "--devices", "4", "--search", "fully_sharded")
+    text = printed(capsys, "compile", deep, "--devices", "4", "--search", "fully_sharded")
+    assert len(text.splitlines()) == len(shallow.splitlines())
+
+
+def test_options_reach_the_compiler(capsys, here):
+    options = ["--mesh", "data=2,model=4", "--batch", "16", "--cluster", "cpu", "--seed", "7"]
+    options += ["--optimizer", "momentum", "--learning-rate", "0.5", "--loss-scale", "8"]
+    options += ["--ranks", "1,3-4", "--out", "plan", "--dataset-strategy", "data_parallel"]
+    document(capsys, "compile", "mlp", "--devices", "8", *options)
+    found = json.loads((here / "plan" / "plan.json").read_text())
+    assert [axis["name"] for axis in found["mesh"]] == ["data", "model"]
+    assert (found["model"], found["seed"], found["loss_scale"]) == ("mlp:batch=16", 7, 8.0)
+    assert found["cluster"]["name"] == "cpu"
+    assert found["optimizer"] == {"kind": "momentum", "settings": {"learning_rate": 0.5}}
+    listings = sorted(path.name for path in (here / "plan").glob("rank_*"))
+    assert listings == ["rank_00001.ir", "rank_00003.ir", "rank_00004.ir"]
+    program = parse((here / "plan" / "program.ir").read_text())
+    assert program.values["image"].layout.splits == (("data", "model"), ())
+
+
+def test_graphs_of_every_pass(capsys, here, monkeypatch):
+    document(capsys, "compile", "mlp", "--devices", "2", "--dump-ir", "graphs")
+    names = [path.name for path in sorted((here / "graphs").iterdir())]
+    assert names[:3] == ["00_canonicalize.ir", "01_partition.ir", "02_mirror.ir"]
+    monkeypatch.setenv("SHARDWRIGHT_SAVE_GRAPHS", "3")
+    monkeypatch.setenv("SHARDWRIGHT_SAVE_GRAPHS_PATH", "saved")
+    document(capsys, "compile", "mlp", "--devices", "2")
+    saved = {path.name for path in (here / "saved" / "rank_0").iterdir()}
+    stem = "01_partition"
+    assert {f"{stem}.ir", f"{stem}_begin.ir", f"{stem}.dot", f"{stem}.json"} <= saved
+
+
+def test_the_cost_model_of_mindspore(capsys):
+    found = document(capsys, "compile", "mlp", "--devices", "4", "--cost-model", "mindspore")
+    assert found["cost_model"] == "mindspore"
+    assert found["status"] == "optimal"
+    assert found["objective"] != pytest.approx(found["predicted_step_seconds"])
+
+
+# Running
+
+
+def test_a_classifier_learns_the_digits(capsys, here):
+    options = ["--optimizer", "momentum", "--learning-rate", "0.1", "--search", "tensor_parallel"]
+    document(capsys, "compile", "mlp:batch=64,hidden=32", "--devices", "4", *options)
+    plan = here / "plans" / "mlp-4"
+    found = document(capsys, "run", plan, "--steps", "30")
+    assert set(found) == {"losses", "seconds_per_step"}
+    assert len(found["losses"]) == 30
+    assert found["losses"][0] == pytest.approx(np.log(10), rel=0.1)
+    assert found["losses"][-1] < 1
+    logs = sorted((plan / "logs").rglob("stdout"))
+    assert [str(log.relative_to(plan / "logs")) for log in logs] == [
+        f"rank.{rank}/stdout" for rank in range(4)
+    ]
+    last = logs[3].read_text().splitlines()[-1]
+    assert last == f"epoch: 2 step: 2, loss is {found['losses'][-1]}"
+
+
+def test_a_language_model_learns_a_text(capsys, here):
+    options = ["--optimizer", "adam", "--learning-rate", "0.01"]
+    document(capsys, "compile", GPT, "--devices", "2", *options)
+    text = printed(capsys, "run", "plans/gpt-2", "--steps", "40")
+    assert text.startswith(f"{GPT} on 2 ranks, learning the bytes of Python's manual\n")
+    losses = [float(loss) for loss in re.findall(r"\n +\d+ +(\d\.\d+) ", text)]
+    assert len(losses) in (20, 21)
+    assert losses[0] == pytest.approx(np.log(256), rel=0.05)
+    assert losses[-1] < 0.75 * losses[0]
+
+
+def test_every_plan_trains_alike(capsys, here):
+    losses = []
+    for search in ("data_parallel", "tensor_parallel", "fully_sharded"):
+        arguments = ["--devices", "4", "--search", search, "--out", search]
+        document(capsys, "compile", GPT, *arguments)
+        losses.append(document(capsys, "run", search, "--steps", "4")["losses"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_training_goes_on_from_a_checkpoint_under_another_plan(capsys, here):
+    for search in ("data_parallel", "tensor_parallel"):
+        options = ["--search", search, "--optimizer", "adam", "--out", search]
+        document(capsys, "compile", "mlp:hidden=16", "--devices", "2", *options)
+    whole = document(capsys, "run", "data_parallel", "--steps", "1", "--save", "state.npz")
+    first = document(capsys, "run", "data_parallel", "--steps", "1", "--resume", "state.npz")
+    other = document(capsys, "run", "tensor_parallel", "--steps", "1", "--resume", "state.npz")
+    assert other["losses"] == pytest.approx(first["losses"], rel=1e-6)
+    assert first["losses"][0] < whole["losses"][0]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_images_of_a_folder(compressed, capsys, here):
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (50, 28, 28), np.uint8)
+    labels = random.integers(0, 10, 50).astype(np.uint8)
+    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+        header = bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">i4").tobytes()
+        content = header + array.tobytes()
+        path = here / f"train-{name}-ubyte{'.gz' if compressed else ''}"
+        path.write_bytes(gzip.compress(content) if compressed else content)
+    document(capsys, "compile", "mlp:hidden=16", "--devices", "2", "--out", "plan")
+    text = printed(capsys, "run", "plan", "--steps", "2", "--data", here)
+    assert f"learning the images in {here}" in text
+
+
+def test_a_model_of_no_known_data_learns_random_samples_by_heart(capsys, here):
+    document(capsys, "compile", "two_matmul:batch=8", "--devices", "2", "--out", "plan")
+    text = printed(capsys, "run", "plan", "--steps", "2")
+    assert "learning the random samples" in text
+
+
+# The other commands
+
+
+def test_dump_of_a_model_and_of_passes(capsys):
+    model = parse(printed(capsys, "dump", GPT))
+    assert (model.mesh, model.name) == (None, "gpt")
+    partitioned = parse(
+        printed(capsys, "dump", GPT, "--devices", "4", "--after", "partition", "--mesh", "2x2")
+    )
+    assert str(partitioned.mesh) == "x=2 x y=2"
+    assert "digraph" in printed(capsys, "dump", GPT, "--format", "dot")
+    assert json.loads(printed(capsys, "dump", GPT, "--format", "json"))["name"] == "gpt"
+
+
+def test_dump_of_a_plan_and_of_ranks(capsys):
+    arguments = ["--devices", "32", "--search", "fully_sharded", "--out", "plan"]
+    document(capsys, "compile", "mlp", *arguments)
+    assert parse(printed(capsys, "dump", "plan")).mesh.size == 32
+    text = printed(capsys, "dump", "plan", "--rank", "21")
+    assert text.startswith("# rank 21 of 32 at x=2 y=5\n")
+    bound = json.loads(printed(capsys, "dump", "plan", "--rank", "21", "--format", "json"))
+    assert bound["name"] == "mlp.rank_00021"
+    assert printed(capsys, "dump", "mlp", "--rank", "21", *arguments[:4]) == text
+
+
+def test_every_search_side_by_side(capsys):
+    models = ["mlp:batch=64,hidden=16", "two_matmul"]
+    found = document(capsys, "bench", "strategies", *models, "--devices", "4")
+    assert [(row["model"], row["search"]) for row in found] == [
+        (model, search) for model in models for search in SEARCH_MODES
+    ]
+    for row in found:
+        assert set(row) == COMPILE_KEYS - {"strategies"}
+        assert row["objective"] >= row["lower_bound"] * (1 - 1e-9)
+        best = found[0 if row["model"] == models[0] else len(SEARCH_MODES)]
+        assert row["objective"] >= best["objective"] * (1 - 1e-9)
+    text = printed(capsys, "bench", "strategies", *models, "--devices", "4")
+    assert re.search(r"exact +[\d.]+ us +0.00% ", text)
+
+
+def test_what_does_not_fit_is_said(capsys):
+    arguments = ["mlp", "--devices", "4", "--memory", "0.003"]
+    rows = document(capsys, "bench", "strategies", *arguments)
+    assert rows[0]["memory_bytes_per_device"] <= 0.003 * 2**30
+    lines = printed(capsys, "bench", "strategies", *arguments).splitlines()
+    fits = {
+        line.split()[0]: line.split()[-7] for line in lines if line[1:].startswith(SEARCH_MODES)
+    }
+    assert fits["exact"] == "yes"
+    assert fits["data_parallel"] == "no"
+    impossible = document(capsys, "bench", "strategies", *arguments[:3], "--memory", "1e-6")
+    assert (impossible[0]["status"], impossible[0]["objective"]) == ("infeasible", None)
+
+
+def test_lists(capsys):
+    models = printed(capsys, "models")
+    assert all(f" {name} " in models for name in ("bert", "gpt", "mlp", "two_matmul"))
+    clusters = printed(capsys, "clusters")
+    assert all(f" {name} " in clusters for name in ("cpu", "h100-pod", "ascend910-racks"))

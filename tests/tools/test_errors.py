@@ -1,0 +1,327 @@
+"""Every mistake of a person gives one sentence, exit code 2, and leaves nothing behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwright.tools.main import main
+
+ROOT = Path(__file__).parents[2]
+MODELS = Path(__file__).with_name("hybrid_model.py")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def complaint(capsys, *arguments):
+    """Return what a command that fails says, and check that it says nothing else."""
+    assert main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("shardwright: ")
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("shardwright: ").rstrip("\n")
+
+
+COMPILE = {
+    "unknown_model": (
+        ["mpl", "--devices", "4"],
+        "no model is called `mpl`; did you mean `mlp`?",
+    ),
+    "unknown_size": (
+        ["mlp:hiden=3", "--devices", "4"],
+        "`mlp` has no size `hiden`; did you mean `hidden`?",
+    ),
+    "size_that_is_no_number": (
+        ["mlp:batch=many", "--devices", "4"],
+        "`batch` of `mlp` is `many`, it must be of type int",
+    ),
+    "missing_model_file": (
+        ["nowhere.py:net", "--devices", "4"],
+        "there is no file `nowhere.py`; write `path/to/file.py:function`",
+    ),
+    "unknown_operator": (
+        [f"{MODELS}:wrong_operator", "--devices", "4"],
+        "AttributeError: no operator is called `rleu` (in hybrid_model.py:73: return ops.rleu(x))",
+    ),
+    "shape_mismatch": (
+        [f"{MODELS}:wrong_shape", "--devices", "4"],
+        "matmul: factor `k` is 4 elsewhere but 5 here (in `layer`, hybrid_model.py:81: return "
+        "self.layer(x))",
+    ),
+    "model_without_loss": (
+        [f"{MODELS}:no_loss", "--devices", "4"],
+        "the first output `add_1` of the model is f32[8, 6], expected a real scalar; a model that "
+        "is trained returns its loss first",
+    ),
+    "model_that_fails": (
+        [f"{MODELS}:fails", "--devices", "4"],
+        f"ZeroDivisionError: division by zero (in {MODELS})",
+    ),
+    "mesh_of_other_size": (
+        ["mlp", "--devices", "8", "--mesh", "3x2"],
+        "mesh shape `3x2` has 6 ranks, but there are 8 devices; the sizes of the axes multiply to "
+        "the number of devices",
+    ),
+    "mesh_that_is_none": (
+        ["mlp", "--devices", "8", "--mesh", "round"],
+        "`round` is not a mesh shape; write `2x4` or `data=2,model=4`",
+    ),
+    "too_many_devices": (
+        ["mlp", "--devices", "4096"],
+        "cluster `h100-pod` has 2048 devices, but 4096 were asked for; use 1 to 2048 devices, or a "
+        "larger cluster",
+    ),
+    "no_devices": (
+        ["mlp", "--devices", "0"],
+        "argument --devices: `0` is no whole number of at least 1; see `shardwright compile "
+        "--help`",
+    ),
+    "impossible_memory": (
+        ["mlp", "--devices", "8", "--memory", "0.0000001"],
+        "no plan fits 107 B on each device, the least that would do is 858.04 KiB; most of it is "
+        "taken by layer1.weight 392.00 KiB, layer2.weight 256.00 KiB, matmul_0 204.00 KiB",
+    ),
+    "unknown_cluster": (
+        ["mlp", "--devices", "8", "--cluster", "h100pod"],
+        "no cluster is called `h100pod`; did you mean `h100-pod`? there are a100-pod, "
+        "ascend910-racks, cpu, h100-pod, v100-nvlink-pair, or a .yaml or .json file",
+    ),
+    "missing_cluster_file": (
+        ["mlp", "--devices", "8", "--cluster", "mine.yaml"],
+        "cannot read cluster file `mine.yaml`: No such file or directory",
+    ),
+    "unknown_search": (
+        ["mlp", "--devices", "8", "--search", "quick"],
+        "argument --search: `quick` is no choice, there are exact, dynamic_programming, "
+        "recursive_programming, sharding_propagation, data_parallel, tensor_parallel, "
+        "fully_sharded; see `shardwright compile --help`",
+    ),
+    "unknown_option": (
+        ["mlp", "--devices", "8", "--frobnicate"],
+        "unrecognized arguments: --frobnicate; see `shardwright compile --help`",
+    ),
+    "missing_strategies": (
+        ["mlp", "--devices", "8", "--strategies", "pins.json"],
+        "the strategies cannot be read: no such file or directory (in pins.json)",
+    ),
+    "indivisible_batch": (
+        ["mlp", "--devices", "8", "--batch", "7", "--mode", "data_parallel"],
+        "`image` has a batch of 7, it cannot be split over 8 devices; use a batch that 8 divides",
+    ),
+    "batch_given_twice": (
+        ["mlp:batch=8", "--devices", "8", "--batch", "8"],
+        "the size `batch` of `mlp:batch=8` is given twice; give it once",
+    ),
+    "rank_that_is_none": (
+        ["mlp", "--devices", "2", "--ranks", "0,9"],
+        "there is no rank 9, the program has 2; ranks are 0 to 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COMPILE)
+def test_compile(case, capsys, here):
+    arguments, expected = COMPILE[case]
+    dump = ["--dump-ir", "graphs"]
+    assert complaint(capsys, "compile", *arguments, "--json", *dump) == expected
+    assert list(here.iterdir()) == []
+
+
+STRATEGIES = {
+    "not_json": ("matmul", "a file of strategies must be JSON, this is not (in pins.json)"),
+    "a_list": ("[]", "a file of strategies holds an object, this does not (in pins.json)"),
+    "no_counts": (
+        '{"matmul_0": "x"}',
+        'the strategy of `matmul_0` is `"x"`, it must be a list of split counts for each operand '
+        '(in pins.json); write `"matmul_0": [[2, 4], [4, 1]]`',
+    ),
+    "no_such_operator": (
+        '{"matmul_9": [[1, 1], [1, 1]]}',
+        "a strategy is pinned on `matmul_9`, but the model has no such operator",
+    ),
+    "indivisible": (
+        '{"matmul_0": [[3, 1], [1, 1]]}',
+        "`matmul` cannot be split by ((3, 1), (1, 1)): its operands are ((32, 784), (512, 784)) "
+        "and the mesh is x=2 x y=2 (in the strategy pinned on `matmul_0`); give for each operand "
+        "the number of slices of each dimension",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRATEGIES)
+def test_strategies(case, capsys, here):
+    content, expected = STRATEGIES[case]
+    (here / "pins.json").write_text(content)
+    arguments = ["compile", "mlp", "--devices", "4", "--strategies", "pins.json"]
+    assert complaint(capsys, *arguments) == expected
+    assert [path.name for path in here.iterdir()] == ["pins.json"]
+
+
+def test_a_cluster_file_that_describes_none(capsys, here):
+    (here / "mine.yaml").write_text("name: mine\n")
+    found = complaint(capsys, "compile", "mlp", "--devices", "4", "--cluster", "mine.yaml")
+    assert found == "`device` is missing; `levels` is missing (in mine.yaml)"
+    assert [path.name for path in here.iterdir()] == ["mine.yaml"]
+
+
+def test_a_directory_that_holds_something_else_is_not_overwritten(capsys, here):
+    (here / "out").mkdir()
+    (here / "out" / "letter.txt").write_text("dear")
+    found = complaint(capsys, "compile", "mlp", "--devices", "2", "--out", "out")
+    assert found == (
+        "the directory holds something that is no plan, it is not overwritten (in out); name "
+        "another directory"
+    )
+    assert [path.name for path in here.rglob("*")] == ["out", "letter.txt"]
+
+
+def test_a_file_is_not_overwritten(capsys, here):
+    (here / "out").write_text("dear")
+    found = complaint(capsys, "compile", "mlp", "--devices", "2", "--out", "out")
+    assert found == "the plan cannot be written: a file is there (in out)"
+    assert (here / "out").read_text() == "dear"
+
+
+@pytest.fixture
+def plan(here, capsys):
+    assert main(["compile", "mlp:batch=4,hidden=8", "--devices", "2", "--out", "plan"]) == 0
+    capsys.readouterr()
+    return here / "plan"
+
+
+def edit(plan, change):
+    document = json.loads((plan / "plan.json").read_text())
+    change(document)
+    (plan / "plan.json").write_text(json.dumps(document))
+
+
+DAMAGES = {
+    "no_document": (
+        lambda plan: (plan / "plan.json").unlink(),
+        "a plan has a file `plan.json`, this has none (in plan)",
+    ),
+    "half_a_document": (
+        lambda plan: (plan / "plan.json").write_text((plan / "plan.json").read_text()[:99]),
+        "a plan must be JSON, but line 6 is not (in plan); compile the model again",
+    ),
+    "not_text": (
+        lambda plan: (plan / "plan.json").write_bytes(b"\xff\xfe\x00"),
+        "`plan.json` is not text (in plan)",
+    ),
+    "another_document": (
+        lambda plan: (plan / "plan.json").write_text("{}"),
+        "a plan has the format `shardwright plan`, this file has not (in plan)",
+    ),
+    "another_version": (
+        lambda plan: edit(plan, lambda document: document.update(schema_version=7)),
+        "the plan has schema version 7, expected 1 (in plan); compile the model again",
+    ),
+    "a_key_too_few": (
+        lambda plan: edit(plan, lambda document: document.pop("seed")),
+        "`seed` of the plan: field required (in plan); compile the model again",
+    ),
+    "missing_model": (
+        lambda plan: (plan / "model.ir").unlink(),
+        "a plan has a file `model.ir`, this has none (in plan)",
+    ),
+    "changed_model": (
+        lambda plan: (plan / "model.ir").write_text("graph nothing {\n}\n"),
+        "`model.ir` is not what was written with the plan: its SHA-256 differs (in plan); compile "
+        "the model again",
+    ),
+    "a_file_elsewhere": (
+        lambda plan: edit(plan, lambda document: document["files"].update({"../x": "0"})),
+        "the plan lists `../x`, which is not in its directory (in plan)",
+    ),
+    "no_program_listed": (
+        lambda plan: edit(plan, lambda document: document["files"].pop("program.ir")),
+        "the plan lists no `program.ir` (in plan)",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "dump"])
+@pytest.mark.parametrize("case", DAMAGES)
+def test_corrupt_plans(case, command, plan, capsys):
+    damage, expected = DAMAGES[case]
+    damage(plan)
+    assert complaint(capsys, command, "plan") == expected
+    assert not (plan / "logs").exists()
+
+
+def test_an_edited_program_does_not_run(plan, capsys):
+    (plan / "program.ir").write_text("graph nothing {\n}\n")
+    assert complaint(capsys, "run", "plan").startswith("`program.ir` is not what was written")
+
+
+def test_a_program_that_cannot_be_read_is_not_verified(plan, capsys):
+    (plan / "program.ir").write_text("graph nothing {\n  what is this\n}\n")
+    assert complaint(capsys, "verify", "plan") == (
+        "`program.ir`: the line is neither an input, a parameter, a node, an update nor a return "
+        "(in line 2: what is this); a node reads `name: f32[2, 3] = operator(operands) "
+        "{key=value}`"
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_plan_that_is_not_there(command, here, capsys):
+    expected = "there is no such plan (in nowhere); compile the model first"
+    assert complaint(capsys, command, "nowhere") == expected
+
+
+OTHERS = {
+    "unknown_pass": (
+        ["dump", "mlp", "--devices", "2", "--after", "magic"],
+        "no pass called `magic` has run; those that have are canonicalize, partition, mirror, "
+        "gradient, lowering, optimizer, cleanup, allreduce_fusion",
+    ),
+    "unknown_rank": (
+        ["dump", "mlp", "--devices", "2", "--rank", "2"],
+        "there is no rank 2, the program has 2; ranks are 0 to 1",
+    ),
+    "unknown_command": (
+        ["complie", "mlp"],
+        "no command is called `complie`; there are compile, run, verify, dump, bench, models, "
+        "clusters",
+    ),
+    "missing_data": (
+        ["run", "plan", "--data", "nowhere"],
+        "there is no `train-images-idx3-ubyte` (in nowhere); give a folder of MNIST's files",
+    ),
+    "missing_checkpoint": (
+        ["run", "plan", "--resume", "state.npz"],
+        "there is no such checkpoint (in state.npz)",
+    ),
+    "no_steps": (
+        ["run", "plan", "--steps", "-1"],
+        "argument --steps: `-1` is no whole number of at least 1; see `shardwright run --help`",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_commands(case, plan, capsys):
+    arguments, expected = OTHERS[case]
+    assert complaint(capsys, *arguments) == expected
+    assert [path.name for path in plan.parent.iterdir()] == ["plan"]
+
+
+def test_a_wrong_level_of_graphs_to_save(capsys, here, monkeypatch):
+    monkeypatch.setenv("SHARDWRIGHT_SAVE_GRAPHS", "4")
+    expected = "`SHARDWRIGHT_SAVE_GRAPHS` is `4`, it must be 0, 1, 2 or 3"
+    assert complaint(capsys, "compile", "mlp", "--devices", "2") == expected
+
+
+def test_the_program_itself_fails_so():
+    command = [sys.executable, "-m", "shardwright", "compile", "mpl", "--devices", "2"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == "shardwright: no model is called `mpl`; did you mean `mlp`?\n"

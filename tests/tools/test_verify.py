@@ -1,0 +1,67 @@
+"""Plans of every mode compute what the program of one device does."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwright.api import compile, verify
+from shardwright.tools.main import main
+
+HYBRID = Path(__file__).with_name("hybrid_model.py")
+GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32"
+
+
+@pytest.mark.parametrize("function", ["split_batch", "split_layers"])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_hand_written_parallel_programs(function, devices):
+    plan = compile(f"{HYBRID}:{function}", devices, mode="hybrid_parallel").plan
+    result = verify(plan)
+    assert (result.equal, result.first_difference) == (True, None)
+    assert {"up.grad", "up"} <= set(result.errors) or function == "split_batch"
+    assert "all_reduce" in plan.document.communication
+
+
+def test_gradients_of_hand_written_programs_may_be_averaged():
+    """The mean of the gradients of a loss that is not averaged is right, their sum is not."""
+    model = f"{HYBRID}:split_batch"
+    result = verify(compile(model, 2, mode="hybrid_parallel", gradients_mean=True))
+    assert (result.equal, result.first_difference) == (False, "layer1.weight.grad")
+
+
+@pytest.mark.parametrize("mode", ["stand_alone", "data_parallel", "semi_auto_parallel"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_every_mode_and_optimizer(mode, optimizer, tmp_path, capsys):
+    out = str(tmp_path / "plan")
+    options = ["--mode", mode, "--optimizer", optimizer, "--loss-scale", "128"]
+    assert main(["compile", GPT, "--devices", "4", "--out", out, "--json", *options]) == 0
+    capsys.readouterr()
+    assert main(["verify", out, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"equal", "max_relative_error", "first_difference", "tensors"}
+    assert (found["equal"], found["first_difference"]) == (True, None)
+    assert found["max_relative_error"] < 1e-9
+    states = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
+    parameters = 16  # with a gradient each; adam counts its steps besides
+    assert found["tensors"] == 1 + parameters * (2 + states) + (optimizer == "adam")
+
+
+def test_an_edited_program_is_verified_as_it_is(tmp_path, capsys):
+    plan = compile(GPT, 4, search="tensor_parallel").plan
+    out = tmp_path / "plan"
+    node = next(node for node in plan.program.nodes if node.operator == "all_reduce")
+    assert main(["compile", GPT, "--devices", "4", "--search", "tensor_parallel", "--json"]
+                + ["--out", str(out)]) == 0  # fmt: skip
+    lines = (out / "program.ir").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith(f"  {node.name}: ")]
+    text = "".join(kept).replace(f"{node.name},", f"{node.operands[0]},")
+    (out / "program.ir").write_text(text.replace(f"{node.name})", f"{node.operands[0]})"))
+    capsys.readouterr()
+    assert main(["verify", str(out)]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "shardwright: `program.ir` was edited after the plan was written\n"
+    assert captured.out.startswith("different: `")
+    assert main(["verify", str(out), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["equal"], found["max_relative_error"]) == (False, None)
+    assert found["first_difference"] in plan.program.values
