@@ -5,7 +5,6 @@ language model learns the bytes of Python's manual, which comes with Python, and
 learns a few random batches by heart.
 """
 
-import gzip
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwright.ir.errors import ExecutionError
+from shardwright.dataset import ArrayDataset, MnistDataset, digits
+from shardwright.ir.errors import ExecutionError, ModelError
 from shardwright.operators.info import Array
 from shardwright.passes.plan_document import InputDocument
 
 _BYTES = 256  # tokens are bytes
 _FIXED_BATCHES = 4  # random ones that are learnt by heart
-_IDX_TYPES = {8: np.dtype(np.uint8)}
+_PIXELS = 28  # along a side of MNIST's images
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Samples:
         What they are.
     arrays : mapping of str to array
         For each input all samples.
-    per_epoch : int
-        Batches after which every sample was seen.
+    batch : int
+        Samples in a batch.
     """
 
     description: str
@@ -112,65 +112,33 @@ def _side(shape: tuple[int, ...]) -> int | None:
     return side if side * side == shape[1] else None
 
 
-def _images(data: Path | None) -> tuple[str, Array, Array] | None:
-    """Return what they are, images with values from 0 to 1, and labels; None if there are none."""
+def _images(data: Path | None) -> tuple[str, ArrayDataset] | None:
+    """Return what they are, and images with labels; None where there are no digits."""
     if data is not None:
-        images = _read_idx(data, "train-images-idx3-ubyte", 3)
-        labels = _read_idx(data, "train-labels-idx1-ubyte", 1)
-        return f"images in {data}", images / np.float32(255), labels
+        return f"images in {data}", MnistDataset(data)
     try:
-        digits = import_module("sklearn.datasets").load_digits()
-    except ImportError:
+        return "handwritten digits of scikit-learn", digits()
+    except ModelError:
         return None
-    return "handwritten digits of scikit-learn", digits.images / 16, digits.target
-
-
-def _read_idx(folder: Path, name: str, rank: int) -> Array:
-    """Read one of MNIST's files, compressed or not.
-
-    The format is described with the data set (LeCun, Cortes, Burges): two zero bytes, the element
-    type, the number of dimensions, each size as four bytes, and the elements.
-    """
-    path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
-    if path is None:
-        raise ExecutionError(f"there is no `{name}`", str(folder), "give a folder of MNIST's files")
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError) as error:
-        raise ExecutionError("the file cannot be read", str(path)) from error
-    header = 4 + 4 * rank
-    shape = tuple(np.frombuffer(content[4:header], ">i4")) if len(content) >= header else ()
-    if content[:4] != bytes((0, 0, 8, rank)) or len(content) != header + math.prod(shape):
-        raise ExecutionError(f"the file is no array of bytes with {rank} dimensions", str(path))
-    return np.frombuffer(content[header:], _IDX_TYPES[8]).reshape(shape)
 
 
 def _image_samples(
-    inputs: Sequence[InputDocument], description: str, images: Array, labels: Array
+    inputs: Sequence[InputDocument], description: str, dataset: ArrayDataset
 ) -> Samples:
     kind, side = inputs[0].tensor, _side(inputs[0].tensor.shape)
     assert side is not None
-    fitted = _fit(images, side)
+    images = dataset.columns["image"].reshape(-1, _PIXELS, _PIXELS)
+    if images.dtype == np.uint8:
+        images = images / np.float32(255)
+    nearest = np.arange(side) * _PIXELS // side
+    fitted = images[:, nearest][:, :, nearest]
     if kind.rank == 4:
         fitted = np.repeat(fitted[:, None], kind.shape[1], axis=1)
     arrays = {
         inputs[0].name: fitted.reshape(-1, *kind.shape[1:]).astype("float32"),
-        inputs[1].name: labels.astype(inputs[1].tensor.dtype),
+        inputs[1].name: dataset.columns["label"].astype(inputs[1].tensor.dtype),
     }
     return Samples(description, arrays, kind.shape[0])
-
-
-def _fit(images: Array, side: int) -> Array:
-    """Return square images enlarged by a whole factor, with a margin of zeros."""
-    own = images.shape[1]
-    if own > side:
-        raise ExecutionError(f"the images have {own} x {own} pixels, the model takes {side}")
-    factor = side // own
-    larger = images.repeat(factor, axis=1).repeat(factor, axis=2)
-    margin = side - own * factor
-    edges = (margin // 2, margin - margin // 2)
-    return np.pad(larger, ((0, 0), edges, edges))
 
 
 # Tokens

@@ -1,11 +1,7 @@
 """Hand-written parallel networks, as a person's file would have them."""
 
-from shardwright import nn, ops
+from shardwright import InputSpec, Parameter, TensorType, initializer, nn, ops
 from shardwright.communication import get_group_size, get_rank
-from shardwright.initializer import initializer
-from shardwright.ir.types import TensorType
-from shardwright.tensor import Parameter
-from shardwright.tracing import InputSpec
 
 BATCH, CLASSES = 8, 6
 

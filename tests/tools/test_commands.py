@@ -148,12 +148,12 @@ def test_options_reach_the_compiler(capsys, here):
 def test_graphs_of_every_pass(capsys, here, monkeypatch):
     document(capsys, "compile", "mlp", "--devices", "2", "--dump-ir", "graphs")
     names = [path.name for path in sorted((here / "graphs").iterdir())]
-    assert names[:3] == ["00_canonicalize.ir", "01_partition.ir", "02_mirror.ir"]
+    assert names[:3] == ["00_canonicalize.ir", "01_strategy_search.ir", "02_partition.ir"]
     monkeypatch.setenv("SHARDWRIGHT_SAVE_GRAPHS", "3")
     monkeypatch.setenv("SHARDWRIGHT_SAVE_GRAPHS_PATH", "saved")
     document(capsys, "compile", "mlp", "--devices", "2")
     saved = {path.name for path in (here / "saved" / "rank_0").iterdir()}
-    stem = "01_partition"
+    stem = "02_partition"
     assert {f"{stem}.ir", f"{stem}_begin.ir", f"{stem}.dot", f"{stem}.json"} <= saved
 
 

@@ -49,11 +49,11 @@ COMPILE = {
     ),
     "unknown_operator": (
         [f"{MODELS}:wrong_operator", "--devices", "4"],
-        "AttributeError: no operator is called `rleu` (in hybrid_model.py:73: return ops.rleu(x))",
+        "AttributeError: no operator is called `rleu` (in hybrid_model.py:69: return ops.rleu(x))",
     ),
     "shape_mismatch": (
         [f"{MODELS}:wrong_shape", "--devices", "4"],
-        "matmul: factor `k` is 4 elsewhere but 5 here (in `layer`, hybrid_model.py:81: return "
+        "matmul: factor `k` is 4 elsewhere but 5 here (in `layer`, hybrid_model.py:77: return "
         "self.layer(x))",
     ),
     "model_without_loss": (
@@ -150,8 +150,8 @@ STRATEGIES = {
     "indivisible": (
         '{"matmul_0": [[3, 1], [1, 1]]}',
         "`matmul` cannot be split by ((3, 1), (1, 1)): its operands are ((32, 784), (512, 784)) "
-        "and the mesh is x=2 x y=2 (in the strategy pinned on `matmul_0`); give for each operand "
-        "the number of slices of each dimension",
+        "and the mesh is x=2 x y=2 (in the strategy pinned on `matmul_0`); give the number of "
+        "slices of each dimension, for each tensor",
     ),
 }
 
@@ -280,8 +280,8 @@ def test_a_plan_that_is_not_there(command, here, capsys):
 OTHERS = {
     "unknown_pass": (
         ["dump", "mlp", "--devices", "2", "--after", "magic"],
-        "no pass called `magic` has run; those that have are canonicalize, partition, mirror, "
-        "gradient, lowering, optimizer, cleanup, allreduce_fusion",
+        "no pass called `magic` has run; those that have are canonicalize, strategy_search, "
+        "partition, mirror, gradient, lowering, optimizer, cleanup, allreduce_fusion",
     ),
     "unknown_rank": (
         ["dump", "mlp", "--devices", "2", "--rank", "2"],
@@ -294,7 +294,7 @@ OTHERS = {
     ),
     "missing_data": (
         ["run", "plan", "--data", "nowhere"],
-        "there is no `train-images-idx3-ubyte` (in nowhere); give a folder of MNIST's files",
+        "there is no file `train-images-idx3-ubyte`, nor with `.gz` (in nowhere)",
     ),
     "missing_checkpoint": (
         ["run", "plan", "--resume", "state.npz"],
