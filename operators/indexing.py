@@ -4,7 +4,7 @@ Where a looked-up dimension is split, every rank looks up what lies in its own p
 elsewhere: a partial sum. Positions outside the dimension give zero on one device, too.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.rule import Rule, ShardView, dimension, resolve
 
 
 def local_positions(positions: Array, view: ShardView) -> tuple[Array, Array]:
@@ -46,17 +46,33 @@ def _names(letter: str, rank: int) -> str:
     return " ".join(f"{letter}{i}" for i in range(rank))
 
 
+def _around(axis: int, rank: int) -> tuple[str, str]:
+    """Return names for the dimensions before `axis` and behind it."""
+    names = [f"e{d}" for d in range(rank)]
+    return " ".join(names[:axis]), " ".join(names[axis + 1 :])
+
+
 @register
 class Gather(OperatorInfo):
-    """Rows of a table, by index: ``[v, e...], [i...] -> [i..., e...]``; an embedding lookup."""
+    """Slices of a tensor along ``axis``, by index; along the first an embedding lookup.
+
+    ``[v, e...], [i...] -> [i..., e...]``: the dimensions of the indices take the place of the axis.
+    """
 
     name = "gather"
+    defaults: ClassVar = {"axis": 0}
     linear = ((0,),)
     examples = (
         Example(("f64[6, 4]", "i64[2, 4]"), ranges={1: (0, 6)}),
         Example(("f64[6, 2, 2]", "i64[4]"), ranges={1: (-1, 7)}),
         Example(("f64[6]", "i64[4]"), ranges={1: (0, 6)}),
+        Example(("f64[2, 6, 4]", "i64[2, 2]"), {"axis": 1}, {1: (-1, 7)}),
     )
+
+    @property
+    def axis(self) -> int:
+        """The dimension that is looked up, counted from the front."""
+        return dimension(self.attributes["axis"], self.operand_types[0].rank)
 
     @property
     def flops(self) -> float:
@@ -64,10 +80,13 @@ class Gather(OperatorInfo):
         return float(self.result_types[0].elements)
 
     def make_rule(self) -> Rule:
-        """Contract the table's rows."""
+        """Contract the dimension that is looked up."""
         table, indices = (operand.shape for operand in self.operand_types)
-        rows, row = _names("i", len(indices)), _names("e", len(table) - 1)
-        return resolve(f"v+ {row}, {rows} -> {rows} {row}", [table, indices])
+        places = _names("i", len(indices))
+        before, after = _around(self.axis, len(table))
+        return resolve(
+            f"{before} v+ {after}, {places} -> {before} {places} {after}", [table, indices]
+        )
 
     def make_dtypes(self) -> tuple[str, ...]:
         """That of the table."""
@@ -78,29 +97,34 @@ class Gather(OperatorInfo):
         """Look up; zero what lies elsewhere."""
         table, indices = operands
         local, inside = local_positions(indices, view)
-        rows = table[local]
+        found = np.take(table, local, axis=self.axis)
         if not inside.all():
-            rows[~inside] = 0
-        return rows
+            elsewhere: tuple[Any, ...] = (*(slice(None),) * self.axis, ~inside)
+            found[elsewhere] = 0
+        return found
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Add the cotangents of equal indices up."""
-        table, indices = at.operands
-        rows = table.type.shape[0]
-        dy = at.cotangents[0]
-        return [build.emit("gather_gradient", indices, dy, like=table, rows=rows), None]
+        (table, indices), axis = at.operands, self.axis
+        rows, dy = table.type.shape[axis], at.cotangents[0]
+        how: dict[str, Any] = {"rows": rows, "axis": axis} if axis else {"rows": rows}
+        return [build.emit("gather_gradient", indices, dy, like=table, **how), None]
 
 
 @register
 class GatherGradient(OperatorInfo):
-    """The transpose of `gather`: a table of ``rows`` rows, each the sum of what it was read for."""
+    """The transpose of `gather`: slices along ``axis``, ``rows`` of them.
+
+    Each is the sum of what it was read for.
+    """
 
     name = "gather_gradient"
-    defaults: ClassVar = {"rows": 1}
+    defaults: ClassVar = {"rows": 1, "axis": 0}
     linear = ((1,),)
     examples = (
         Example(("i64[2, 4]", "f64[2, 4, 3]"), {"rows": 6}, {0: (0, 6)}),
         Example(("i64[4]", "f64[4]"), {"rows": 2}, {0: (-1, 3)}),
+        Example(("i64[2, 2]", "f64[2, 2, 2, 4]"), {"rows": 6, "axis": 1}, {0: (-1, 7)}),
     )
 
     @property
@@ -111,9 +135,9 @@ class GatherGradient(OperatorInfo):
     def make_rule(self) -> Rule:
         """Contract the positions of the lookups."""
         indices, cotangent = (operand.shape for operand in self.operand_types)
-        rows = " ".join(f"i{d}+" for d in range(len(indices)))
-        row = _names("e", len(cotangent) - len(indices))
-        notation = f"{rows}, {rows} {row} -> v {row}"
+        places = " ".join(f"i{d}+" for d in range(len(indices)))
+        before, after = _around(self.attributes["axis"], len(cotangent) - len(indices) + 1)
+        notation = f"{places}, {before} {places} {after} -> {before} v {after}"
         return resolve(notation, [indices, cotangent], {"v": self.attributes["rows"]})
 
     def make_dtypes(self) -> tuple[str, ...]:
@@ -122,17 +146,41 @@ class GatherGradient(OperatorInfo):
         return (self.operand_types[1].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Sort the rows by index, and add up each run of equal ones."""
+        """Add up the slices of equal indices."""
         indices, cotangent = operands
-        result = np.zeros(view.result_shapes[0], cotangent.dtype)
+        axis, shape = self.attributes["axis"], view.result_shapes[0]
         local, inside = local_positions(indices.ravel(), view)
-        kept = np.flatnonzero(inside)
-        order = kept[np.argsort(local[kept], kind="stable")]
-        if order.size:
-            rows, starts = np.unique(local[order], return_index=True)
-            terms = cotangent.reshape(indices.size, *result.shape[1:])[order]
-            result[rows] = np.add.reduceat(terms, starts, axis=0)
-        return result
+        terms = cotangent.reshape(*shape[:axis], indices.size, *shape[axis + 1 :])
+        total = segment_sums(np.moveaxis(terms, axis, 0), local, inside, view.sizes["v"])
+        return np.moveaxis(total, 0, axis)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Linear: look the cotangent up."""
+        axis = self.attributes["axis"]
+        return [None, build.emit("gather", at.cotangents[0], at.operands[0], axis=axis)]
+
+
+def segment_sums(terms: Array, segments: Array, inside: Array, count: int) -> Array:
+    """Return for each of `count` segments the sum of its terms.
+
+    Parameters
+    ----------
+    terms : array
+        What is summed, along the first dimension.
+    segments : array of int
+        The segment of each term.
+    inside : array of bool
+        Which terms count.
+    count : int
+        Number of segments.
+    """
+    result = np.zeros((count, *terms.shape[1:]), terms.dtype)
+    kept = np.flatnonzero(inside)
+    order = kept[np.argsort(segments[kept], kind="stable")]
+    if order.size:
+        rows, starts = np.unique(segments[order], return_index=True)
+        result[rows] = np.add.reduceat(terms[order], starts, axis=0)
+    return result
 
 
 @register

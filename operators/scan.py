@@ -1,0 +1,114 @@
+"""Operators whose elements depend on their position along a dimension."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
+from shardwright.operators.rule import ShardView
+from shardwright.operators.softmax import AlongAxis
+
+
+@register
+class CumulativeSum(AlongAxis):
+    """The sum of all elements up to each along ``axis``.
+
+    With ``exclusive`` the element itself is left out; with ``reverse`` sums run from the end.
+    """
+
+    name = "cumsum"
+    defaults: ClassVar = {"axis": -1, "exclusive": False, "reverse": False}
+    linear = ((0,),)
+    flops_per_point = 1.0
+    examples = (
+        Example(("f64[4, 6]",)),
+        Example(("f64[4, 6, 2]",), {"axis": 1, "exclusive": True}),
+        Example(("f64[4, 6]",), {"axis": 0, "exclusive": True, "reverse": True}),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Add up."""
+        x, axis = operands[0], self.axes[0]
+        if self.attributes["reverse"]:
+            x = np.flip(x, axis)
+        total = np.cumsum(x, axis=axis, dtype=x.dtype)
+        if self.attributes["exclusive"]:
+            total = np.roll(total, 1, axis)
+            np.moveaxis(total, axis, 0)[0] = 0
+        return np.flip(total, axis) if self.attributes["reverse"] else total
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Sums of the cotangent from the other end."""
+        attributes = {**self.attributes, "reverse": not self.attributes["reverse"]}
+        return [build.emit("cumsum", at.cotangents[0], **attributes)]
+
+
+@register
+class Reverse(AlongAxis):
+    """The elements in opposite order along the dimensions ``axis``."""
+
+    name = "reverse"
+    linear = ((0,),)
+    flops_per_point = 0.0
+    examples = (Example(("f64[4, 6]",)), Example(("f64[4, 3, 2]",), {"axis": (0, 2)}))
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Turn round."""
+        return np.flip(operands[0], self.axes)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Turn round again."""
+        return [build.emit("reverse", at.cotangents[0], axis=self.attributes["axis"])]
+
+
+class Triangle(OperatorInfo):
+    """A part of matrices ``[..., m, n]``, beside zeros.
+
+    ``diagonal`` says how far from the main diagonal, to the right, the part ends or begins.
+    """
+
+    notation = "... m n -> ... m n"
+    defaults: ClassVar = {"diagonal": 0}
+    linear = ((0,),)
+    flops_per_point = 0.0
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[4, 6]",)),
+        Example(("f64[2, 4, 4]",), {"diagonal": -1}),
+    )
+    compare: ClassVar[Callable[..., Array]]
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Compare rows and columns, wherever the own part lies."""
+        x = operands[0]
+        rows = view.starts["m"] + self.attributes["diagonal"] + np.arange(view.sizes["m"])
+        columns = view.starts["n"] + np.arange(view.sizes["n"])
+        return np.where(self.compare(columns, rows[:, None]), x, x.dtype.type(0))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """The same part of the cotangent."""
+        return [build.emit(self.name, at.cotangents[0], **self.attributes)]
+
+
+@register
+class LowerTriangle(Triangle):
+    """What stands on and below a diagonal."""
+
+    name = "tril"
+    compare = np.less_equal
+
+
+@register
+class UpperTriangle(Triangle):
+    """What stands on and above a diagonal."""
+
+    name = "triu"
+    compare = np.greater_equal
