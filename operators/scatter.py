@@ -150,10 +150,15 @@ class ScatterElements(AlongPositions):
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Zero what was written over; look up what was written."""
         (_, positions, updates), dy = at.operands, at.cotangents[0]
-        nothing = build.emit("zeros_like", updates)
+        nothing = _zeros(build, updates)
         axis = self.axis
         dx = build.emit("scatter_elements", dy, positions, nothing, axis=axis)
         return [dx, None, build.emit("gather_elements", dy, positions, axis=axis)]
+
+
+def _zeros(build: Builder, like: Value) -> Value:
+    """Emit zeros in the split of a value, and never partial."""
+    return build.emit("fill", like=like, shape=like.type.shape, dtype=like.type.dtype, value=0.0)
 
 
 # By tuples of positions
@@ -315,7 +320,7 @@ class ScatterNdUpdate(ByTuples):
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Zero what was written over; look up what was written."""
         (_, positions, updates), dy = at.operands, at.cotangents[0]
-        nothing = build.emit("zeros_like", updates)
+        nothing = _zeros(build, updates)
         dx = build.emit("scatter_nd_update", dy, positions, nothing)
         return [dx, None, build.emit("gather_nd", dy, positions)]
 
