@@ -62,3 +62,13 @@ def test_the_manual_example_is_a_model():
     definition = zoo.load(f"{EXAMPLES / 'manual_parallel.py'}:model", ranks=8)
     assert definition.world == 8
     assert definition.parameter_count == 669_706
+
+
+def test_the_quickstart_compiles_trains_and_verifies_both_models(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert import_module("quickstart").quickstart(steps=5) == 0
+    out = capsys.readouterr().out
+    assert out.count("equal: ") == 2
+    assert out.count("lower bound") == 2
+    assert {path.name for path in (tmp_path / "plans").iterdir()} == {"mlp", "gpt"}
+    assert (tmp_path / "plans" / "gpt" / "rank_00007.ir").is_file()
