@@ -15,6 +15,12 @@ _DTYPES = {
     "bfloat16": ("bf16", 2),
     "int64": ("i64", 8),
     "int32": ("i32", 4),
+    "int16": ("i16", 2),
+    "int8": ("i8", 1),
+    "uint64": ("u64", 8),
+    "uint32": ("u32", 4),
+    "uint16": ("u16", 2),
+    "uint8": ("u8", 1),
     "bool": ("bool", 1),
 }
 DTYPES = tuple(_DTYPES)

@@ -1,5 +1,7 @@
 """Arithmetic on tensors, broadcast like numpy, and with constants."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -281,6 +283,61 @@ class Sign(Unary):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compare with zero."""
         return np.sign(operands[0])
+
+
+class Rounding(Unary):
+    """A whole number near the operand; piecewise constant, so without a gradient."""
+
+    function: ClassVar[Callable[..., Array]]
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Round."""
+        return np.asarray(self.function(operands[0]), operands[0].dtype)
+
+
+@register
+class Floor(Rounding):
+    """The greatest whole number that is not greater."""
+
+    name = "floor"
+    function = np.floor
+
+
+@register
+class Ceil(Rounding):
+    """The least whole number that is not less."""
+
+    name = "ceil"
+    function = np.ceil
+
+
+@register
+class Round(Rounding):
+    """The nearest whole number, of two equally near the even one."""
+
+    name = "round"
+    function = np.rint
+
+
+@register
+class Power(Binary):
+    """The first to the power of the second."""
+
+    name = "power"
+    examples = tuple(replace(example, ranges={0: (0.5, 2.0)}) for example in Binary.examples)
+    flops_per_point = 10.0
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Raise."""
+        return np.power(operands[0], operands[1])
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """By the base ``b a^(b - 1)``, by the exponent ``a^b log a``."""
+        (a, b), dy = at.operands, at.cotangents[0]
+        lower = build.emit("power", a, build.emit("add_scalar", b, value=-1.0))
+        da = build.emit("mul", dy, build.emit("mul", b, lower))
+        db = build.emit("mul", dy, build.emit("mul", at.results[0], build.emit("log", a)))
+        return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
 
 
 _POSITIVE = (0.5, 2.0)

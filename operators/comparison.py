@@ -105,6 +105,45 @@ class LogicalOr(Truth):
 
 
 @register
+class LogicalXor(Truth):
+    """Whether one of two is true, but not both."""
+
+    name = "logical_xor"
+    function = np.logical_xor
+    examples = (Example(("bool[4, 6]", "bool[4, 6]")),)
+
+
+class Kind(Unary):
+    """Of which kind a number is, as true or false."""
+
+    function: ClassVar[Callable[..., Array]]
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """True or false."""
+        return ("bool",)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Apply the function."""
+        return np.asarray(self.function(operands[0]))
+
+
+@register
+class IsNan(Kind):
+    """Whether the operand is no number."""
+
+    name = "is_nan"
+    function = np.isnan
+
+
+@register
+class IsInf(Kind):
+    """Whether the operand is infinite."""
+
+    name = "is_inf"
+    function = np.isinf
+
+
+@register
 class LogicalNot(Unary):
     """Whether the operand is false."""
 

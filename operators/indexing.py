@@ -38,7 +38,7 @@ def require_integers(info: OperatorInfo, position: int) -> None:
         If it does not.
     """
     kind = info.operand_types[position]
-    if kind.dtype not in ("int32", "int64"):
+    if kind.is_float or kind.dtype == "bool":
         raise IRError(f"{info.name}: operand {position} is {kind}, positions are integers")
 
 

@@ -101,3 +101,45 @@ define(
     flops=10.0,
 )
 define("erf", "Error function.", erf, lambda x: 2 / sqrt(pi) * np.exp(-x * x), flops=20.0)
+define("sinh", "Hyperbolic sine.", np.sinh, np.cosh, flops=10.0)
+define("cosh", "Hyperbolic cosine.", np.cosh, np.sinh, flops=10.0)
+define(
+    "asin",
+    "Inverse of the sine.",
+    np.arcsin,
+    lambda x: 1 / np.sqrt(1 - x * x),
+    domain=(-0.45, 0.45),
+    flops=10.0,
+)
+define(
+    "acos",
+    "Inverse of the cosine.",
+    np.arccos,
+    lambda x: -1 / np.sqrt(1 - x * x),
+    domain=(-0.45, 0.45),
+    flops=10.0,
+)
+define("atan", "Inverse of the tangent.", np.arctan, lambda x: 1 / (1 + x * x), flops=10.0)
+define(
+    "asinh",
+    "Inverse of the hyperbolic sine.",
+    np.arcsinh,
+    lambda x: 1 / np.sqrt(1 + x * x),
+    flops=10.0,
+)
+define(
+    "acosh",
+    "Inverse of the hyperbolic cosine.",
+    np.arccosh,
+    lambda x: 1 / np.sqrt(x * x - 1),
+    domain=(1.5, 4.0),
+    flops=10.0,
+)
+define(
+    "atanh",
+    "Inverse of the hyperbolic tangent.",
+    np.arctanh,
+    lambda x: 1 / (1 - x * x),
+    domain=(-0.45, 0.45),
+    flops=10.0,
+)

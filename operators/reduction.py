@@ -1,7 +1,8 @@
 """Reductions over dimensions."""
 
+from collections.abc import Callable
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -262,6 +263,7 @@ class ArgMax(Reduction):
     """Position of the greatest element along the one dimension ``axis``; the first among equals."""
 
     name = "argmax"
+    function: ClassVar[Callable[..., Any]] = staticmethod(np.argmax)
     defaults: ClassVar = {"axis": -1, "keep_dims": False}
     examples = (
         Example(("f64[4, 6]",)),
@@ -280,7 +282,15 @@ class ArgMax(Reduction):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Search."""
         x, keep_dims = operands[0], self.attributes["keep_dims"]
-        return np.asarray(np.argmax(x, axis=self.axes[0], keepdims=keep_dims))
+        return np.asarray(self.function(x, axis=self.axes[0], keepdims=keep_dims))
+
+
+@register
+class ArgMin(ArgMax):
+    """Position of the least element along the one dimension ``axis``; the first among equals."""
+
+    name = "argmin"
+    function = staticmethod(np.argmin)
 
 
 @register

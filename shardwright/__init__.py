@@ -28,7 +28,7 @@ _NAMES = {
     "value_and_grad": "shardwright.gradients",
     "verify": "shardwright.api",
 }
-_ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32")
+_ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8")
 
 __all__ = [*_ELEMENT_TYPES, *_MODULES, *_NAMES, "__version__"]
 
