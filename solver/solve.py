@@ -28,8 +28,9 @@ def solve(
         For CP-SAT, where it is needed. One worker gives the same answer every time.
     progress : callable, optional
         Called with (seconds, cost, lower bound) whenever one of them improves.
-    method : {"exact", "dynamic_programming"}
-        `dynamic_programming` is MindSpore's, which is exact only on some graphs.
+    method : {"exact", "dynamic_programming", "anytime"}
+        `dynamic_programming` is MindSpore's, which is exact only on some graphs; `anytime` is for
+        integer problems with tens of thousands of variables.
 
     Examples
     --------
@@ -43,8 +44,8 @@ def solve(
     """
     if method == "dynamic_programming":
         return dynamic_programming(problem)
-    if method != "exact":
+    if method not in ("exact", "anytime"):
         raise SolverError(
-            f"there is no method `{method}`, expected `exact` or `dynamic_programming`"
+            f"there is no method `{method}`, expected `exact`, `dynamic_programming` or `anytime`"
         )
     return solve_exact(problem, time_limit, seed, workers, progress)

@@ -11,6 +11,7 @@ from shardwright.ir.errors import InfeasibleError, ShardwrightError
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.passes.strategy_search import SEARCH_MODES
 from shardwright.solver.solution import relative_gap
+from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.documents import compile_document, peak_memory_bytes, print_document
 from shardwright.tools.options import add_compile_options, add_model, compile_model
 from shardwright.tools.tables import print_table
@@ -36,10 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(strategies, several=True)
     add_compile_options(strategies)
     strategies.add_argument("--json", action="store_true", help="print one JSON document")
+    add_solver_arguments(kinds.add_parser("solver", help="instances of the assignment problem"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the benchmark that is asked for."""
+    if arguments.kind == "solver":
+        return run_solver(arguments)
     rows = [row for model in arguments.model for row in _bench_model(model, arguments)]
     if arguments.json:
         print_document([row.document for row in rows])

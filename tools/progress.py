@@ -10,13 +10,15 @@ from shardwright.solver.solution import relative_gap
 
 
 @contextmanager
-def following_search(what: str) -> Iterator[Callable[[float, float, float], None]]:
+def following_search(
+    what: str, first: str = "compiling"
+) -> Iterator[Callable[[float, float, float], None]]:
     """Show the best cost and the bound of a search while it runs."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda seconds, cost, bound: None
         return
-    with console.status(f"{what}: compiling") as status:
+    with console.status(f"{what}: {first}") as status:
 
         def show(seconds: float, cost: float, bound: float) -> None:
             gap = relative_gap(cost, bound)

@@ -1,0 +1,102 @@
+"""``shardwright bench solver``: instances of the contest, each within a time limit."""
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from shardwright.ir.units import seconds_text
+from shardwright.solver.contest import contest_name, read_contest
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.solution import relative_gap
+from shardwright.solver.solve import solve
+from shardwright.tools.documents import print_document
+from shardwright.tools.options import positive, positive_number
+from shardwright.tools.progress import following_search
+from shardwright.tools.tables import print_table
+
+
+def add_solver_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".json or .json.gz")
+    parser.add_argument(
+        "--time-limit",
+        type=positive_number,
+        default=60.0,
+        metavar="S",
+        help="seconds for each file, reading included (60)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search (0)")
+    parser.add_argument(
+        "--workers", type=positive, default=2, metavar="N", help="processor cores to use (2)"
+    )
+    parser.add_argument(
+        "--solution-out", type=Path, metavar="DIR", help="write the strategies to DIR/INSTANCE.json"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run_solver(arguments: argparse.Namespace) -> int:
+    """Solve every file."""
+    if arguments.solution_out is not None:
+        arguments.solution_out.mkdir(parents=True, exist_ok=True)
+    rows = [_solve_file(path, arguments) for path in arguments.files]
+    if arguments.json:
+        print_document(rows)
+        return 0
+    headings = ("instance", "status", "cost", "lower bound", "gap", "time", "nodes", "presolved")
+    print_table("", headings, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6, 7))
+    return 0
+
+
+def _solve_file(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    started = time.monotonic()
+    name = contest_name(path)
+    with following_search(name, "reading") as progress:
+        problem = read_contest(path)
+        spent = time.monotonic() - started
+        solution = solve(
+            problem,
+            method="anytime",
+            time_limit=max(arguments.time_limit - spent, 0.0),
+            seed=arguments.seed,
+            workers=arguments.workers,
+            progress=lambda seconds, cost, bound: progress(spent + seconds, cost, bound),
+        )
+    chosen = solution.assignment
+    if arguments.solution_out is not None:
+        content = json.dumps([] if chosen is None else list(chosen))
+        (arguments.solution_out / f"{name}.json").write_text(content + "\n")
+    judged = None if chosen is None else evaluate(problem, chosen)
+    cost = math.inf if judged is None else judged.cost
+    nodes = len(problem.variables)
+    return {
+        "instance": name,
+        "status": solution.status,
+        "cost": cost,
+        "lower_bound": solution.lower_bound,
+        "gap": relative_gap(cost, solution.lower_bound),
+        "seconds": round(time.monotonic() - started, 3),
+        "feasible": judged is not None and judged.feasible,
+        "nodes": nodes,
+        "nodes_after_presolve": int(solution.statistics.get("variables_after_presolve", nodes)),
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["instance"],
+        row["status"] if row["feasible"] or row["cost"] == math.inf else "not feasible",
+        _number(row["cost"]),
+        _number(row["lower_bound"]),
+        f"{row['gap']:.4%}" if math.isfinite(row["gap"]) else "",
+        seconds_text(row["seconds"]),
+        str(row["nodes"]),
+        str(row["nodes_after_presolve"]),
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,}".replace(",", " ") if math.isfinite(value) else ""
