@@ -5,11 +5,13 @@ scores again instead of keeping them (Rabe and Staats, 2021; Dao et al., 2022).
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
+from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
@@ -21,10 +23,17 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import ShardView
-from shardwright.operators.softmax import softmax
+from shardwright.operators.rule import Rule, ShardView, resolve
 
 _SCORES_AT_ONCE = 1 << 21  # elements
+
+
+def _weights(scores: Array) -> Array:
+    """Return the softmax of each row; zeros where all is masked."""
+    peak = scores.max(axis=-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
+    total = e.sum(axis=-1, keepdims=True)
+    return np.asarray(e / np.where(total == 0, 1, total), scores.dtype)
 
 
 class Attention(OperatorInfo):
@@ -33,19 +42,67 @@ class Attention(OperatorInfo):
     Batch ``b``, heads ``h`` and queries ``s`` may be split; keys ``t`` stay whole, since every
     query reads them all, and so do their features ``d``, since a score is not linear in a part of
     them. The features ``e`` of the values may be split, but every part makes all scores again.
+    Where ``g`` heads of queries share a head of keys and values, they follow each other.
+
+    A mask ``[batch, head, query, key]`` may follow the values, each dimension but the last whole or
+    one. Where it is false a key is not read; real numbers are added to the scores. A query that
+    reads no key gives zero.
 
     With ``causal`` the query at position i reads the keys up to position i. ``scale`` multiplies
     the scores; None stands for 1 / sqrt(d).
     """
 
     defaults: ClassVar = {"causal": False, "scale": None}
+    first: ClassVar[int]  # which operand the queries are
     passes: ClassVar[tuple[int, int]]  # products over d, and over e, for every score
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether there is a mask."""
+        return len(self.operand_types) > self.first + 3
+
+    @property
+    def adds_mask(self) -> bool:
+        """Whether the mask is added to the scores, and so may have a gradient."""
+        return self.has_mask and self.operand_types[-1].is_float
+
+    def resolve_with_heads(self, notation: str) -> Rule:
+        """Return the rule of a notation in which ``H`` stands for the heads of queries.
+
+        Raises
+        ------
+        IRError
+            If the heads of keys cannot be shared evenly.
+        """
+        shapes = [operand.shape for operand in self.operand_types]
+        if len(shapes) - self.first not in (3, 4) or any(len(shape) != 4 for shape in shapes):
+            raise IRError(f"queries, keys and values of four dimensions are needed, not {shapes}")
+        queries, keys = shapes[self.first][1], shapes[self.first + 1][1]
+        if queries % keys:
+            raise IRError(f"{queries} heads of queries cannot share {keys} heads of keys evenly")
+        several = queries // keys
+        if several == 1:
+            return resolve(notation.replace("H", "h"), shapes)
+        sizes = {"b": shapes[self.first][0], "h": keys, "g": several}
+        return resolve(notation.replace("H", "(h g)"), shapes, sizes)
+
+    def mask_notation(self) -> str:
+        """Return the dimensions of the mask; one that it repeats has no factor."""
+        sides = zip(self.operand_types[-1].shape, ("b", "H", "s"), strict=False)
+        return " ".join(["1" if n == 1 else name for n, name in sides] + ["t^"])
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of queries, keys and values."""
+        mask = self.operand_types[-1]
+        if self.has_mask and mask.dtype not in ("bool", self.operand_types[0].dtype):
+            raise IRError(f"{self.name}: a mask is true or false, or added; it is {mask}")
+        return (self.operand_types[0].dtype,) * len(self.rule.results)
 
     @property
     def flops(self) -> float:
         """Products of queries, keys and values, and five operations for each score."""
         sizes = self.rule.sizes
-        scores = prod(sizes[factor] for factor in "bhst")
+        scores = prod(sizes.get(factor, 1) for factor in "bhgst")
         over_d, over_e = self.passes
         return scores * (2.0 * (over_d * sizes["d"] + over_e * sizes["e"]) + 5.0)
 
@@ -55,33 +112,48 @@ class Attention(OperatorInfo):
 
     def blocks(self, view: ShardView) -> Iterator[tuple[slice, slice]]:
         """Give blocks of local queries, each with the keys that it reads."""
-        b, h, s, t = (view.sizes[factor] for factor in "bhst")
-        count = max(1, _SCORES_AT_ONCE // (b * h * t))
+        b, h, g, s, t = (view.sizes.get(factor, 1) for factor in "bhgst")
+        count = max(1, _SCORES_AT_ONCE // (b * h * g * t))
         for start in range(0, s, count):
             stop = min(start + count, s)
             seen = min(view.starts["s"] + stop, t) if self.attributes["causal"] else t
             yield slice(start, stop), slice(0, seen)
+
+    @staticmethod
+    def by_head(x: Array, view: ShardView) -> Array:
+        """Return queries, or what belongs to them, by heads of keys: ``[b, h, g, s, ...]``."""
+        h, g = view.sizes["h"], view.sizes.get("g", 1)
+        return x.reshape(x.shape[0], *((h, g) if x.shape[1] > 1 else (1, 1)), *x.shape[2:])
 
     def scaled(self, scores: Array) -> Array:
         """Multiply by ``scale``."""
         scale: Any = self.attributes["scale"]
         return scores * (self.rule.sizes["d"] ** -0.5 if scale is None else scale)
 
-    def probabilities(self, q: Array, k: Array, first: int) -> Array:
+    def probabilities(self, q: Array, k: Array, first: int, mask: Array | None) -> Array:
         """Return the weights of the keys for a block of queries, the first at position `first`."""
-        scores = self.scaled(np.matmul(q, np.swapaxes(k, -1, -2)))
+        scores = self.scaled(np.matmul(q, np.swapaxes(k, -1, -2)[:, :, None]))
         if self.attributes["causal"]:
-            queries, keys = np.arange(first, first + q.shape[2]), np.arange(k.shape[2])
+            queries, keys = np.arange(first, first + q.shape[3]), np.arange(k.shape[2])
             scores = np.where(keys <= queries[:, None], scores, -np.inf)
-        return softmax(scores)
+        if mask is not None:
+            scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        return _weights(scores)
+
+
+def _of_block(mask: Array | None, block: slice, seen: slice) -> Array | None:
+    """Return the part of a mask, by heads of keys, for a block of queries."""
+    if mask is None:
+        return None
+    return mask[..., block if mask.shape[3] > 1 else slice(None), seen]
 
 
 @register
 class ScaledDotProductAttention(Attention):
-    """softmax(scale q k') v for every head, ``[batch, head, position, feature]``."""
+    """softmax(scale q k' + mask) v for every head, ``[batch, head, position, feature]``."""
 
     name = "scaled_dot_product_attention"
-    notation = "b h s d^, b h t^ d^, b h t^ e -> b h s e"
+    first = 0
     passes = (1, 1)
     examples = (
         Example(("f64[2, 2, 4, 3]", "f64[2, 2, 6, 3]", "f64[2, 2, 6, 5]")),
@@ -90,31 +162,43 @@ class ScaledDotProductAttention(Attention):
             ("f64[2, 1, 6, 3]", "f64[2, 1, 4, 3]", "f64[2, 1, 4, 2]"),
             {"causal": True, "scale": 0.7},
         ),
+        Example(("f64[1, 4, 3, 2]", "f64[1, 2, 4, 2]", "f64[1, 2, 4, 3]")),
+        Example(("f64[2, 2, 4, 2]", "f64[2, 1, 3, 2]", "f64[2, 1, 3, 2]", "bool[2, 1, 4, 3]")),
+        Example(("f64[2, 4, 3, 2]", "f64[2, 2, 4, 2]", "f64[2, 2, 4, 2]", "f64[1, 4, 1, 4]")),
     )
+
+    def make_rule(self) -> Rule:
+        """Keep the keys whole."""
+        mask = f", {self.mask_notation()}" if self.has_mask else ""
+        return self.resolve_with_heads(f"b H s d^, b h t^ d^, b h t^ e{mask} -> b H s e")
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Run over blocks of queries."""
-        q, k, v = operands
-        out = np.empty(view.result_shapes[0], v.dtype)
+        q, k, v = operands[:3]
+        q = self.by_head(q, view)
+        mask = self.by_head(operands[3], view) if self.has_mask else None
+        out = np.empty((*q.shape[:-1], v.shape[-1]), v.dtype)
         for block, seen in self.blocks(view):
             first = view.starts["s"] + block.start
-            weights = self.probabilities(q[:, :, block], k[:, :, seen], first)
-            out[:, :, block] = np.matmul(weights, v[:, :, seen])
-        return out
+            of_block = _of_block(mask, block, seen)
+            weights = self.probabilities(q[:, :, :, block], k[:, :, seen], first, of_block)
+            out[:, :, :, block] = np.matmul(weights, v[:, :, None, seen])
+        return out.reshape(view.result_shapes[0])
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Needs the operands alone."""
         operator = "scaled_dot_product_attention_gradient"
-        return build.emit_all(operator, at.cotangents[0], *at.operands, **self.attributes)
+        found = build.emit_all(operator, at.cotangents[0], *at.operands, **self.attributes)
+        return [*found, *(None,) * (len(at.operands) - len(found))]
 
 
 @register
 class ScaledDotProductAttentionGradient(Attention):
-    """The gradients by q, k and v, from the cotangent and all three."""
+    """The gradients by q, k, v and a mask that is added, from the cotangent and all operands."""
 
     name = "scaled_dot_product_attention_gradient"
-    notation = "b h s+ e+, b h s+ d^, b h t^ d^, b h t^ e+ -> b h s d, b h t d, b h t e"
     linear = ((0,),)
+    first = 1
     passes = (3, 2)
     examples = (
         Example(("f64[2, 2, 4, 5]", "f64[2, 2, 4, 3]", "f64[2, 2, 6, 3]", "f64[2, 2, 6, 5]")),
@@ -122,19 +206,59 @@ class ScaledDotProductAttentionGradient(Attention):
             ("f64[1, 2, 6, 5]", "f64[1, 2, 6, 3]", "f64[1, 2, 6, 3]", "f64[1, 2, 6, 5]"),
             {"causal": True},
         ),
+        Example(
+            (
+                "f64[1, 4, 3, 3]",
+                "f64[1, 4, 3, 2]",
+                "f64[1, 2, 4, 2]",
+                "f64[1, 2, 4, 3]",
+                "f64[1, 1, 3, 4]",
+            )
+        ),
     )
+
+    def make_rule(self) -> Rule:
+        """Contract what a result lacks."""
+        mask = self.mask_notation() if self.has_mask else ""
+        taken, left = f", {mask}" * bool(mask), f", {mask}" * self.adds_mask
+        notation = f"b H s e, b H s d^, b h t^ d^, b h t^ e{taken} -> b H s d, b h t d, b h t e"
+        rule = self.resolve_with_heads(notation + left.replace("^", ""))
+        sums = dict.fromkeys((f for f in rule.kinds if f not in "td"), "sum")
+        return replace(rule, kinds={**rule.kinds, **sums})
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
         """Make the weights again, block by block."""
-        dy, q, k, v = operands
+        dy, q, k, v = operands[:4]
+        dy, q = self.by_head(dy, view), self.by_head(q, view)
+        mask = self.by_head(operands[4], view) if self.has_mask else None
         dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
+        dmask = np.zeros_like(mask) if self.adds_mask and mask is not None else None
         for block, seen in self.blocks(view):
             first = view.starts["s"] + block.start
-            weights = self.probabilities(q[:, :, block], k[:, :, seen], first)
-            dv[:, :, seen] += np.matmul(np.swapaxes(weights, -1, -2), dy[:, :, block])
-            slope = np.matmul(dy[:, :, block], np.swapaxes(v[:, :, seen], -1, -2))
+            of_block = _of_block(mask, block, seen)
+            rows = (q[:, :, :, block], dy[:, :, :, block])
+            weights = self.probabilities(rows[0], k[:, :, seen], first, of_block)
+            dv[:, :, seen] += _summed(weights, rows[1])
+            slope = np.matmul(rows[1], np.swapaxes(v[:, :, None, seen], -1, -2))
             mean = (slope * weights).sum(axis=-1, keepdims=True)
-            dscores = self.scaled(weights * (slope - mean))
-            dq[:, :, block] = np.matmul(dscores, k[:, :, seen])
-            dk[:, :, seen] += np.matmul(np.swapaxes(dscores, -1, -2), q[:, :, block])
-        return dq, dk, dv
+            change = weights * (slope - mean)
+            if dmask is not None:
+                _add_summed(dmask[..., block if dmask.shape[3] > 1 else slice(None), seen], change)
+            dscores = self.scaled(change)
+            dq[:, :, :, block] = np.matmul(dscores, k[:, :, None, seen])
+            dk[:, :, seen] += _summed(dscores, rows[0])
+        found = [dq, dk, dv] if dmask is None else [dq, dk, dv, dmask]
+        return tuple(x.reshape(s) for x, s in zip(found, view.result_shapes, strict=True))
+
+
+def _summed(scores: Array, rows: Array) -> Array:
+    """Return scores' @ rows for each head of keys, summed over the heads of queries at it."""
+    b, h, g, s, t = scores.shape
+    flat = scores.reshape(b, h, g * s, t)
+    return np.matmul(np.swapaxes(flat, -1, -2), rows.reshape(b, h, g * s, -1))
+
+
+def _add_summed(total: Array, terms: Array) -> None:
+    """Add terms to a total, summed over the dimensions in which it is one."""
+    ones = tuple(i for i, n in enumerate(total.shape) if n == 1)
+    total += terms.sum(axis=ones, keepdims=True)

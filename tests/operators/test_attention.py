@@ -82,3 +82,49 @@ def test_features_of_values_are_split_only_on_demand() -> None:
     mesh = Mesh((MeshAxis("x", 5),))
     assert not any("e" in strategy.axes for strategy in info.generate_strategies(mesh))
     info.check_strategy(Strategy.of({"e": ("x",)}), mesh)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_of_keys_are_shared(causal: bool) -> None:
+    random = np.random.default_rng(2)
+    q, k, v = (random.standard_normal((B, heads, S, D)) for heads in (6, 2, 2))
+    repeated = [np.repeat(x, 3, axis=1) for x in (k, v)]
+    (shared,), (copied,) = (
+        whole_kernel(
+            operator_info("scaled_dot_product_attention", types(list(x)), {"causal": causal}), *x
+        )
+        for x in ((q, k, v), (q, *repeated))
+    )
+    np.testing.assert_allclose(shared, copied, rtol=1e-12)
+
+
+def test_heads_of_queries_are_split_beyond_those_of_keys() -> None:
+    arrays = [np.zeros((B, heads, S, D)) for heads in (8, 2, 2)]
+    info = operator_info("scaled_dot_product_attention", types(arrays), {})
+    mesh = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
+    strategy = Strategy.of({"h": ("x",), "g": ("y",)})
+    assert strategy in info.generate_strategies(mesh)
+    assert info.split_counts(strategy, mesh) == ((1, 4, 1, 1), (1, 2, 1, 1), (1, 2, 1, 1))
+
+
+def test_what_is_masked_is_not_read() -> None:
+    q, k, v = operands()
+    seen = np.array([True, False, True, True, False, False, True, False])
+    mask = np.broadcast_to(seen, (B, 1, S, T)).copy()
+    mask[0, 0, 0] = False
+    added = np.where(mask, 0.0, -np.inf)
+    name = "scaled_dot_product_attention"
+    arrays = [q, k, v]
+    kinds = types(arrays)
+    by_truth = operator_info(name, [*kinds, TensorType("bool", mask.shape)], {})
+    (found,) = whole_kernel(by_truth, q, k, v, mask)
+    assert not found[0, :, 0].any(), "a query that reads no key gives zero"
+    (few,) = whole_kernel(
+        operator_info(name, types([q, k[:, :, seen], v[:, :, seen]]), {}),
+        q,
+        k[:, :, seen],
+        v[:, :, seen],
+    )
+    np.testing.assert_allclose(found[1], few[1], rtol=1e-12)
+    by_sum = operator_info(name, [*kinds, TensorType("float64", added.shape)], {})
+    np.testing.assert_array_equal(whole_kernel(by_sum, q, k, v, added)[0], found)
