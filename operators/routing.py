@@ -8,7 +8,7 @@ Groups may be split, and so may experts. Tokens that lie split by group, before 
 split, are an exchange all to all: it comes from the layouts and has no code here.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -197,7 +197,7 @@ class Combine(Routed):
         return _gradients(build, at, "dispatch", how)
 
 
-def _gradients(build: Builder, at: Linearization, transpose: str, how: dict[str, int]) -> Gradients:
+def _gradients(build: Builder, at: Linearization, transpose: str, how: dict[str, Any]) -> Gradients:
     """Emit the gradients of `dispatch` or `combine`, each by the other."""
     dy, moved, routes = at.cotangents[0], at.operands[0], at.operands[1:]
     like = moved if transpose == "dispatch" else None
