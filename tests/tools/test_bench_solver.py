@@ -48,7 +48,7 @@ def test_one_document_with_the_promised_keys(chain, tmp_path, capsys):
 
 def test_a_person_sees_a_table(chain, capsys):
     assert main(["bench", "solver", str(chain)]) == 0
-    *_, last = capsys.readouterr().out.splitlines()
+    *_, last = capsys.readouterr().out.strip().splitlines()
     assert last.split()[:5] == ["chain", "optimal", "6", "6", "0.0000%"]
 
 
