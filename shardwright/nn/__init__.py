@@ -1,6 +1,8 @@
 """Building blocks of networks: cells, layers, losses and optimizers, named as MindSpore's."""
 
+from shardwright.nn.attention import GroupedQueryAttention
 from shardwright.nn.cell import Cell, CellList, SequentialCell
+from shardwright.nn.experts import GatedFeedForward, MixtureOfExperts
 from shardwright.nn.layers import (
     GELU,
     Dense,
@@ -34,8 +36,11 @@ __all__ = [
     "Embedding",
     "FeedForward",
     "Flatten",
+    "GatedFeedForward",
+    "GroupedQueryAttention",
     "LayerNorm",
     "MSELoss",
+    "MixtureOfExperts",
     "Momentum",
     "MultiheadAttention",
     "Optimizer",

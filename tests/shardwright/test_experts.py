@@ -1,0 +1,122 @@
+"""Layers of decoders of today: shared heads with rotary positions, gates, experts."""
+
+import numpy as np
+import pytest
+
+from shardwright import nn
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.time_profile import TimeProfile
+from shardwright.ir.errors import ModelError
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+from shardwright.passes.baselines import complete
+from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.gradient import differentiate
+from shardwright.passes.lowering import lower_redistributions
+from shardwright.passes.optimizer import Optimizer, append_optimizer
+from shardwright.passes.partition import insert_mirrors, partition
+from shardwright.passes.space_builder import build_search_space
+from shardwright.runtime import LocalCommunicator, initialize
+from shardwright.tracing import InputSpec, trace
+from tests.equivalence import assert_equal, trained
+from tests.shardwright.programs import outputs_of
+
+CPU = cluster("cpu")
+BATCH, LENGTH, HIDDEN, INNER, EXPERTS = 4, 8, 8, 12, 4
+
+
+class Layer(nn.Cell):
+    """A decoder layer with experts, and its loss."""
+
+    def __init__(self) -> None:
+        self.norm = nn.RMSNorm(HIDDEN)
+        self.attention = nn.GroupedQueryAttention(HIDDEN, 4, 2)
+        self.experts = nn.MixtureOfExperts(HIDDEN, INNER, EXPERTS)
+
+    def construct(self, x):
+        x = x + self.attention(self.norm(x))
+        x = x + self.experts(x)
+        return (x * x).mean() + self.experts.balance * 0.01
+
+
+def specification(name: str = "x") -> InputSpec:
+    return InputSpec(name, TensorType("float32", (BATCH, LENGTH, HIDDEN)))
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def test_every_token_through_all_experts_is_their_weighted_sum():
+    cell = nn.MixtureOfExperts(HIDDEN, INNER, EXPERTS, top_k=EXPERTS)
+    definition = trace(cell, [specification()])
+    x = np.random.default_rng(0).normal(size=(BATCH, LENGTH, HIDDEN))
+    found = outputs_of(definition, {"x": x})[0]
+    held = initialize(definition.graph, 0, LocalCommunicator(Mesh(())), float_dtype="float64")
+    router, gate, up, down = (held[name][0] for name in ("router.weight", "gate", "up", "down"))
+    scores = np.exp(x @ router.T)
+    scores /= scores.sum(-1, keepdims=True)
+    expected = sum(
+        scores[..., i, None] * ((silu(x @ gate[i]) * (x @ up[i])) @ down[i]) for i in range(EXPERTS)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def random_program(graph: Graph, seed: int) -> Graph:
+    """Return the training program of a random legal plan on eight ranks."""
+    planner = RedistributionPlanner(mesh_for(CPU, 8), CPU)
+    space = build_search_space(graph, TimeProfile(planner))
+    random = np.random.default_rng(seed)
+    strategies = {
+        choice.name: choice.options[int(random.integers(len(choice.options)))]
+        for choice in space.choices
+        if choice.kind == "operator"
+    }
+    decisions = space.decisions(complete(space, strategies))
+    program = insert_mirrors(partition(graph, decisions), decisions)
+    program = lower_redistributions(differentiate(program), planner)
+    return append_optimizer(program, Optimizer())
+
+
+def test_random_plans_of_a_layer_with_experts_compute_the_same():
+    graph = trace(Layer(), [specification()]).graph
+    alone = trained(compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program)
+    for seed in range(3):
+        assert_equal(trained(random_program(graph, seed)), alone)
+
+
+def test_experts_that_are_split_are_reached_by_an_exchange_all_to_all():
+    graph = trace(Layer(), [specification()]).graph
+    pins = {
+        node.name: ((2, 1, 1), (2, 1, 1))
+        for node in graph.nodes
+        if node.operator == "matmul"
+        and node.scope == "experts"
+        and node.results[0].type.rank == 3
+        and len(graph.operand_values(node)[1].type.shape) == 3
+    }
+    assert len(pins) == 3
+    pins |= {n.name: ((2, 1, 1), (2, 1, 1)) for n in graph.nodes if n.operator == "dispatch"}
+    compiled = compile_graph(graph, CPU, 2, CompileOptions(pins=pins))
+    assert any(node.operator == "all_to_all" for node in compiled.program.nodes)
+    alone = compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program
+    assert_equal(trained(compiled.program), trained(alone))
+
+
+def test_gates_multiply():
+    cell = nn.GatedFeedForward(HIDDEN, INNER)
+    definition = trace(cell, [specification()])
+    x = np.random.default_rng(0).normal(size=(BATCH, LENGTH, HIDDEN))
+    held = initialize(definition.graph, 0, LocalCommunicator(Mesh(())), float_dtype="float64")
+    gate, up, down = (held[f"{name}.weight"][0] for name in ("gate", "up", "down"))
+    expected = (silu(x @ gate.T) * (x @ up.T)) @ down.T
+    np.testing.assert_allclose(outputs_of(definition, {"x": x})[0], expected, rtol=1e-9)
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(ModelError, match="4 heads of queries and 3 of keys"):
+        nn.GroupedQueryAttention(HIDDEN, 4, 3)
+    with pytest.raises(ModelError, match="through 5 of 4 experts"):
+        nn.MixtureOfExperts(HIDDEN, INNER, 4, top_k=5)
