@@ -2,15 +2,18 @@
 
 The layouts of a tensor are the nodes of a graph whose edges are single collectives. The shape of
 that graph depends only on the mesh and the number of dimensions; the weights depend on the tensor's
-bytes. All shortest paths of one tensor type are found at once (Floyd and Warshall), since the
-search asks for thousands of pairs, and the partition then walks the very paths that the search has
-priced.
+bytes. All shortest paths of one tensor type are found at once (Bellman and Ford), since the search
+asks for thousands of pairs, and the partition then walks the very paths that the search has priced.
+
+Axes of one size on one level of the cluster are alike: renaming them leaves every price as it is.
+So paths are found from one layout of each such class only; those from its images are their images.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import combinations, permutations, product
+from itertools import permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +27,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 _KINDS = {"collective_permute": "permute", "neighbor_exchange": "permute", "receive": "send"}
 _ORDERED_AXES = 3  # beyond this many axes, only layouts in mesh order are passed through
 
@@ -80,13 +84,14 @@ def moves(layout: Layout, mesh: Mesh) -> Iterator[Move]:
 
 def _reductions(layout: Layout) -> Iterator[Move]:
     for count in range(1, len(layout.partial) + 1):
-        for axes in combinations(layout.partial, count):
-            rest = tuple(a for a in layout.partial if a not in axes)
-            reduced = layout.with_partial(rest)
-            yield Move("all_reduce", axes, (), reduced)
+        for order in permutations(layout.partial, count):
+            axes = tuple(a for a in layout.partial if a in order)
+            reduced = layout.with_partial(tuple(a for a in layout.partial if a not in order))
+            if order == axes:
+                yield Move("all_reduce", axes, (), reduced)
             for dimension, held in enumerate(layout.splits):
-                target = _replaced(reduced, {dimension: held + axes})
-                yield Move("reduce_scatter", axes, (("dimension", dimension),), target)
+                target = _replaced(reduced, {dimension: held + order})
+                yield Move("reduce_scatter", order, (("dimension", dimension),), target)
 
 
 def _exchanges(
@@ -130,6 +135,7 @@ def _with_orders(layout: Layout) -> Iterator[Layout]:
 class _LayoutGraph:
     """Layouts of tensors with one number of dimensions on one mesh, and the moves between them."""
 
+    mesh: Mesh
     nodes: tuple[Layout, ...]
     counts: NDArray[np.int64]  # slices of each dimension of each layout
     moves: tuple[tuple[int, int, Move], ...]
@@ -143,6 +149,22 @@ class _LayoutGraph:
     def edges(self) -> NDArray[np.int64]:
         """Source and target of each move."""
         return np.array([(s, t) for s, t, _ in self.moves], dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
+    def arriving(self) -> list[NDArray[np.int64]]:
+        """The first move that arrives at each of the first layouts, the second, and so on.
+
+        The layouts stand by falling number of moves that arrive, so each list is shorter.
+        """
+        order = np.argsort(self.edges[:, 1], kind="stable")
+        degrees = np.bincount(self.edges[:, 1], minlength=len(self.nodes))
+        begins = np.cumsum(degrees) - degrees
+        return [order[begins[degrees > i] + i] for i in range(degrees.max(initial=0))]
+
+    @cached_property
+    def symmetry(self) -> "_Symmetry":
+        """What renaming like axes does to the layouts."""
+        return _symmetry(self)
 
     @cached_property
     def leaving(self) -> list[list[int]]:
@@ -161,20 +183,65 @@ class _LayoutGraph:
         return {key: np.array(positions) for key, positions in found.items()}
 
 
+@dataclass(frozen=True, eq=False)
+class _Symmetry:
+    """The renamings of axes that leave all prices as they are.
+
+    Parameters
+    ----------
+    images : array, shape (renamings, layouts)
+        Where each renaming takes each layout.
+    first : array, shape (classes,)
+        One layout of each class.
+    classes, renaming : array, shape (layouts,)
+        The class of each layout, and a renaming that takes it to the first of its class.
+    """
+
+    images: NDArray[np.int64]
+    first: NDArray[np.int64]
+    classes: NDArray[np.int64]
+    renaming: NDArray[np.int64]
+
+
+def _symmetry(graph: _LayoutGraph) -> _Symmetry:
+    found = []
+    for names in _renamings(graph.mesh):
+        image = [graph.index.get(_renamed(layout, names, graph.mesh)) for layout in graph.nodes]
+        if None not in image:  # where not every order of axes is a node, few renamings stay inside
+            found.append(image)
+    images = np.array(found, dtype=np.int64)
+    first, classes = np.unique(images.min(axis=0), return_inverse=True)
+    return _Symmetry(images, first, classes, images.argmin(axis=0))
+
+
+def _renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
+    """Yield every way to exchange axes of one size and level, the identity first."""
+    alike: dict[tuple[int, int], list[str]] = {}
+    for axis in mesh.axes:
+        alike.setdefault((axis.size, axis.level), []).append(axis.name)
+    for orders in product(*(permutations(names) for names in alike.values())):
+        pairs = zip(alike.values(), orders, strict=True)
+        yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
+
+
+def _renamed(layout: Layout, names: dict[str, str], mesh: Mesh) -> Layout:
+    splits = tuple(tuple(names[axis] for axis in axes) for axes in layout.splits)
+    return Layout(splits, mesh.ordered(names[axis] for axis in layout.partial))
+
+
 @lru_cache(maxsize=64)
 def _layout_graph(mesh: Mesh, rank: int) -> _LayoutGraph:
     nodes = layouts(mesh, rank)
     if len(mesh.axes) <= _ORDERED_AXES:
         nodes = [ordered for layout in nodes for ordered in _with_orders(layout)]
+    known = frozenset(nodes)
+    leaving = [(n, m) for n in nodes for m in moves(n, mesh) if m.target in known]
+    degrees = Counter(move.target for _, move in leaving)
+    nodes.sort(key=lambda layout: -degrees[layout])
     index = {layout: i for i, layout in enumerate(nodes)}
-    edges = [
-        (i, index[move.target], move)
-        for i, layout in enumerate(nodes)
-        for move in moves(layout, mesh)
-        if move.target in index
-    ]
+    edges = [(index[layout], index[move.target], move) for layout, move in leaving]
     counts = np.array([layout.counts(mesh) for layout in nodes], dtype=np.int64)
-    return _LayoutGraph(tuple(nodes), counts.reshape(len(nodes), rank), tuple(edges))
+    return _LayoutGraph(mesh, tuple(nodes), counts.reshape(len(nodes), rank), tuple(edges))
 
 
 def move_seconds(
@@ -213,7 +280,13 @@ class _Paths:
 
     graph: _LayoutGraph
     weights: Floats  # of each move
-    seconds: Floats  # of the cheapest path from row to column
+    seconds: Floats  # of the cheapest path from the first layout of each class to each layout
+
+    def between(self, sources: Integers, targets: Integers) -> Floats:
+        """Return the seconds of the cheapest paths, as a table."""
+        symmetry = self.graph.symmetry
+        columns = symmetry.images[symmetry.renaming[sources]][:, targets]
+        return self.seconds[symmetry.classes[sources][:, None], columns]
 
 
 class RedistributionPlanner:
@@ -238,9 +311,9 @@ class RedistributionPlanner:
         An entry is infinite where no path exists.
         """
         paths = self._shortest(tensor)
-        rows = [self._position(paths, layout) for layout in sources]
-        columns = [self._position(paths, layout) for layout in targets]
-        return paths.seconds[np.ix_(rows, columns)]
+        rows = np.array([self._position(paths, layout) for layout in sources])
+        columns = np.array([self._position(paths, layout) for layout in targets])
+        return paths.between(rows, columns)
 
     def plan(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
         """Return the cheapest sequence of moves from one layout to another.
@@ -255,8 +328,8 @@ class RedistributionPlanner:
         found = []
         while here != goal:
             leaving = paths.graph.leaving[here]
-            after = [paths.graph.moves[edge][1] for edge in leaving]
-            rest = paths.weights[leaving] + paths.seconds[after, goal]
+            after = paths.graph.edges[leaving, 1]
+            rest = paths.weights[leaving] + paths.between(after, np.array([goal]))[:, 0]
             best = int(np.argmin(rest))
             if not np.isfinite(rest[best]):
                 raise StrategyError(f"there is no way from the layout {source} to {target}")
@@ -265,7 +338,7 @@ class RedistributionPlanner:
         return found
 
     def _position(self, paths: _Paths, layout: Layout) -> int:
-        key = Layout(layout.splits, layout.partial)
+        key = layout if layout.reduction == "sum" else Layout(layout.splits, layout.partial)
         if key not in paths.graph.index:
             raise StrategyError(f"the layout {layout} is not one of mesh {self.mesh}")
         return paths.graph.index[key]
@@ -279,14 +352,17 @@ class RedistributionPlanner:
     def _find_paths(self, tensor: TensorType) -> _Paths:
         graph = _layout_graph(self.mesh, tensor.rank)
         weights = self._weights(graph, tensor)
-        seconds = np.full((len(graph.nodes),) * 2, np.inf)
-        np.minimum.at(seconds, (graph.edges[:, 0], graph.edges[:, 1]), weights)
-        np.fill_diagonal(seconds, 0.0)
-        through = np.empty_like(seconds)
-        for middle in np.flatnonzero(_possible(graph, tensor)):
-            np.add(seconds[:, middle, None], seconds[None, middle, :], out=through)
-            np.minimum(seconds, through, out=seconds)
-        return _Paths(graph, weights, seconds)
+        first = graph.symmetry.first
+        seconds = np.full((len(graph.nodes), len(first)), np.inf)
+        seconds[first, np.arange(len(first))] = 0.0
+        arriving = [(graph.edges[m, 0], weights[m, None]) for m in graph.arriving]
+        before = np.empty_like(seconds)
+        while not np.array_equal(before, seconds):
+            before[:] = seconds
+            for starts, prices in arriving:
+                reached = seconds[: len(starts)]
+                np.minimum(reached, seconds[starts] + prices, out=reached)
+        return _Paths(graph, weights, seconds.T.copy())
 
     def _weights(self, graph: _LayoutGraph, tensor: TensorType) -> Floats:
         shape = np.array(tensor.shape, dtype=np.int64)

@@ -55,7 +55,7 @@ class Layout:
 
     def counts(self, mesh: Mesh) -> tuple[int, ...]:
         """Return into how many slices each dimension is split."""
-        return tuple(mesh.extent(axes) for axes in self.splits)
+        return tuple([mesh.extent(axes) for axes in self.splits])
 
     def check(self, shape: tuple[int, ...], mesh: Mesh) -> None:
         """Check that a tensor of shape `shape` can lie so.
@@ -69,9 +69,11 @@ class Layout:
             raise IRError(
                 f"a layout has {len(self.splits)} dimensions, the tensor {shape} has {len(shape)}"
             )
-        for size, count in zip(shape, self.counts(mesh), strict=True):
-            if size < count:
-                raise IRError(f"a dimension of size {size} cannot be split {count} ways")
+        for size, axes in zip(shape, self.splits, strict=True):
+            if axes and size < mesh.extent(axes):
+                raise IRError(
+                    f"a dimension of size {size} cannot be split {mesh.extent(axes)} ways"
+                )
 
     def is_even(self, shape: tuple[int, ...], mesh: Mesh) -> bool:
         """Return whether all slices are equally large."""
@@ -81,8 +83,12 @@ class Layout:
     def slice_shape(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
         """Return the shape of the largest slice, that of rank 0, of a tensor of shape `shape`."""
         self.check(shape, mesh)
-        counts = self.counts(mesh)
-        return tuple(-(-size // count) for size, count in zip(shape, counts, strict=True))
+        return tuple(
+            [
+                -(-size // mesh.extent(axes)) if axes else size
+                for size, axes in zip(shape, self.splits, strict=True)
+            ]
+        )
 
     def slices(self, shape: tuple[int, ...], mesh: Mesh, rank: int) -> tuple[slice, ...]:
         """Return the region of the whole tensor that `rank` holds."""
@@ -139,7 +145,8 @@ class Strategy:
 
     def of_factors(self, factors: Iterable[str]) -> tuple[str, ...]:
         """Return the axes of several factors in turn, major to minor."""
-        return tuple(axis for factor in factors for axis in self.axes.get(factor, ()))
+        axes = self.axes
+        return tuple([axis for factor in factors for axis in axes.get(factor, ())])
 
     def __str__(self) -> str:
         return ", ".join(f"{factor}={'@'.join(axes)}" for factor, axes in self.assignment)

@@ -48,6 +48,13 @@ class Mesh:
             raise IRError(f"a mesh has the shape {self.shape}, every size must be at least 1")
 
     @cached_property
+    def _hash(self) -> int:
+        return hash(self.axes)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the axes."""
         return tuple(axis.name for axis in self.axes)
@@ -68,6 +75,10 @@ class Mesh:
         return dict(zip(self.names, self.shape, strict=True))
 
     @cached_property
+    def _by_name(self) -> dict[str, MeshAxis]:
+        return {axis.name: axis for axis in self.axes}
+
+    @cached_property
     def _strides(self) -> dict[str, int]:
         return {name: prod(self.shape[i + 1 :]) for i, name in enumerate(self.names)}
 
@@ -79,9 +90,9 @@ class Mesh:
         IRError
             If the mesh has no such axis.
         """
-        if name not in self.sizes:
+        if name not in self._by_name:
             raise IRError(f"the mesh has no axis `{name}`", hint=f"its axes are {self.names}")
-        return self.axes[self.names.index(name)]
+        return self._by_name[name]
 
     def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the axis names in the order of the mesh."""
@@ -90,8 +101,10 @@ class Mesh:
 
     def extent(self, names: Iterable[str]) -> int:
         """Return the number of ranks in a group along the axes `names`."""
-        sizes = self.sizes
-        return prod(sizes[name] for name in names)
+        sizes, extent = self.sizes, 1
+        for name in names:
+            extent *= sizes[name]
+        return extent
 
     def coordinate(self, rank: int, name: str) -> int:
         """Return the position of `rank` along one axis."""

@@ -21,17 +21,20 @@ def verify_structure(graph: Graph) -> None:
     """
     known: set[str] = set()
     for value in graph.inputs:
-        _define(value, known, graph.mesh, f"input {value.name}")
+        _define(value, known, graph.mesh)
     for parameter in graph.parameters:
-        _define(parameter.value, known, graph.mesh, f"parameter {parameter.name}")
+        _define(parameter.value, known, graph.mesh)
     for node in graph.nodes:
         for operand in node.operands:
             if operand not in known:
                 raise IRError(f"`{operand}` is read before it is defined", node_text(node))
         if not node.results:
             raise IRError(f"a node of `{node.operator}` has no result, every node has one")
-        for result in node.results:
-            _define(result, known, graph.mesh, node_text(node))
+        try:
+            for result in node.results:
+                _define(result, known, graph.mesh)
+        except IRError as error:
+            raise IRError(error.what, node_text(node), error.hint) from None
     for name in graph.outputs:
         if name not in known:
             raise IRError(f"the output `{name}` is not defined", f"graph {graph.name}")
@@ -50,20 +53,20 @@ def _verify_update(graph: Graph, name: str, new: str) -> None:
         )
 
 
-def _define(value: Value, known: set[str], mesh: Mesh | None, where: str) -> None:
+def _define(value: Value, known: set[str], mesh: Mesh | None) -> None:
     if value.name in known:
-        raise IRError(f"`{value.name}` is defined twice, every name is defined once", where)
+        raise IRError(f"`{value.name}` is defined twice, every name is defined once")
     known.add(value.name)
     if value.layout is None:
         return
     if mesh is None:
-        raise IRError(f"`{value.name}` has a layout but the graph has no mesh", where)
+        raise IRError(f"`{value.name}` has a layout but the graph has no mesh")
     axes = value.layout.split_axes + value.layout.partial
     for axis in axes:
         mesh.axis(axis)
     if len(set(axes)) != len(axes):
-        raise IRError(f"`{value.name}` uses a mesh axis twice: {value.layout}", where)
+        raise IRError(f"`{value.name}` uses a mesh axis twice: {value.layout}")
     try:
         value.layout.check(value.type.shape, mesh)
     except IRError as error:
-        raise IRError(f"`{value.name}`: {error.what}", where) from None
+        raise IRError(f"`{value.name}`: {error.what}") from None

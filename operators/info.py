@@ -108,6 +108,7 @@ class OperatorInfo:
             )
         self.operand_types = tuple(operand_types)
         self.attributes: dict[str, Any] = {**self.defaults, **attributes}
+        self._inferred: dict[object, tuple[Strategy, tuple[Layout, ...]]] = {}
         try:
             self.rule = self.make_rule()
         except IRError as error:
@@ -235,18 +236,28 @@ class OperatorInfo:
         StrategyError
             If the operator cannot take the operands so; says why.
         """
-        try:
-            strategy = self.rule.strategy_from(operands, mesh, results)
-            self.rule.check(strategy, mesh)
-            carried = self._carried(operands)
-            if set(carried) & set(strategy.of_factors(self.rule.sizes)):
-                raise StrategyError(f"axes {list(carried)} both split the work and are partial")
-            left = self.rule.result_layouts(strategy, mesh)
-        except StrategyError as error:
-            raise StrategyError(f"{self.name}: {error.what}", error.where, error.hint) from None
+        key = tuple(operands), mesh, tuple(results)
+        if key not in self._inferred:  # equal layers ask the same, after every pass
+            try:
+                self._inferred[key] = self._infer_layouts(operands, mesh, results)
+            except StrategyError as error:
+                what = f"{self.name}: {error.what}"
+                raise StrategyError(what, error.where, error.hint) from None
+        return self._inferred[key]
+
+    def _infer_layouts(
+        self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None]
+    ) -> tuple[Strategy, tuple[Layout, ...]]:
+        strategy = self.rule.strategy_from(operands, mesh, results)
+        self.rule.check(strategy, mesh)
+        carried = self._carried(operands)
+        if set(carried) & set(strategy.of_factors(self.rule.sizes)):
+            raise StrategyError(f"axes {list(carried)} both split the work and are partial")
+        left = self.rule.result_layouts(strategy, mesh)
+        if not carried:
+            return strategy, left
         return strategy, tuple(
-            layout.with_partial(mesh.ordered(layout.partial + carried)) if carried else layout
-            for layout in left
+            layout.with_partial(mesh.ordered(layout.partial + carried)) for layout in left
         )
 
     def _carried(self, operands: Sequence[Layout]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Only the module of the command that is asked for is imported, so that help is fa
 """
 
 import argparse
+import gc
 import re
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 where a plan differs, 2 after an error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    gc.set_threshold(100_000, 20, 100)  # a compile makes much that lives on, and few cycles
     try:
         return _dispatch(given)
     except ShardwrightError as error:
