@@ -29,12 +29,15 @@ def random_inputs(
 
 
 def trained(
-    program: Graph, steps: int = 2, highs: Mapping[str, int] | None = None
+    program: Graph,
+    steps: int = 2,
+    highs: Mapping[str, int] | None = None,
+    initial: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
     """Run a training program and return its losses, gradients and parameters, whole."""
     communicator = LocalCommunicator(program.mesh or Mesh(()))
     executor = Executor(program, communicator, float_dtype="float64")
-    state = initialize(program, 0, communicator, float_dtype="float64")
+    state = initialize(program, 0, communicator, initial, float_dtype="float64")
     random = np.random.default_rng(1)
     gradients = [n for p in program.parameters if (n := gradient_name(p.name)) in program.values]
     found = {}

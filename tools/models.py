@@ -4,7 +4,7 @@ import argparse
 import inspect
 
 from shardwright.tools.tables import print_table
-from shardwright.zoo import MODELS
+from shardwright.zoo import MODELS, PRESETS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,11 +12,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every model with its sizes."""
+    """Print every model with its sizes, and the sizes that have names."""
     rows = []
     for name, function in sorted(MODELS.items()):
         sizes = inspect.signature(function).parameters.values()
         defaults = ", ".join(f"{size.name}={size.default}" for size in sizes)
         rows.append((name, defaults, (inspect.getdoc(function) or "").partition("\n")[0]))
     print_table("", ("model", "sizes", "what it is"), rows)
+    presets = [(name, f"{model}:{own}" if own else model) for name, (model, own) in PRESETS.items()]
+    print_table("", ("preset", "stands for"), presets)
     return 0

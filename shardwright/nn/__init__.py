@@ -2,6 +2,15 @@
 
 from shardwright.nn.attention import GroupedQueryAttention
 from shardwright.nn.cell import Cell, CellList, SequentialCell
+from shardwright.nn.convolution import (
+    AvgPool2d,
+    Conv1d,
+    Conv2d,
+    Conv2dTranspose,
+    Conv3d,
+    GlobalAvgPool,
+    MaxPool2d,
+)
 from shardwright.nn.experts import GatedFeedForward, MixtureOfExperts
 from shardwright.nn.layers import (
     GELU,
@@ -9,6 +18,7 @@ from shardwright.nn.layers import (
     Dropout,
     Embedding,
     Flatten,
+    HashEmbedding,
     ReLU,
     Sigmoid,
     SiLU,
@@ -16,7 +26,12 @@ from shardwright.nn.layers import (
     Tanh,
     get_activation,
 )
-from shardwright.nn.losses import CrossEntropyLoss, MSELoss, SoftmaxCrossEntropyWithLogits
+from shardwright.nn.losses import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    MSELoss,
+    SoftmaxCrossEntropyWithLogits,
+)
 from shardwright.nn.normalization import BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm
 from shardwright.nn.optimizers import SGD, Adam, AdamWeightDecay, Momentum, Optimizer
 from shardwright.nn.transformer import FeedForward, MultiheadAttention, TransformerLayer
@@ -26,10 +41,16 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamWeightDecay",
+    "AvgPool2d",
+    "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
     "Cell",
     "CellList",
+    "Conv1d",
+    "Conv2d",
+    "Conv2dTranspose",
+    "Conv3d",
     "CrossEntropyLoss",
     "Dense",
     "Dropout",
@@ -37,9 +58,12 @@ __all__ = [
     "FeedForward",
     "Flatten",
     "GatedFeedForward",
+    "GlobalAvgPool",
     "GroupedQueryAttention",
+    "HashEmbedding",
     "LayerNorm",
     "MSELoss",
+    "MaxPool2d",
     "MixtureOfExperts",
     "Momentum",
     "MultiheadAttention",

@@ -4,8 +4,10 @@ Each keeps its operators as attributes under MindSpore's names, so that they can
 strategies: ``dense.matmul.shard(((4, 1), (2, 1)))``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod, sqrt
+
+import numpy as np
 
 from shardwright import ops
 from shardwright.initial import initializer
@@ -86,6 +88,43 @@ class Embedding(Cell):
     def construct(self, indices: Tensor) -> Tensor:
         """Look up."""
         return self.gather(self.embedding_table, indices, 0)
+
+
+class HashEmbedding(Cell):
+    """Rows of tables, looked up by features of which there may be more than rows.
+
+    A feature stands for the row that is left when it is divided by the number of rows. Tables
+    stand one behind the other as one, so that they may be cut anywhere.
+
+    Parameters
+    ----------
+    rows : int or sequence of int
+        Rows of the one table, or of the table of each feature ``[..., feature]``.
+    embedding_size : int
+        Size of a row.
+    embedding_table : str or float
+        How the tables begin.
+    dtype : str
+        Element type of the tables.
+    """
+
+    def __init__(
+        self,
+        rows: int | Sequence[int],
+        embedding_size: int,
+        embedding_table: str | float = "normal",
+        dtype: str = "float32",
+    ) -> None:
+        sizes = np.asarray(rows, np.int32)
+        total = int(sizes.sum())
+        self.sizes = Tensor(sizes)
+        self.offsets = Tensor(sizes.cumsum().astype(np.int32) - sizes) if sizes.ndim else None
+        self.embedding = Embedding(total, embedding_size, embedding_table, dtype)
+
+    def construct(self, features: Tensor) -> Tensor:
+        """Hash, then look up."""
+        indices = apply("mod", features, self.sizes)
+        return self.embedding(indices if self.offsets is None else indices + self.offsets)
 
 
 class Dropout(Cell):

@@ -64,6 +64,14 @@ class SoftmaxCrossEntropyWithLogits(Loss):
         return self.reduced(cross_entropy(logits, labels, self.sparse))
 
 
+class BCEWithLogitsLoss(Loss):
+    """Cross entropy of scores, each of which is a choice of its own, and labels from 0 to 1."""
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        return self.reduced(apply("sigmoid_cross_entropy", logits, labels))
+
+
 class MSELoss(Loss):
     """The square of the difference."""
 

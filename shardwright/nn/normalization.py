@@ -75,17 +75,25 @@ class BatchNorm(Cell):
         Added to the variance.
     momentum : float
         What is kept of the moving mean and variance in a step.
+    dtype : str
+        Element type of the parameters.
     """
 
     dimensions: tuple[int, ...]
 
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.9) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        dtype: str = "float32",
+    ) -> None:
         self.eps = eps
         self.momentum = momentum
-        self.moving_mean = _moving("zeros", num_features)
-        self.moving_variance = _moving("ones", num_features)
-        self.gamma = Parameter(initializer("ones", num_features))
-        self.beta = Parameter(initializer("zeros", num_features))
+        self.moving_mean = _moving("zeros", num_features, dtype)
+        self.moving_variance = _moving("ones", num_features, dtype)
+        self.gamma = Parameter(initializer("ones", num_features, dtype))
+        self.beta = Parameter(initializer("zeros", num_features, dtype))
 
     def construct(self, x: Tensor) -> Tensor:
         """Normalize, and move the means and variances."""
@@ -106,9 +114,9 @@ class BatchNorm(Cell):
         tracer.updates.append((moving.value(tracer).name, following.value(tracer).name))
 
 
-def _moving(init: str, size: int) -> Parameter:
+def _moving(init: str, size: int, dtype: str) -> Parameter:
     """Return a moving average, which is not trained and which every rank has its own of."""
-    return Parameter(initializer(init, size), requires_grad=False, layerwise_parallel=True)
+    return Parameter(initializer(init, size, dtype), requires_grad=False, layerwise_parallel=True)
 
 
 class BatchNorm1d(BatchNorm):

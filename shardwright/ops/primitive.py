@@ -159,14 +159,13 @@ def _apply(
 
 
 class Gather(Primitive):
-    """Rows of a table, by index: ``[v, e...], [i...] -> [i..., e...]``."""
+    """Slices along an axis, by index; rows of a table: ``[v, e...], [i...] -> [i..., e...]``."""
 
     operator = "gather"
 
     def __call__(self, input_params: Tensor, input_indices: Tensor, axis: int = 0) -> Tensor:
-        """Look up; the axis must be the first."""
-        if axis != 0:
-            raise ModelError(f"`gather` is to look up along the axis {axis}, it must be 0")
+        """Look up."""
+        self.attributes["axis"] = axis
         return super().__call__(input_params, input_indices)
 
 

@@ -1,6 +1,5 @@
 """The zoo: models by name and size."""
 
-from shardwright.zoo.definitions import bert, gpt, mlp, two_matmul
-from shardwright.zoo.loading import MODELS, load
+from shardwright.zoo.loading import MODELS, PRESETS, load
 
-__all__ = ["MODELS", "bert", "gpt", "load", "mlp", "two_matmul"]
+__all__ = ["MODELS", "PRESETS", "load"]

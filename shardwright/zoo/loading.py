@@ -14,13 +14,45 @@ from shardwright.communication import world
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.nn.cell import Cell
 from shardwright.tracing import Definition, trace
-from shardwright.zoo.definitions import bert, gpt, mlp, two_matmul
+from shardwright.zoo.bert import bert
+from shardwright.zoo.gpt import gpt
+from shardwright.zoo.lenet import lenet5
+from shardwright.zoo.mlp import mlp, two_matmul
+from shardwright.zoo.recommendation import dlrm, feature_hash, wide_deep
+from shardwright.zoo.resnet import resnet
+from shardwright.zoo.unet import unet
+from shardwright.zoo.vgg import vgg16
+from shardwright.zoo.vit import vit
 
 MODELS: Mapping[str, Callable[..., Definition]] = {
     "bert": bert,
+    "dlrm": dlrm,
+    "feature_hash": feature_hash,
     "gpt": gpt,
+    "lenet5": lenet5,
     "mlp": mlp,
+    "resnet": resnet,
     "two_matmul": two_matmul,
+    "unet": unet,
+    "vgg16": vgg16,
+    "vit": vit,
+    "wide_deep": wide_deep,
+}
+# Sizes that have a name of their own: the model, and its sizes.
+PRESETS: Mapping[str, tuple[str, str]] = {
+    "bert-base": ("bert", "vocabulary=30522"),
+    "bert-large": ("bert", "layers=24,hidden=1024,heads=16,vocabulary=30522"),
+    "gpt2": ("gpt", "vocabulary=50257"),
+    "gpt2-medium": ("gpt", "layers=24,hidden=1024,heads=16,vocabulary=50257"),
+    "gpt2-large": ("gpt", "layers=36,hidden=1280,heads=20,vocabulary=50257"),
+    "gpt2-xl": ("gpt", "layers=48,hidden=1600,heads=25,vocabulary=50257"),
+    "gpt3-175b": ("gpt", "layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=50257"),
+    "resnet18": ("resnet", "layers=18"),
+    "resnet18-cifar": ("resnet", "layers=18,small=true,side=32,classes=10,batch=128"),
+    "resnet50": ("resnet", "layers=50"),
+    "resnet50-cifar": ("resnet", "layers=50,small=true,side=32,classes=10,batch=128"),
+    "resnet50-32k": ("resnet", "layers=50,classes=32768"),
+    "vit-b16": ("vit", ""),
 }
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -31,9 +63,9 @@ def load(model: str, ranks: int = 1) -> Definition:
     Parameters
     ----------
     model : str
-        A model of the zoo, ``name`` or ``name:size=value,size=value``; or ``file.py:function``
-        with sizes in the same way. The function returns a `Definition`, or what `trace` takes:
-        ``(network, inputs)`` or ``(network, inputs, loss_fn)``.
+        A model of the zoo or one of its presets, ``name`` or ``name:size=value,size=value``; or
+        ``file.py:function`` with sizes in the same way. The function returns a `Definition`, or
+        what `trace` takes: ``(network, inputs)`` or ``(network, inputs, loss_fn)``.
     ranks : int
         Number of ranks that a hand-written parallel program is traced for.
 
@@ -53,8 +85,12 @@ def load(model: str, ranks: int = 1) -> Definition:
                 hint=f"write `{model}:function`",
             )
         name, _, sizes = model.partition(":")
+        if name in PRESETS:
+            name, own = PRESETS[name]
+            sizes = ",".join(filter(None, (own, sizes)))
         if name not in MODELS:
-            raise ModelError(f"no model is called `{name}`", hint=_nearest(name, MODELS))
+            known = {**MODELS, **PRESETS}
+            raise ModelError(f"no model is called `{name}`", hint=_nearest(name, known))
         return _called(MODELS[name], name, sizes)
 
 

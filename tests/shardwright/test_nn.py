@@ -52,6 +52,74 @@ def test_layers_compute_what_they_say(cell, expected):
     np.testing.assert_allclose(result_of(cell, X), expected, rtol=1e-6, atol=1e-12)
 
 
+IMAGE = RANDOM.normal(size=(2, 4, 6, 6))
+
+
+@pytest.mark.parametrize(
+    ("cell", "shape", "weight"),
+    [
+        (nn.Conv2d(4, 6, 3), (2, 6, 6, 6), (6, 4, 3, 3)),
+        (nn.Conv2d(4, 6, 3, 2), (2, 6, 3, 3), (6, 4, 3, 3)),
+        (nn.Conv2d(4, 6, 3, pad_mode="valid", dilation=2), (2, 6, 2, 2), (6, 4, 3, 3)),
+        (nn.Conv2d(4, 8, (3, 1), group=4, pad_mode="pad", padding=1), (2, 8, 6, 8), (8, 1, 3, 1)),
+        (nn.Conv2dTranspose(4, 6, 2, 2), (2, 6, 12, 12), (4, 6, 2, 2)),
+        (nn.Conv2dTranspose(4, 6, 3, 2), (2, 6, 12, 12), (4, 6, 3, 3)),
+        (nn.Conv2dTranspose(4, 6, 3, 2, pad_mode="valid", group=2), (2, 6, 13, 13), (4, 3, 3, 3)),
+        (nn.MaxPool2d(2, 2), (2, 4, 3, 3), None),
+        (nn.AvgPool2d(3, 2, "same"), (2, 4, 3, 3), None),
+        (nn.GlobalAvgPool(), (2, 4), None),
+    ],
+)
+def test_convolutions_and_poolings_have_the_shapes_they_say(cell, shape, weight):
+    assert result_of(cell, IMAGE.astype(np.float32)).shape == shape
+    if weight is not None:
+        assert cell.weight.shape == weight
+
+
+def test_convolutions_of_ones_count_what_they_meet():
+    ones = np.ones((1, 1, 3, 3))
+    cell = nn.Conv2d(1, 1, 3, has_bias=True, weight_init="ones", bias_init=0.5, dtype="float64")
+    expected = np.array([[4, 6, 4], [6, 9, 6], [4, 6, 4]]) + 0.5
+    np.testing.assert_allclose(result_of(cell, ones)[0, 0], expected)
+
+
+def test_poolings_take_means_and_maxima():
+    windows = IMAGE.reshape(2, 4, 3, 2, 3, 2)
+    np.testing.assert_allclose(result_of(nn.MaxPool2d(2, 2), IMAGE), windows.max((3, 5)))
+    np.testing.assert_allclose(result_of(nn.AvgPool2d(2, 2), IMAGE), windows.mean((3, 5)))
+    np.testing.assert_allclose(result_of(nn.GlobalAvgPool(), IMAGE), IMAGE.mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: nn.Conv2d(2, 2, 3, pad_mode="full"), "a convolution is padded by `full`"),
+        (lambda: nn.Conv2dTranspose(2, 2, 2, 3), "windows of (2, 2) at a stride of (3, 3) leave"),
+    ],
+)
+def test_wrong_padding_is_refused(make, what):
+    with pytest.raises(ModelError) as caught:
+        make()
+    assert caught.value.what.startswith(what)
+
+
+def test_hashed_features_find_their_row():
+    features = np.array([[1, 2], [5, 9], [7, 100]], np.int32)
+    one = result_of(nn.HashEmbedding(4, 3), features)
+    np.testing.assert_array_equal(one[0, 0], one[1, 0])  # 5 is 1 modulo 4
+    np.testing.assert_array_equal(one[0, 0], one[1, 1])  # so is 9
+    two = result_of(nn.HashEmbedding((4, 7), 3), features)
+    np.testing.assert_array_equal(two[1, 1], two[2, 1])  # 9 and 100 are 2 modulo 7
+    assert len({tuple(row) for row in two.reshape(-1, 3)}) == 3
+
+
+def test_binary_cross_entropy():
+    logits, labels = X[:, :1], np.array([[0.0], [1.0], [1.0], [0.25]])
+    p = 1 / (1 + np.exp(-logits))
+    expected = -(labels * np.log(p) + (1 - labels) * np.log(1 - p)).mean()
+    assert result_of(nn.BCEWithLogitsLoss(), logits, labels) == pytest.approx(expected)
+
+
 def test_gelu_is_near_the_normal_distribution():
     np.testing.assert_allclose(
         result_of(nn.GELU(), np.array([1.0, -1.0])), [0.8412, -0.1588], atol=1e-3

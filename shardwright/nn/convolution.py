@@ -1,0 +1,183 @@
+"""Convolutions and poolings of tensors ``[n, channel, *space]``."""
+
+from math import prod, sqrt
+from typing import Any, Literal
+
+from shardwright import ops
+from shardwright.initial import initializer
+from shardwright.ir.errors import ModelError
+from shardwright.nn.cell import Cell
+from shardwright.tensor import Parameter, Tensor
+
+Size = int | tuple[int, ...]
+PadMode = Literal["same", "valid", "pad"]
+
+
+class Convolution(Cell):
+    """Weighted sums over windows, with a weight ``[out, in / group, *kernel]``.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+        Sizes of the second dimension before and after.
+    kernel_size, stride : int or tuple of int
+        Elements of a window, and steps between windows, along each spatial dimension.
+    pad_mode : str
+        ``same``: as many windows as the stride makes of the space; ``valid``: no padding;
+        ``pad``: as `padding` says.
+    padding : int or tuple of int
+        What is put on both sides of each spatial dimension.
+    dilation : int or tuple of int
+        Steps between two elements of a window.
+    group : int
+        Groups of channels, each of which reads its own.
+    has_bias : bool
+        Whether a bias is added.
+    weight_init, bias_init : str or float, optional
+        How they begin; unless given, evenly within ``1 / sqrt(elements of a window)``.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    dimensions: int
+    transposed = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        pad_mode: PadMode = "same",
+        padding: Size = 0,
+        dilation: Size = 1,
+        group: int = 1,
+        has_bias: bool = False,
+        weight_init: str | float | None = None,
+        bias_init: str | float | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        self.pad_mode = pad_mode
+        first, second = in_channels, out_channels
+        if not self.transposed:
+            first, second = second, first
+        shape = (first, second // group, *self._each(kernel_size))
+        even = f"uniform({1 / sqrt(prod(shape[1:])):.6g})"
+        weight = even if weight_init is None else weight_init
+        bias = even if bias_init is None else bias_init
+        self.weight = Parameter(initializer(weight, shape, dtype))
+        self.bias = Parameter(initializer(bias, out_channels, dtype)) if has_bias else None
+        kernel, steps, apart = (self._each(size) for size in (kernel_size, stride, dilation))
+        span = tuple((k - 1) * d + 1 for k, d in zip(kernel, apart, strict=True))
+        pads = self._padding(padding, span, steps)
+        make = ops.TransposedConvolution if self.transposed else ops.Convolution
+        self.convolution = make(stride=steps, padding=pads, dilation=apart, groups=group)
+        self.bias_add = ops.BiasAdd()
+
+    def _each(self, size: Size) -> tuple[int, ...]:
+        return (size,) * self.dimensions if isinstance(size, int) else tuple(size)
+
+    def _padding(self, padding: Size, span: tuple[int, ...], stride: tuple[int, ...]) -> Any:
+        if self.pad_mode not in ("same", "valid", "pad"):
+            raise ModelError(
+                f"a convolution is padded by `{self.pad_mode}`, use `same`, `valid` or `pad`"
+            )
+        if self.pad_mode == "same":
+            return self._same(span, stride)
+        sizes = self._each(padding if self.pad_mode == "pad" else 0)
+        return tuple((size, size) for size in sizes)
+
+    def _same(self, span: tuple[int, ...], stride: tuple[int, ...]) -> Any:
+        return "same"
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Convolve, add the bias."""
+        x = self.convolution(x, self.weight)
+        return x if self.bias is None else self.bias_add(x, self.bias)
+
+
+class Conv1d(Convolution):
+    """A convolution of ``[n, channel, length]``."""
+
+    dimensions = 1
+
+
+class Conv2d(Convolution):
+    """A convolution of ``[n, channel, height, width]``."""
+
+    dimensions = 2
+
+
+class Conv3d(Convolution):
+    """A convolution of ``[n, channel, depth, height, width]``."""
+
+    dimensions = 3
+
+
+class Conv2dTranspose(Convolution):
+    """The transpose of a convolution, with a weight ``[in, out / group, height, width]``.
+
+    With ``same`` padding the space is multiplied by the stride; else of the sizes whose
+    convolution has the windows that enter, the least comes out.
+    """
+
+    dimensions = 2
+    transposed = True
+
+    def _same(self, span: tuple[int, ...], stride: tuple[int, ...]) -> Any:
+        over = [k - s for k, s in zip(span, stride, strict=True)]
+        if min(over) < 0:
+            raise ModelError(f"windows of {span} at a stride of {stride} leave gaps")
+        return tuple((size // 2, size - size // 2) for size in over)
+
+
+class Pool(Cell):
+    """One number for each window.
+
+    Parameters
+    ----------
+    kernel_size, stride : int or tuple of int
+        Elements of a window, and steps between windows.
+    pad_mode : str
+        ``same``, ``valid``, or ``pad``: as `padding` says.
+    padding : int
+        What is put on both sides of each spatial dimension.
+    """
+
+    operator: type[ops.Primitive]
+
+    def __init__(
+        self, kernel_size: Size = 1, stride: Size = 1, pad_mode: PadMode = "valid", padding: int = 0
+    ) -> None:
+        self.pool = self.operator(
+            kernel=kernel_size,
+            stride=stride,
+            padding="same" if pad_mode == "same" else padding if pad_mode == "pad" else 0,
+        )
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Pool."""
+        return self.pool(x)
+
+
+class MaxPool2d(Pool):
+    """The greatest element of each window."""
+
+    operator = ops.MaxPool
+
+
+class AvgPool2d(Pool):
+    """The mean of each window."""
+
+    operator = ops.AveragePool
+
+
+class GlobalAvgPool(Cell):
+    """The mean of each channel over the whole space: ``[n, channel]``."""
+
+    def __init__(self) -> None:
+        self.reduce_mean = ops.ReduceMean()
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Take the mean."""
+        return self.reduce_mean(x, tuple(range(2, x.ndim)))

@@ -1,0 +1,116 @@
+"""The models of the zoo: as large as published, and right on 8 ranks at a small size."""
+
+import numpy as np
+import pytest
+
+from shardwright import zoo
+from shardwright.api import compile, verify
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.time_profile import TimeProfile
+from shardwright.ir.graph import Graph
+from shardwright.passes.baselines import complete
+from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.cleanup import drop_mirrors
+from shardwright.passes.gradient import differentiate
+from shardwright.passes.lowering import lower_redistributions
+from shardwright.passes.manager import PassManager
+from shardwright.passes.optimizer import Optimizer, append_optimizer
+from shardwright.passes.partition import insert_mirrors, partition
+from shardwright.passes.space_builder import build_search_space
+from tests.equivalence import assert_equal, trained
+
+# Trained parameters, as the papers or the implementations that are in use publish them.
+PUBLISHED = {
+    "lenet5": 61_706,
+    "resnet18": 11_689_512,  # torchvision
+    "resnet:layers=34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet:layers=101": 44_549_160,
+    "resnet:layers=152": 60_192_808,
+    "resnet18-cifar": 11_173_962,
+    "resnet50-cifar": 23_520_842,
+    "resnet50-32k": 23_508_032 + 32_768 * 2049,  # all but the head of torchvision's, and the head
+    "vgg16": 138_357_544,  # torchvision
+    "vit-b16": 86_567_656,  # torchvision
+    "unet": 31_037_698,
+    "bert-base": 109_514_298,  # with the head for masked tokens, without the pooler
+    "bert-large": 335_174_458,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+}
+# As rounded in the papers.
+ROUNDED = {"gpt3-175b": 175e9, "dlrm": 540e6}
+
+SMALL = {
+    "mlp": "mlp:batch=8,inputs=12,hidden=16",
+    "two_matmul": "two_matmul:batch=8,inputs=8,hidden=12,outputs=6",
+    "lenet5": "lenet5:batch=8,side=20",
+    "resnet18-cifar": "resnet18-cifar:batch=8,side=8,width=4",
+    "resnet50": "resnet50:batch=8,side=32,width=2,classes=12",
+    "vgg16": "vgg16:batch=8,side=32,width=2,hidden=12,classes=10",
+    "unet": "unet:batch=8,side=8,width=2,depth=2,classes=3",
+    "bert": "bert:layers=2,hidden=16,heads=4,batch=8,sequence=6,vocabulary=50",
+    "gpt": "gpt:layers=2,hidden=16,heads=4,batch=8,sequence=6,vocabulary=50,dropout=0.1",
+    "vit": "vit:layers=2,hidden=16,heads=4,batch=8,side=8,patch=4,classes=10",
+    "wide_deep": "wide_deep:batch=8,buckets=50,fields=3,hidden=4,width=16",
+    "dlrm": "dlrm:batch=8,hidden=4,dense=5,tables=3,rows=20,width=16",
+    "feature_hash": "feature_hash:batch=8,buckets=20,fields=3,hidden=4,width=16",
+}
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_full_sizes_have_the_published_parameters(model: str) -> None:
+    assert zoo.load(model).parameter_count == PUBLISHED[model]
+
+
+@pytest.mark.parametrize("model", ROUNDED)
+def test_full_sizes_have_the_parameters_of_the_paper(model: str) -> None:
+    assert zoo.load(model).parameter_count == pytest.approx(ROUNDED[model], rel=3e-3)
+
+
+def test_every_model_is_verified() -> None:
+    assert {zoo.PRESETS.get(name, (name,))[0] for name in SMALL} == set(zoo.MODELS)
+
+
+@pytest.mark.parametrize("mode", ["auto_parallel", "data_parallel"])
+@pytest.mark.parametrize("model", SMALL)
+def test_plans_compute_what_one_device_computes(model: str, mode: str) -> None:
+    plan = compile(SMALL[model], 8, cluster="cpu", mesh="2x2x2", mode=mode)
+    result = verify(plan, steps=1)
+    assert result.equal, result.reason
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_random_strategies_compute_what_one_device_computes(model: str) -> None:
+    definition = zoo.load(SMALL[model])
+    highs = {spec.name: spec.high or 2 for spec in definition.inputs}
+    optimizer = Optimizer("momentum")
+    alone = compile(definition, 1, cluster="cpu", mode="stand_alone", optimizer=optimizer)
+    whole = trained(alone.plan.program, 1, highs, definition.initial)
+    program = random_program(definition.graph, optimizer, seed=len(model))
+    assert_equal(trained(program, 1, highs, definition.initial), whole)
+
+
+def random_program(graph: Graph, optimizer: Optimizer, seed: int) -> Graph:
+    """Return the training step in which every operator has a random strategy."""
+    described = cluster("cpu")
+    planner = RedistributionPlanner(mesh_for(described, 8, "2x2x2"), described)
+    graph = canonicalize(graph)
+    space = build_search_space(graph, TimeProfile(planner))
+    random = np.random.default_rng(seed)
+    strategies = {
+        choice.name: choice.options[int(random.integers(len(choice.options)))]
+        for choice in space.choices
+        if choice.kind == "operator"
+    }
+    decisions = space.decisions(complete(space, strategies))  # type: ignore[arg-type]
+    passes = PassManager()
+    program = passes.run("partition", lambda g: partition(g, decisions), graph)
+    program = passes.run("mirror", lambda g: insert_mirrors(g, decisions), program)
+    program = passes.run("gradient", differentiate, program)
+    program = passes.run("lowering", lambda g: lower_redistributions(g, planner), program)
+    program = passes.run("optimizer", lambda g: append_optimizer(g, optimizer), program)
+    return passes.run("cleanup", drop_mirrors, program)
