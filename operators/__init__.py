@@ -32,6 +32,7 @@ from shardwright.operators import (
     slicing,
     softmax,
     sorting,
+    special,
 )
 
 __all__ = [
@@ -63,4 +64,5 @@ __all__ = [
     "slicing",
     "softmax",
     "sorting",
+    "special",
 ]

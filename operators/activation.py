@@ -49,6 +49,20 @@ def _silu_slope(x: Array) -> Array:
     return gate * (1 + x * (1 - gate))
 
 
+def softplus(x: Array) -> Array:
+    """Return log(1 + exp(x)); it does not overflow."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _mish(x: Array) -> Array:
+    return x * np.tanh(softplus(x))
+
+
+def _mish_slope(x: Array) -> Array:
+    gate = np.tanh(softplus(x))
+    return gate + x * (1 - gate * gate) * sigmoid(x)
+
+
 define("relu", "Positive part.", lambda x: np.maximum(x, 0), lambda y: y > 0, keeps="result")
 define(
     "relu6",
@@ -90,7 +104,7 @@ define("tanh", "Hyperbolic tangent.", np.tanh, lambda y: 1 - y * y, keeps="resul
 define(
     "softplus",
     "Smooth positive part, ``log(1 + exp(x))``.",
-    lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    softplus,
     sigmoid,
     flops=20.0,
 )
@@ -103,6 +117,59 @@ define(
     defaults={"approximate": True},
     example={"approximate": False},
     flops=20.0,
+)
+define(
+    "hard_sigmoid",
+    "A line of the slope ``alpha`` through ``beta`` at zero, kept between zero and one.",
+    lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+    lambda y, alpha, beta: alpha * ((y > 0) & (y < 1)),
+    keeps="result",
+    defaults={"alpha": 1 / 6, "beta": 0.5},
+    example={"alpha": 0.4, "beta": 0.5},
+    flops=3.0,
+)
+define(
+    "hard_swish",
+    "The operand times its hard sigmoid.",
+    lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    lambda x: np.where(np.abs(x) < 3, x / 3 + 0.5, x > 0),
+    domain=(-5.0, 5.0),
+    flops=4.0,
+)
+define(
+    "softsign",
+    "The operand over one more than its size.",
+    lambda x: x / (1 + np.abs(x)),
+    lambda y: np.square(1 - np.abs(y)),
+    keeps="result",
+    domain=(-0.9, 0.9),
+    flops=3.0,
+)
+define("mish", "The operand times the tanh of its softplus.", _mish, _mish_slope, flops=40.0)
+define(
+    "selu",
+    "The operand, ``alpha (exp(x) - 1)`` where negative; all times ``gamma``.",
+    lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+    lambda y, alpha, gamma: np.where(y > 0, gamma, y + gamma * alpha),
+    keeps="result",
+    defaults={"alpha": 1.6732632423543772, "gamma": 1.0507009873554805},
+    flops=11.0,
+)
+define(
+    "hard_shrink",
+    "The operand, zero where its size is not over ``bound``.",
+    lambda x, bound: np.where(np.abs(x) > bound, x, 0),
+    lambda y, bound: y != 0,
+    keeps="result",
+    defaults={"bound": 0.5},
+)
+define(
+    "soft_shrink",
+    "The operand less ``bound`` towards zero; zero where its size is not over it.",
+    lambda x, bound: np.sign(x) * np.maximum(np.abs(x) - bound, 0),
+    lambda y, bound: y != 0,
+    keeps="result",
+    defaults={"bound": 0.5},
 )
 
 

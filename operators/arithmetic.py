@@ -99,6 +99,50 @@ class Div(Binary):
 
 
 @register
+class DivNoNan(Binary):
+    """Quotient; zero where the divisor is zero."""
+
+    name = "div_no_nan"
+    linear = ((0,),)
+    examples = _NONZERO
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Divide where something is to divide by."""
+        a, b = operands
+        nothing = b == 0
+        return np.where(nothing, a.dtype.type(0), a / np.where(nothing, b.dtype.type(1), b))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """As that of a quotient."""
+        a, b = at.operands
+        da = build.emit("div_no_nan", at.cotangents[0], b)
+        db = build.emit("neg", build.emit("div_no_nan", build.emit("mul", da, a), b))
+        return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
+
+
+@register
+class Atan2(Binary):
+    """The angle of the point with the first as height over the second."""
+
+    name = "atan2"
+    flops_per_point = 10.0
+    examples = _NONZERO
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Apply the function."""
+        return np.arctan2(operands[0], operands[1])
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Turn the point by a right angle, over its squared distance."""
+        (a, b), dy = at.operands, at.cotangents[0]
+        squares = build.emit("add", build.emit("square", a), build.emit("square", b))
+        share = build.emit("div", dy, squares)
+        da = build.emit("mul", share, b)
+        db = build.emit("neg", build.emit("mul", share, a))
+        return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
+
+
+@register
 class FloorDiv(Binary):
     """Quotient rounded down; piecewise constant, so without a gradient."""
 

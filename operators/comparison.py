@@ -87,6 +87,19 @@ class GreaterEqual(Truth):
 
 
 @register
+class ApproximateEqual(Truth):
+    """Whether two differ by less than ``tolerance``."""
+
+    name = "approximate_equal"
+    defaults: ClassVar = {"tolerance": 1e-5}
+    examples = (Example(("f64[4, 6]", "f64[4, 6]"), {"tolerance": 0.5}),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Compare the distance."""
+        return np.asarray(np.abs(operands[0] - operands[1]) < self.attributes["tolerance"])
+
+
+@register
 class LogicalAnd(Truth):
     """Whether both are true."""
 
@@ -141,6 +154,14 @@ class IsInf(Kind):
 
     name = "is_inf"
     function = np.isinf
+
+
+@register
+class IsFinite(Kind):
+    """Whether the operand is a number that is not infinite."""
+
+    name = "is_finite"
+    function = np.isfinite
 
 
 @register

@@ -48,6 +48,24 @@ _ERFC_MIDDLE = (
         1.23033935480374942e03,
     ),
 )
+_ERFC_FAR = (
+    (
+        1.63153871373020978e-2,
+        3.05326634961232344e-1,
+        3.60344899949804439e-1,
+        1.25781726111229246e-1,
+        1.60837851487422766e-2,
+        6.58749161529837803e-4,
+    ),
+    (
+        1.0,
+        2.56852019228982242e00,
+        1.87295284992346725e00,
+        5.27905102951428412e-1,
+        6.05183413124413191e-2,
+        2.33520497626869185e-3,
+    ),
+)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
@@ -71,9 +89,18 @@ def erf(x: Array) -> Array:
     size = np.minimum(np.abs(x), 6.0)  # erf(6) is 1 to all digits
     squared = np.square(np.minimum(size, 0.5))
     near = x * (_polynomial(_ERF_NEAR[0], squared) / _polynomial(_ERF_NEAR[1], squared))
-    ratio = _polynomial(_ERFC_MIDDLE[0], size) / _polynomial(_ERFC_MIDDLE[1], size)
-    far = np.copysign(1 - np.exp(-size * size) * ratio, x)
+    far = np.copysign(1 - np.exp(-size * size) * erfc_ratio(size), x)
     return np.where(size < 0.46875, near, far)
+
+
+def erfc_ratio(size: Array) -> Array:
+    """Return exp(x^2) (1 - erf(x)), of numbers from 0.46875 on."""
+    middle = np.minimum(size, 4.0)
+    ratio = _polynomial(_ERFC_MIDDLE[0], middle) / _polynomial(_ERFC_MIDDLE[1], middle)
+    far = np.maximum(size, 4.0)
+    squared = 1 / (far * far)
+    tail = _polynomial(_ERFC_FAR[0], squared) / _polynomial(_ERFC_FAR[1], squared)
+    return np.where(size < 4.0, ratio, (1 / sqrt(pi) - squared * tail) / far)
 
 
 _POSITIVE = (0.5, 2.0)

@@ -1,0 +1,55 @@
+"""Special functions, against their definitions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from shardwright.ir.types import TensorType
+from shardwright.operators.info import Array, operator_info, whole_kernel
+
+
+def run(name: str, *arrays: Array, **attributes: float) -> Array:
+    kinds = [TensorType(x.dtype.name, x.shape) for x in arrays]
+    return whole_kernel(operator_info(name, kinds, attributes), *arrays)[0]
+
+
+X = np.concatenate([np.linspace(-6, 6, 101), [0.0, 9.0, 20.0, -20.0]])
+
+
+def test_erfc_to_its_last_digits() -> None:
+    expected = [math.erfc(x) for x in X]
+    np.testing.assert_allclose(run("erfc", X), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_bessel_functions_are_their_power_series(order: int) -> None:
+    """I_n(x) is the sum of (x/2)^(2k+n) / (k! (k+n)!), here in logarithms."""
+    x = np.concatenate([X, [29.9, 30.1, 80.0]])
+    size = np.maximum(np.abs(x), 1e-300)[:, None]
+    k = np.arange(400)
+    logs = (2 * k + order) * np.log(size / 2) - size
+    logs = logs - np.array([math.lgamma(i + 1) + math.lgamma(i + order + 1) for i in k])
+    expected = np.exp(logs).sum(axis=1) * (np.sign(x) if order else 1)
+    np.testing.assert_allclose(run(f"bessel_i{order}e", x), expected, rtol=1e-11, atol=1e-15)
+
+
+def test_bessel_functions_far_out_do_not_overflow() -> None:
+    far = np.array([1e3, 1e6])
+    np.testing.assert_allclose(run("bessel_i0e", far), 1 / np.sqrt(2 * np.pi * far), rtol=2e-4)
+
+
+def test_a_quotient_by_zero_is_zero() -> None:
+    a, b = np.array([1.0, 2.0, 0.0]), np.array([0.0, 4.0, 0.0])
+    np.testing.assert_array_equal(run("div_no_nan", a, b), [0, 0.5, 0])
+
+
+def test_the_slope_of_bessel_i1e_at_zero() -> None:
+    one, zero = np.ones(1), np.zeros(1)
+    np.testing.assert_array_equal(run("bessel_i1e_gradient", one, zero), [0.5])
+
+
+@pytest.mark.parametrize("name", ["hard_sigmoid", "hard_swish"])
+def test_hard_functions_meet_their_limits(name: str) -> None:
+    found = run(name, np.array([-9.0, 9.0]))
+    np.testing.assert_array_equal(found, [0, 1] if name == "hard_sigmoid" else [0, 9])
