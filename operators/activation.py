@@ -159,16 +159,14 @@ define(
     "hard_shrink",
     "The operand, zero where its size is not over ``bound``.",
     lambda x, bound: np.where(np.abs(x) > bound, x, 0),
-    lambda y, bound: y != 0,
-    keeps="result",
+    lambda x, bound: np.abs(x) > bound,
     defaults={"bound": 0.5},
 )
 define(
     "soft_shrink",
     "The operand less ``bound`` towards zero; zero where its size is not over it.",
     lambda x, bound: np.sign(x) * np.maximum(np.abs(x) - bound, 0),
-    lambda y, bound: y != 0,
-    keeps="result",
+    lambda x, bound: np.abs(x) > bound,
     defaults={"bound": 0.5},
 )
 
