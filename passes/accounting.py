@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import local_bytes, node_seconds
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.layout import Layout
+from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication import Communication
 from shardwright.operators.info import SplitCounts, operator_info
@@ -50,6 +50,8 @@ class OperatorCost:
         The operator; None for the optimizer and for sums of gradients.
     split_counts : tuple of tuple of int
         Slices of each dimension of each operand.
+    strategy : Strategy or None
+        The mesh axes of its factors; None where nothing was decided.
     seconds : float
         Predicted time of all nodes that it owns.
     communication : dict of str to Volume
@@ -58,6 +60,7 @@ class OperatorCost:
 
     node: Node | None
     split_counts: SplitCounts = ()
+    strategy: Strategy | None = None
     seconds: float = 0.0
     communication: dict[str, Volume] = field(default_factory=dict)
 
@@ -118,11 +121,13 @@ def split_counts(compiled: Compiled) -> dict[str, SplitCounts]:
 def operator_costs(compiled: Compiled, cluster: Cluster) -> list[OperatorCost]:
     """Return what each operator costs, in the order of the model, the optimizer last."""
     counts = split_counts(compiled)
+    chosen = compiled.decisions.strategies if compiled.decisions is not None else {}
     costs = {
-        node.name: OperatorCost(node, counts.get(node.name, ())) for node in compiled.source.nodes
+        node.name: OperatorCost(node, counts.get(node.name, ()), chosen.get(node.name))
+        for node in compiled.source.nodes
     }
     optimizer = OperatorCost(None)
-    owner = _owners(compiled)
+    owner = owners(compiled)
     for node in compiled.program.nodes:
         cost = costs.get(owner[node.name], optimizer)
         cost.seconds += node_seconds(node, compiled.program, cluster)
@@ -130,7 +135,7 @@ def operator_costs(compiled: Compiled, cluster: Cluster) -> list[OperatorCost]:
     return [*costs.values(), optimizer]
 
 
-def _owners(compiled: Compiled) -> dict[str, str]:
+def owners(compiled: Compiled) -> dict[str, str]:
     """Return for each node of the program the operator that owns it; '' for the optimizer.
 
     The gradient of an operator has the scope of the operator, so differentiating the partitioned
@@ -143,21 +148,21 @@ def _owners(compiled: Compiled) -> dict[str, str]:
     named = tuple(replace(node, scope=known[node.name]) for node in forward.nodes)
     whole = differentiate(forward.with_nodes(named))
     scopes = {node.name: node.scope for node in whole.nodes}
-    owners: dict[str, str] = {}
+    found: dict[str, str] = {}
     readers = compiled.program.uses
     for node in reversed(compiled.program.nodes):
         if node.name in scopes:
-            owners[node.name] = scopes[node.name]
+            found[node.name] = scopes[node.name]
         else:  # a step on the way of a redistribution, or the optimizer
-            following = [owners[reader.name] for reader, _ in readers[node.name]]
-            owners[node.name] = following[0] if following else ""
-    return owners
+            following = [found[reader.name] for reader, _ in readers[node.name]]
+            found[node.name] = following[0] if following else ""
+    return found
 
 
 def _forward_owners(forward: Graph, operators: set[str]) -> dict[str, str]:
     """Return the owner of each forward node; what moves a tensor belongs to its first reader."""
-    owners: dict[str, str] = {}
+    found: dict[str, str] = {}
     for node in reversed(forward.nodes):
-        following = [owners[reader.name] for reader, _ in forward.uses[node.name]]
-        owners[node.name] = node.name if node.name in operators else (following or [""])[0]
-    return owners
+        following = [found[reader.name] for reader, _ in forward.uses[node.name]]
+        found[node.name] = node.name if node.name in operators else (following or [""])[0]
+    return found

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from shardwright.api import Compilation
+from shardwright.cost_model.timeline import simulate, to_chrome_trace
 from shardwright.passes.plan import check_replaceable
 from shardwright.tools.documents import compile_document, print_document
 from shardwright.tools.main import UsageError
@@ -27,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--out", type=Path, metavar="DIR", help="the plan (plans/MODEL-N)")
     output.add_argument("--ranks", metavar="LIST", help="whose listings to write (0-15)")
     output.add_argument("--dump-ir", type=Path, metavar="DIR", help="the graph after every pass")
+    output.add_argument(
+        "--trace", type=Path, metavar="FILE", help="the timeline of a step, as a Chrome trace"
+    )
+    output.add_argument("--full", action="store_true", help="print every row of every table")
     output.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -38,10 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
     with dumping(arguments.dump_ir) as dump:
         compilation = compile_model(arguments.model, arguments, **dump)
         directory = compilation.write(arguments.out or default_directory(compilation), ranks)
+    timeline = simulate(compilation.plan.program, compilation.cluster)
+    if arguments.trace is not None:
+        arguments.trace.write_text(to_chrome_trace(timeline))
     if arguments.json:
         print_document(compile_document(compilation))
     else:
-        print_compilation(compilation, directory)
+        print_compilation(compilation, timeline, directory, arguments.full)
     return 0
 
 

@@ -1,17 +1,55 @@
 """What ``shardwright compile`` tells a person: strategies, layouts, costs, how good it is."""
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from shardwright.api import Compilation
+from shardwright.cost_model.timeline import Timeline
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.passes.accounting import OperatorCost, Volume, operator_costs
+from shardwright.passes.accounting import OperatorCost, operator_costs
 from shardwright.passes.plan_document import PlanDocument
-from shardwright.tools.tables import print_table
+from shardwright.passes.reasons import Collective, collectives
+from shardwright.tools.tables import pattern, print_table, styled, width
 
-_ROWS = 30  # of a table; the rest is summed up
+_SMALL = 0.005  # share of the step below which an operator is only counted
+_MOVES = 12  # rows that tell of communication, the dearest
+_PARAMETERS = 20
+_LABEL = 10  # columns of the labels in the summary
+
+
+def print_compilation(
+    compilation: Compilation, timeline: Timeline, directory: Path, full: bool = False
+) -> None:
+    """Print all there is to know about a compiled model.
+
+    Parameters
+    ----------
+    compilation : Compilation
+        The model.
+    timeline : Timeline
+        One step of it, with communication beside computation.
+    directory : Path
+        Where its plan is.
+    full : bool
+        Print every row of every table.
+    """
+    document = compilation.plan.document
+    mesh = " ".join(f"{axis.name}={axis.size}" for axis in document.mesh)
+    search = "" if document.search == "none" else f", search {document.search}"
+    devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
+    lines = [
+        document.model,
+        f"on {devices} of {document.cluster.name}, mesh {mesh or '1'}: {document.mode}{search}",
+    ]
+    one = " ".join(lines)
+    print(styled(one if len(one) <= width() else "\n".join(lines), "bold") + "\n")
+    _print_strategies(compilation, full)
+    _print_parameters(document, full)
+    _print_collectives(compilation, full)
+    _print_summary(compilation, timeline, directory)
 
 
 @dataclass
@@ -21,46 +59,34 @@ class _Fold:
     first: OperatorCost
     count: int = 0
     seconds: float = 0.0
-    communication: dict[str, Volume] = field(default_factory=dict)
 
     def add(self, cost: OperatorCost) -> None:
         self.count += 1
         self.seconds += cost.seconds
-        for kind, volume in cost.communication.items():
-            self.communication[kind] = self.communication.get(kind, Volume()) + volume
 
 
-def print_compilation(compilation: Compilation, directory: Path) -> None:
-    """Print all there is to know about a compiled model."""
-    document = compilation.plan.document
-    mesh = " ".join(f"{axis.name}={axis.size}" for axis in document.mesh)
-    search = "" if document.search == "none" else f", search {document.search}"
-    print(
-        f"{document.model} on {document.devices} devices of {document.cluster.name}, "
-        f"mesh {mesh or '1'}: {document.mode}{search}\n"
-    )
-    _print_strategies(compilation)
-    _print_parameters(document)
-    _print_communication(document)
-    _print_summary(compilation, directory)
-
-
-def _print_strategies(compilation: Compilation) -> None:
-    costs = operator_costs(compilation.compiled, compilation.cluster)
+def _print_strategies(compilation: Compilation, full: bool) -> None:
     folds: dict[object, _Fold] = {}
-    for cost in costs:
+    for cost in operator_costs(compilation.compiled, compilation.cluster):
         if cost.seconds or cost.communication:
             folds.setdefault(_key(compilation, cost), _Fold(cost)).add(cost)
     total = sum(fold.seconds for fold in folds.values())
-    by_seconds = sorted(folds.values(), key=lambda fold: -fold.seconds)
-    shown = {id(fold) for fold in by_seconds[:_ROWS]}
-    rows = [_strategy_row(fold, total) for fold in folds.values() if id(fold) in shown]
-    rest = by_seconds[_ROWS:]
-    if rest:
-        share = sum(fold.seconds for fold in rest) / total
-        rows.append((f"{len(rest)} more", "", "", "", "", f"{share:.1%}"))
-    headings = ("operator", "scope", "", "split counts", "sends", "share")
-    print_table("strategies, with their gradients", headings, rows, right=(2, 5))
+    small = [] if full else [f for f in folds.values() if f.seconds < _SMALL * total]
+    small = small if len(small) > 1 else []
+    hidden = {id(fold) for fold in small}
+    rows = [_strategy_row(fold, total) for fold in folds.values() if id(fold) not in hidden]
+    if small:
+        seconds = sum(fold.seconds for fold in small)
+        rest = f"{sum(fold.count for fold in small)} more, each row under {_SMALL:.1%}"
+        rows.append((rest, "", "", "", seconds_text(seconds), f"{seconds / total:.1%}"))
+    headings: tuple[str, ...] = ("operator", "", "split counts", "over axes", "time", "share")
+    title = "strategies: slices of each operand; time forward, backward and for communication"
+    if not compilation.plan.document.strategies:
+        rows = [(*row[:2], *row[4:]) for row in rows]
+        headings = (*headings[:2], *headings[4:])
+        title = "operators: time forward, backward and for communication"
+    last = len(headings) - 1
+    print_table(title, headings, rows, right=(1, last - 1, last), shortened=0)
 
 
 def _key(compilation: Compilation, cost: OperatorCost) -> object:
@@ -69,57 +95,49 @@ def _key(compilation: Compilation, cost: OperatorCost) -> object:
         return "optimizer"
     types = [value.type for value in compilation.compiled.source.operand_values(cost.node)]
     counts = tuple(sorted((kind, volume.count) for kind, volume in cost.communication.items()))
-    scope = _pattern(cost.node.scope)
+    scope = pattern(cost.node.scope)
     return cost.node.operator, scope, tuple(types), cost.split_counts, counts
-
-
-def _pattern(name: str) -> str:
-    return re.sub(r"\d+", "*", name)
 
 
 def _strategy_row(fold: _Fold, total: float) -> tuple[str, ...]:
     node = fold.first.node
-    name, scope = ("optimizer", "") if node is None else (node.operator, node.scope)
+    path = "optimizer" if node is None else f"{node.scope}/{node.operator}".lstrip("/")
     counts = " ".join("x".join(map(str, counts)) or "1" for counts in fold.first.split_counts)
     return (
-        name,
-        scope if fold.count == 1 else _pattern(scope),
-        f"{fold.count}x" if fold.count > 1 else "",
+        path if fold.count == 1 else pattern(path),
+        _times(fold.count),
         counts,
-        traffic_text(fold.communication),
+        str(fold.first.strategy or ""),
+        seconds_text(fold.seconds),
         f"{fold.seconds / total:.1%}",
     )
 
 
-def traffic_text(communication: Mapping[str, Volume]) -> str:
-    """Return collectives on one line: how many of each, and the bytes that a device sends."""
-    parts = [
-        (f"{volume.count} " if volume.count > 1 else "") + f"{kind} {bytes_text(volume.bytes)}"
-        for kind, volume in sorted(communication.items())
-    ]
-    return ", ".join(parts)
+def _times(count: int) -> str:
+    return f"{count}x" if count > 1 else ""
 
 
-def _print_parameters(document: PlanDocument) -> None:
+def _print_parameters(document: PlanDocument, full: bool) -> None:
     folds: dict[tuple[str, str, str, tuple[int, ...]], list[str]] = {}
     for name, item in document.parameters.items():
         if not _is_state(name, document):
-            key = (_pattern(name), item.type, item.layout, item.slice_shape)
+            key = (pattern(name), item.type, item.layout, item.slice_shape)
             folds.setdefault(key, []).append(name)
     rows = [
         (
-            names[0] if len(names) == 1 else pattern,
-            f"{len(names)}x" if len(names) > 1 else "",
+            names[0] if len(names) == 1 else path,
+            _times(len(names)),
             kind,
             layout,
-            str(list(shape)),
+            "x".join(map(str, shape)) or "1",
         )
-        for (pattern, kind, layout, shape), names in folds.items()
+        for (path, kind, layout, shape), names in folds.items()
     ]
-    if len(rows) > _ROWS:
-        rows = [*rows[:_ROWS], (f"{len(rows) - _ROWS} more", "", "", "", "")]
+    if len(rows) > _PARAMETERS and not full:
+        rows = [*rows[:_PARAMETERS], (f"{len(rows) - _PARAMETERS} more rows", "", "", "", "")]
     headings = ("parameter", "", "whole", "split over", "a device holds")
-    print_table("parameters; their gradients and optimizer states lie alike", headings, rows, (1,))
+    title = "parameters; their gradients and optimizer states lie alike"
+    print_table(title, headings, rows, right=(1,), shortened=0)
 
 
 def _is_state(name: str, document: PlanDocument) -> bool:
@@ -129,40 +147,97 @@ def _is_state(name: str, document: PlanDocument) -> bool:
     return base in document.parameters and any(name == f"{base}.{state}" for state in states)
 
 
-def _print_communication(document: PlanDocument) -> None:
-    rows = [
-        (kind, str(volume.count), bytes_text(volume.bytes))
-        for kind, volume in document.communication.items()
-    ]
-    if rows:
-        headings = ("collective", "in a step", "a device sends")
-        print_table("communication", headings, rows, right=(1, 2))
+def _print_collectives(compilation: Compilation, full: bool) -> None:
+    moves: dict[str, list[Collective]] = {}
+    for item in collectives(compilation.compiled, compilation.cluster):
+        moves.setdefault(item.move, []).append(item)
+    folds: dict[tuple[object, ...], list[list[Collective]]] = {}
+    for steps in moves.values():
+        folds.setdefault((_steps_text(steps), pattern(steps[0].reason)), []).append(steps)
+    if not folds:
+        return
+    by_seconds = sorted(folds.values(), key=lambda fold: -_seconds(chain(*fold)))
+    shown = {id(fold) for fold in (by_seconds if full else by_seconds[:_MOVES])}
+    rows = [_moves_row(fold) for fold in folds.values() if id(fold) in shown]
+    rest = [item for fold in by_seconds if id(fold) not in shown for item in chain(*fold)]
+    if rest:
+        rows.append((*_volume(rest), f"{len(rest)} more collectives, each cheaper"))
+    headings = ("sends", "time", "collectives over axes, and why")
+    print_table("communication: what a device sends in a step", headings, rows, right=(0, 1))
 
 
-def _print_summary(compilation: Compilation, directory: Path) -> None:
+def _steps_text(steps: Sequence[Collective]) -> str:
+    return ", ".join(f"{item.node.operator} over {' '.join(item.axes)}" for item in steps)
+
+
+def _moves_row(fold: Sequence[Sequence[Collective]]) -> tuple[str, ...]:
+    """Return the row of equal moves in repeated layers."""
+    reason = fold[0][0].reason
+    text = f"{_times(len(fold))} {_steps_text(fold[0])}".strip()
+    return (*_volume(chain(*fold)), f"{text}\n{reason if len(fold) == 1 else pattern(reason)}")
+
+
+def _volume(items: Iterable[Collective]) -> tuple[str, str]:
+    items = list(items)
+    return bytes_text(sum(item.nbytes for item in items)), seconds_text(_seconds(items))
+
+
+def _seconds(items: Iterable[Collective]) -> float:
+    return sum(item.seconds for item in items)
+
+
+# The summary
+
+
+def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path) -> None:
     document, compiled = compilation.plan.document, compilation.compiled
     memory = document.memory
-    parts = _joined(
+    parts = ", ".join(
         f"{kind} {bytes_text(size)}" for kind, size in memory.by_kind.items() if round(size)
     )
-    print(f"predicted step    {seconds_text(document.predicted_step_seconds)}")
-    print(
-        f"memory            {bytes_text(memory.peak_bytes)} of "
-        f"{bytes_text(document.cluster.device.memory_bytes)} on each device: {parts}"
+    _line(
+        "step",
+        f"{seconds_text(document.predicted_step_seconds)} predicted, one thing after the other; "
+        f"{seconds_text(timeline.step_seconds)} with communication beside computation",
     )
-    print(f"plan              {_quality_text(document)}")
+    _line(
+        "memory",
+        f"{bytes_text(memory.peak_bytes)} of {bytes_text(document.cluster.device.memory_bytes)} "
+        f"on each device: {parts}",
+    )
+    _line("network", _traffic_text(document))
+    style = "green" if document.status == "optimal" else "yellow"
+    _line("plan", _quality_text(document), style)
     for name, price in document.pin_prices.items():
-        print(f"pin               `{name}` costs {_cost_text(price, document)}")
-    seconds = compiled.result.seconds if compiled.result else 0.0
-    print(
-        f"took              {seconds_text(compiled.seconds)}, "
-        f"of which the search {seconds_text(seconds)}"
-    )
-    print(f"written to        {directory}")
+        _line("pin", f"`{name}` costs {_cost_text(price, document)}")
+    searched = compiled.result and f", of which the search {seconds_text(compiled.result.seconds)}"
+    _line("took", seconds_text(compiled.seconds) + (searched or ""))
+    _line("written", f"{directory}: {_files_text(directory)}")
 
 
-def _joined(parts: Iterable[str]) -> str:
-    return ", ".join(parts)
+def _traffic_text(document: PlanDocument) -> str:
+    kinds = document.communication
+    if not kinds:
+        return "nothing is sent"
+    total = bytes_text(sum(volume.bytes for volume in kinds.values()))
+    counts = ", ".join(f"{volume.count} {kind}" for kind, volume in kinds.items())
+    return f"a device sends {total} in a step: {counts}"
+
+
+def _files_text(directory: Path) -> str:
+    names = sorted(path.name for path in directory.iterdir() if path.is_file())
+    ranks = [name for name in names if name.startswith("rank_")]
+    others = [name for name in names if name not in ranks]
+    listings = ranks if len(ranks) < 3 else [f"{ranks[0]} to {ranks[-1]}"]
+    return ", ".join([*others, *listings])
+
+
+def _line(label: str, text: str, style: str = "") -> None:
+    """Print a labelled line; what is too long goes on below its beginning."""
+    lines = textwrap.wrap(text, max(40, width() - _LABEL), break_on_hyphens=False)
+    print(f"{label:{_LABEL}}" + styled(lines[0], style))
+    for line in lines[1:]:
+        print(" " * _LABEL + styled(line, style))
 
 
 def _quality_text(document: PlanDocument) -> str:

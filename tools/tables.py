@@ -1,5 +1,7 @@
-"""Tables for people."""
+"""Tables and lines for people, as wide as the terminal, or 100 columns where there is none."""
 
+import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -9,7 +11,32 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_ENDLESS = 10_000  # columns of what is no terminal: nothing is wrapped there
+_WIDTH = 100
+_NARROWEST = 16  # columns that a shortened cell keeps
+_GAP = 3  # columns between two columns of a table
+
+
+def width() -> int:
+    """Return the columns that may be used: those of the terminal, or as ``COLUMNS`` says."""
+    return shutil.get_terminal_size((_WIDTH, 25)).columns
+
+
+def styled(text: str, style: str) -> str:
+    """Return a text in a style, where a terminal shows it and ``NO_COLOR`` is not set.
+
+    Parameters
+    ----------
+    text : str
+        What is shown.
+    style : str
+        How: ``bold``, ``green``, ...
+    """
+    console = Console(file=sys.stdout, no_color=bool(os.environ.get("NO_COLOR")))
+    if not console.is_terminal:
+        return text
+    with console.capture() as captured:
+        console.print(Text(text, style), end="", soft_wrap=True)
+    return captured.get()
 
 
 def print_table(
@@ -17,6 +44,7 @@ def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
     right: Sequence[int] = (),
+    shortened: int | None = None,
 ) -> None:
     """Print a table.
 
@@ -30,14 +58,62 @@ def print_table(
         The cells.
     right : sequence of int
         Columns that are aligned to the right.
+    shortened : int, optional
+        The column of paths that are shortened in their middle where the table is too wide; if not
+        given, cells are wrapped.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", title=title or None)
+    cells = [list(row) for row in rows]
+    if shortened is not None:
+        _shorten(headings, cells, shortened)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, heading in enumerate(headings):
         table.add_column(Text(heading), justify="right" if i in right else "left", overflow="fold")
-    for row in rows:
+    for row in cells:
         table.add_row(*(Text(cell) for cell in row))
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _ENDLESS
-    console = Console(width=width, highlight=False, no_color=True)
+    console = Console(width=width(), highlight=False, no_color=True)
     with console.capture() as captured:
         console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    if title:
+        print(styled(title, "bold") + "\n")
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
+
+
+def _shorten(headings: Sequence[str], rows: Sequence[list[str]], column: int) -> None:
+    """Shorten the cells of one column until the table is narrow enough."""
+    widths = [max(map(len, texts)) for texts in zip(headings, *rows, strict=True)]
+    others = sum(widths) - widths[column] + _GAP * (len(widths) - 1)
+    room = max(_NARROWEST, width() - others)
+    for row in rows:
+        row[column] = shortened_path(row[column], room)
+
+
+def shortened_path(path: str, room: int) -> str:
+    """Return a path without parts of its middle.
+
+    Examples
+    --------
+    >>> shortened_path("blocks/*/feed_forward/mapping/activation/gelu", 30)
+    'blocks/*/…/activation/gelu'
+    """
+    if len(path) <= room:
+        return path
+    separator = "/" if "/" in path else "."
+    parts = path.split(separator)
+    for dropped in range(1, len(parts) - 1):
+        for head in range(min(2, len(parts) - dropped - 1), -1, -1):
+            kept = [*parts[:head], "…", *parts[head + dropped :]]
+            text = separator.join(kept)
+            if len(text) <= room:
+                return text
+    return path[: room - 1] + "…"
+
+
+def pattern(name: str) -> str:
+    """Return a name with the numbers of repeated layers left out.
+
+    Examples
+    --------
+    >>> pattern("blocks/3/layernorm1"), pattern("blocks.3.layernorm1.gamma")
+    ('blocks/*/layernorm1', 'blocks.*.layernorm1.gamma')
+    """
+    return re.sub(r"(?<=[/.])\d+(?=[/.]|\b)", "*", name)

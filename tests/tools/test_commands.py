@@ -111,22 +111,44 @@ def test_compile_prints_one_document(capsys, here):
 def test_compile_tells_a_person(capsys, here):
     arguments = ["--devices", "8", "--search", "tensor_parallel", "--out", "plan"]
     text = printed(capsys, "compile", GPT, *arguments)
-    assert text.startswith(f"{GPT} on 8 devices of h100-pod, mesh x=2 y=2 z=2: auto_parallel")
-    assert re.search(r"layer_norm +blocks/\*/layernorm\* +6x +", text)
+    place = "on 8 devices of h100-pod, mesh x=2 y=2 z=2: auto_parallel, search tensor_parallel"
+    assert text.startswith(f"{GPT}\n{place}\n")
+    assert re.search(r"blocks/\*/layernorm1/layer_norm +3x +", text)
+    assert re.search(r"projection/matmul +3x +1x1x8 1x8 +k=x@y@z +", text)
     assert re.search(r"blocks\.\*\.attention\.projection\.weight +3x +f32\[16, 16\]", text)
-    assert re.search(r"predicted step +[\d.]+ [um]s\n", text)
+    assert "adds up blocks/*/feed_forward/projection/matmul, whose factor k is split" in text
+    assert re.search(
+        r"\nstep +[\d.]+ [um]s predicted, one thing after the other; [\d.]+ [um]s", text
+    )
     assert re.search(r"memory +[\d.]+ KiB of 80.00 GiB on each device: parameters [\d.]+ KiB", text)
     assert "feasible, no lower bound is known (tensor_parallel)" in text
-    assert re.search(r"all_reduce +\d+ +[\d.]+ KiB\n", text)
-    assert text.endswith("written to        plan\n")
-    assert len(text.splitlines()) < 70
+    assert re.search(r"network +a device sends [\d.]+ KiB in a step: \d+ \w+", text)
+    assert "\nwritten   plan: model.ir, plan.json, program.ir, strategies.json, rank_" in text
+    assert len(text.splitlines()) < 100
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_a_deep_model_stays_a_screen(capsys):
     deep = GPT.replace("layers=3", "layers=12")
-    shallow = printed(capsys, "compile", GPT, "--devices", "4", "--search", "fully_sharded")
-    text = printed(capsys, "compile", deep, "--devices", "4", "--search", "fully_sharded")
-    assert len(text.splitlines()) == len(shallow.splitlines())
+    arguments = ["--devices", "4", "--search", "fully_sharded", "--full"]
+    shallow = printed(capsys, "compile", GPT, *arguments)
+    text = printed(capsys, "compile", deep, *arguments)
+    assert abs(len(text.splitlines()) - len(shallow.splitlines())) <= 2  # lines that go on below
+
+
+def test_small_operators_are_counted_and_shown_when_asked_for(capsys):
+    arguments = ["compile", "gpt:layers=3", "--devices", "2"]
+    text = printed(capsys, *arguments)
+    hidden = re.search(r"\n(\d+) more, each row under 0.5% ", text)
+    assert hidden
+    assert "loss/log" not in text
+    assert "loss/log" in printed(capsys, *arguments, "--full")
+
+
+def test_the_timeline_is_written(capsys, here):
+    printed(capsys, "compile", GPT, "--devices", "2", "--trace", "step.json")
+    events = json.loads((here / "step.json").read_text())["traceEvents"]
+    assert any(event.get("cat") == "matmul" for event in events)
 
 
 def test_options_reach_the_compiler(capsys, here):
@@ -282,9 +304,7 @@ def test_what_does_not_fit_is_said(capsys):
     rows = document(capsys, "bench", "strategies", *arguments)
     assert rows[0]["memory_bytes_per_device"] <= 0.003 * 2**30
     lines = printed(capsys, "bench", "strategies", *arguments).splitlines()
-    fits = {
-        line.split()[0]: line.split()[-7] for line in lines if line[1:].startswith(SEARCH_MODES)
-    }
+    fits = {line.split()[0]: line.split()[-7] for line in lines if line.startswith(SEARCH_MODES)}
     assert fits["exact"] == "yes"
     assert fits["data_parallel"] == "no"
     impossible = document(capsys, "bench", "strategies", *arguments[:3], "--memory", "1e-6")
@@ -293,6 +313,6 @@ def test_what_does_not_fit_is_said(capsys):
 
 def test_lists(capsys):
     models = printed(capsys, "models")
-    assert all(f" {name} " in models for name in ("bert", "gpt", "mlp", "two_matmul"))
+    assert all(f"\n{name} " in models for name in ("bert", "gpt", "mlp", "two_matmul"))
     clusters = printed(capsys, "clusters")
-    assert all(f" {name} " in clusters for name in ("cpu", "h100-pod", "ascend910-racks"))
+    assert all(f"\n{name} " in clusters for name in ("cpu", "h100-pod", "ascend910-racks"))
