@@ -17,6 +17,7 @@ from shardwright.tracing import Definition, trace
 from shardwright.zoo.bert import bert
 from shardwright.zoo.gpt import gpt
 from shardwright.zoo.lenet import lenet5
+from shardwright.zoo.llama import llama, mixtral
 from shardwright.zoo.mlp import mlp, two_matmul
 from shardwright.zoo.recommendation import dlrm, feature_hash, wide_deep
 from shardwright.zoo.resnet import resnet
@@ -30,6 +31,8 @@ MODELS: Mapping[str, Callable[..., Definition]] = {
     "feature_hash": feature_hash,
     "gpt": gpt,
     "lenet5": lenet5,
+    "llama": llama,
+    "mixtral": mixtral,
     "mlp": mlp,
     "resnet": resnet,
     "two_matmul": two_matmul,
@@ -47,6 +50,9 @@ PRESETS: Mapping[str, tuple[str, str]] = {
     "gpt2-large": ("gpt", "layers=36,hidden=1280,heads=20,vocabulary=50257"),
     "gpt2-xl": ("gpt", "layers=48,hidden=1600,heads=25,vocabulary=50257"),
     "gpt3-175b": ("gpt", "layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=50257"),
+    "llama3-8b": ("llama", ""),
+    "llama3-70b": ("llama", "layers=80,hidden=8192,heads=64,inner=28672"),
+    "mixtral-8x7b": ("mixtral", ""),
     "resnet18": ("resnet", "layers=18"),
     "resnet18-cifar": ("resnet", "layers=18,small=true,side=32,classes=10,batch=128"),
     "resnet50": ("resnet", "layers=50"),

@@ -40,6 +40,9 @@ PUBLISHED = {
     "gpt2-medium": 354_823_168,
     "gpt2-large": 774_030_080,
     "gpt2-xl": 1_557_611_200,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "mixtral-8x7b": 46_702_792_704,
 }
 # As rounded in the papers.
 ROUNDED = {"gpt3-175b": 175e9, "dlrm": 540e6}
@@ -54,6 +57,10 @@ SMALL = {
     "unet": "unet:batch=8,side=8,width=2,depth=2,classes=3",
     "bert": "bert:layers=2,hidden=16,heads=4,batch=8,sequence=6,vocabulary=50",
     "gpt": "gpt:layers=2,hidden=16,heads=4,batch=8,sequence=6,vocabulary=50,dropout=0.1",
+    "llama": "llama:layers=2,hidden=16,heads=4,kv_heads=2,inner=24,batch=8,sequence=6,"
+    "vocabulary=50",
+    "mixtral": "mixtral:layers=2,hidden=16,heads=4,kv_heads=2,inner=24,batch=8,sequence=8,"
+    "vocabulary=50",
     "vit": "vit:layers=2,hidden=16,heads=4,batch=8,side=8,patch=4,classes=10",
     "wide_deep": "wide_deep:batch=8,buckets=50,fields=3,hidden=4,width=16",
     "dlrm": "dlrm:batch=8,hidden=4,dense=5,tables=3,rows=20,width=16",

@@ -1,0 +1,126 @@
+"""Llama 3 and Mixtral: decoders with shared heads, gated feed-forwards and experts."""
+
+from shardwright import nn, ops
+from shardwright.initial import initializer
+from shardwright.ir.types import TensorType
+from shardwright.tensor import Parameter, Tensor
+from shardwright.tracing import Definition, InputSpec, trace
+
+_INIT = "normal(0.02)"
+
+
+class Block(nn.Cell):
+    """Attention and a feed-forward, each behind a normalization and beside a residual."""
+
+    def __init__(
+        self, hidden: int, attention: nn.GroupedQueryAttention, feed_forward: nn.Cell, dtype: str
+    ) -> None:
+        self.norm1 = nn.RMSNorm(hidden, 1e-5, dtype)
+        self.attention = attention
+        self.norm2 = nn.RMSNorm(hidden, 1e-5, dtype)
+        self.feed_forward = feed_forward
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Attend, then feed forward."""
+        x = x + self.attention(self.norm1(x))
+        return x + self.feed_forward(self.norm2(x))
+
+
+class Decoder(nn.Cell):
+    """A decoder of text; with `experts`, several feed-forwards of which tokens choose two."""
+
+    def __init__(
+        self,
+        layers: int,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        inner: int,
+        vocabulary: int,
+        base: float,
+        dtype: str,
+        experts: int = 0,
+        capacity: float = 1.25,
+    ) -> None:
+        def mixture() -> nn.MixtureOfExperts:
+            sizes = (hidden, inner, experts)
+            return nn.MixtureOfExperts(*sizes, 2, capacity, weight_init=_INIT, dtype=dtype)
+
+        def block(i: int) -> Block:
+            attention = nn.GroupedQueryAttention(
+                hidden, heads, kv_heads, rotary_base=base, weight_init=_INIT, dtype=dtype
+            )
+            dense = nn.GatedFeedForward(hidden, inner, weight_init=_INIT, dtype=dtype)
+            return Block(hidden, attention, self.experts[i] if experts else dense, dtype)
+
+        self.experts = [mixture() for _ in range(layers if experts else 0)]
+        self.embedding = nn.Embedding(vocabulary, hidden, _INIT, dtype)
+        self.blocks = nn.SequentialCell([block(i) for i in range(layers)])
+        self.norm = nn.RMSNorm(hidden, 1e-5, dtype)
+        self.head = Parameter(initializer(_INIT, (vocabulary, hidden), dtype))
+        self.matmul = ops.MatMul(transpose_b=True)
+
+    def construct(self, tokens: Tensor) -> Tensor:
+        """Return the scores of the next token at every position."""
+        return self.matmul(self.norm(self.blocks(self.embedding(tokens))), self.head)
+
+
+class BalancedLoss(nn.Cell):
+    """Cross entropy, and a share of what it costs that experts get unequally much."""
+
+    def __init__(self, decoder: Decoder, balance: float) -> None:
+        self.decoder = decoder
+        self.loss = nn.CrossEntropyLoss()
+        self.share = balance / len(decoder.experts)
+
+    def construct(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        loss = self.loss(self.decoder(tokens), labels)
+        for experts in self.decoder.experts:
+            if experts.balance is not None:
+                loss = loss + experts.balance * self.share
+        return loss
+
+
+def _text(batch: int, sequence: int, vocabulary: int) -> tuple[InputSpec, InputSpec]:
+    tokens = TensorType("int32", (batch, sequence))
+    return InputSpec("tokens", tokens, vocabulary), InputSpec("labels", tokens, vocabulary)
+
+
+def llama(
+    layers: int = 32,
+    hidden: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 8,
+    inner: int = 14336,
+    batch: int = 8,
+    sequence: int = 8192,
+    vocabulary: int = 128_256,
+    base: float = 500_000.0,
+    dtype: str = "float32",
+) -> Definition:
+    """Llama 3 (Meta, 2024); the one of 8B parameters unless other sizes are given."""
+    network = Decoder(layers, hidden, heads, kv_heads, inner, vocabulary, base, dtype)
+    specs = _text(batch, sequence, vocabulary)
+    return trace(network, specs, loss_fn=nn.CrossEntropyLoss(), name="llama")
+
+
+def mixtral(
+    layers: int = 32,
+    hidden: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 8,
+    inner: int = 14336,
+    experts: int = 8,
+    capacity: float = 1.25,
+    batch: int = 8,
+    sequence: int = 4096,
+    vocabulary: int = 32_000,
+    base: float = 1_000_000.0,
+    balance: float = 0.02,
+    dtype: str = "float32",
+) -> Definition:
+    """Mixtral 8x7B (Jiang et al., 2024): of eight experts, every token goes through two."""
+    sizes = (layers, hidden, heads, kv_heads, inner, vocabulary, base, dtype)
+    network = BalancedLoss(Decoder(*sizes, experts, capacity), balance)
+    return trace(network, _text(batch, sequence, vocabulary), name="mixtral")
