@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
-from itertools import count, islice
-from math import prod
+from itertools import chain, count, islice, product
+from math import isqrt, prod
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -284,6 +284,35 @@ def mesh_for(
         raise ClusterError(what, hint=f"give {len(sizes)} different names")
     levels = _axis_levels(cluster, counts, sizes)
     return Mesh(tuple(map(MeshAxis, names, sizes, levels)))
+
+
+def mesh_shapes(cluster: Cluster, devices: int, axes: int = 3) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the finest meshes with at most so many axes.
+
+    A mesh is finer than another where it cuts an axis in two: it allows all that the other does,
+    so the other is left out. There is an axis for each level in use, however few are asked for.
+
+    Examples
+    --------
+    >>> mesh_shapes(cluster("h100-pod"), 64)
+    ((2, 4, 8), (8, 2, 4))
+    """
+    counts = [count for count in reversed(cluster.for_devices(devices)) if count > 1]
+    shapes = [tuple(chain.from_iterable(cuts)) for cuts in product(*map(_cuts, counts))]
+    allowed = [shape for shape in shapes if len(shape) <= max(axes, len(counts))]
+    finest = max(map(len, allowed))
+    return tuple(shape for shape in allowed if len(shape) == finest)
+
+
+def _cuts(number: int, least: int = 2) -> tuple[tuple[int, ...], ...]:
+    """Return every way to write a number as a product of factors that do not fall."""
+    longer = (
+        (factor, *rest)
+        for factor in range(least, isqrt(number) + 1)
+        if number % factor == 0
+        for rest in _cuts(number // factor, factor)
+    )
+    return ((number,), *longer)
 
 
 def _default_sizes(counts: Sequence[int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ So paths are found from one layout of each such class only; those from its image
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import permutations, product
@@ -30,6 +30,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _KINDS = {"collective_permute": "permute", "neighbor_exchange": "permute", "receive": "send"}
 _ORDERED_AXES = 3  # beyond this many axes, only layouts in mesh order are passed through
+_BLOCK = 128  # sources whose shortest paths are found together, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -352,17 +353,13 @@ class RedistributionPlanner:
     def _find_paths(self, tensor: TensorType) -> _Paths:
         graph = _layout_graph(self.mesh, tensor.rank)
         weights = self._weights(graph, tensor)
-        first = graph.symmetry.first
-        seconds = np.full((len(graph.nodes), len(first)), np.inf)
-        seconds[first, np.arange(len(first))] = 0.0
         arriving = [(graph.edges[m, 0], weights[m, None]) for m in graph.arriving]
-        before = np.empty_like(seconds)
-        while not np.array_equal(before, seconds):
-            before[:] = seconds
-            for starts, prices in arriving:
-                reached = seconds[: len(starts)]
-                np.minimum(reached, seconds[starts] + prices, out=reached)
-        return _Paths(graph, weights, seconds.T.copy())
+        first = graph.symmetry.first
+        seconds = np.empty((len(first), len(graph.nodes)))
+        for begin in range(0, len(first), _BLOCK):
+            rows = slice(begin, begin + _BLOCK)
+            seconds[rows] = _shortest_from(first[rows], len(graph.nodes), arriving).T
+        return _Paths(graph, weights, seconds)
 
     def _weights(self, graph: _LayoutGraph, tensor: TensorType) -> Floats:
         shape = np.array(tensor.shape, dtype=np.int64)
@@ -376,6 +373,31 @@ class RedistributionPlanner:
         weights[~(possible[starts] & possible[ends])] = np.inf
         weights[_uneven_permutes(graph, tensor)] = np.inf
         return weights
+
+
+def _shortest_from(
+    sources: Integers, count: int, arriving: Sequence[tuple[Integers, Floats]]
+) -> Floats:
+    """Return the shortest distances from several of `count` nodes, by Bellman and Ford.
+
+    Parameters
+    ----------
+    sources : array
+        Where paths begin; a column each.
+    count : int
+        Number of nodes.
+    arriving : sequence of (array, array)
+        Where the i-th edge into each of the first nodes comes from, and what it costs.
+    """
+    seconds = np.full((count, len(sources)), np.inf)
+    seconds[sources, np.arange(len(sources))] = 0.0
+    before = np.empty_like(seconds)
+    while not np.array_equal(before, seconds):
+        before[:] = seconds
+        for starts, prices in arriving:
+            reached = seconds[: len(starts)]
+            np.minimum(reached, seconds[starts] + prices, out=reached)
+    return seconds
 
 
 def _possible(graph: _LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:

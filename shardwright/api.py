@@ -1,15 +1,15 @@
 """What the command line and scripts call: compile a model, and run, verify and read its plan."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from shardwright.arrivals import arrivals
 from shardwright.batches import Samples, samples_for
-from shardwright.cost_model.cluster import Cluster, mesh_for
+from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.cluster import cluster as cluster_named
-from shardwright.ir.errors import ModelError, PlanError
+from shardwright.ir.errors import InfeasibleError, ModelError, PlanError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -51,11 +51,14 @@ class Compilation:
         The graphs after every pass, times and decisions.
     cluster : Cluster
         For what it was compiled.
+    objectives : mapping of str to float
+        Cost of the best plan found on each shape of mesh, where a search went over them.
     """
 
     plan: Plan
     compiled: Compiled
     cluster: Cluster
+    objectives: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, directory: str | Path, ranks: list[int] | None = None) -> Path:
         """Write the plan; see `write_plan`."""
@@ -87,7 +90,8 @@ def compile(
     cluster : str or Cluster
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional
-        Shape of the mesh: ``2x4`` or ``data=2,model=4``; as the cluster suggests if not given.
+        Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` compiles for the finest shapes
+        and takes the cheapest plan; as the cluster suggests if not given.
     batch : int, optional
         Size of the batch, for models that have it as a size.
     strategies : path or mapping, optional
@@ -112,27 +116,57 @@ def compile(
     described = cluster_named(cluster) if isinstance(cluster, str) else cluster
     own = {"loss_scale": definition.loss_scale, "optimizer": definition.optimizer or Optimizer()}
     chosen = CompileOptions(**{**own, **options})
-    shape = _mesh(described, devices, mesh, chosen)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         _check_batch(definition, devices)
     chosen = replace(
         chosen,
         pins={**definition.pins, **chosen.pins, **_pins(strategies)},
         result_pins={**definition.result_pins, **chosen.result_pins},
-        arrivals={**_arriving(definition, dataset_strategy, shape), **chosen.arrivals},
     )
-    compiled = compile_graph(definition.graph, described, devices, chosen, shape, progress)
-    plan = make_plan(
-        compiled,
-        described,
-        chosen,
-        model=name,
-        inputs=_inputs(definition),
-        initial=definition.initial,
-        reference=_reference(model, batch) if world > 1 else None,
-        seed=seed,
-    )
-    return Compilation(plan, compiled, described)
+    reference = _reference(model, batch) if world > 1 else None
+
+    def compile_on(shape: Mesh | None) -> Compilation:
+        arriving = _arriving(definition, dataset_strategy, shape)
+        on_mesh = replace(chosen, arrivals={**arriving, **chosen.arrivals})
+        compiled = compile_graph(definition.graph, described, devices, on_mesh, shape, progress)
+        plan = make_plan(
+            compiled,
+            described,
+            on_mesh,
+            model=name,
+            inputs=_inputs(definition),
+            initial=definition.initial,
+            reference=reference,
+            seed=seed,
+        )
+        return Compilation(plan, compiled, described)
+
+    if mesh == "search":
+        shapes = mesh_shapes(described, devices)
+        return _cheapest(compile_on, [mesh_for(described, devices, shape) for shape in shapes])
+    return compile_on(_mesh(described, devices, mesh, chosen))
+
+
+def _cheapest(compile_on: Callable[[Mesh], Compilation], meshes: Sequence[Mesh]) -> Compilation:
+    """Return the cheapest of the compilations for several meshes.
+
+    Raises
+    ------
+    ShardwrightError
+        If there is no plan on any of them; says why on the last.
+    """
+    found: dict[str, Compilation] = {}
+    for mesh in meshes:
+        try:
+            found["x".join(map(str, mesh.shape))] = compile_on(mesh)
+        except (InfeasibleError, StrategyError):
+            if mesh is meshes[-1] and not found:
+                raise
+    objectives = {shape: each.plan.document.objective for shape, each in found.items()}
+    best = found[min(objectives, key=objectives.__getitem__)]
+    seconds = sum(each.compiled.seconds for each in found.values())
+    compiled = replace(best.compiled, seconds=seconds)
+    return replace(best, compiled=compiled, objectives=objectives)
 
 
 def _mesh(

@@ -38,6 +38,7 @@ def compile_document(compilation: Compilation) -> dict[str, Any]:
         "gap": document.gap,
         "predicted_step_seconds": document.predicted_step_seconds,
         "memory_bytes_per_device": document.memory.peak_bytes,
+        **({"mesh_shapes": dict(compilation.objectives)} if compilation.objectives else {}),
         "search_seconds": compiled.result.seconds if compiled.result else 0.0,
         "compile_seconds": compiled.seconds,
         "peak_memory_bytes": peak_memory_bytes(),

@@ -38,7 +38,9 @@ def add_compile_options(parser: argparse.ArgumentParser, devices: bool = True) -
         metavar="NAME|FILE",
         help=f"the devices and their links ({DEFAULT_CLUSTER})",
     )
-    place.add_argument("--mesh", metavar="SHAPE", help="`2x4` or `data=2,model=4`")
+    place.add_argument(
+        "--mesh", metavar="SHAPE", help="`2x4`, `data=2,model=4`, or `search` for the best"
+    )
     place.add_argument(
         "--memory", type=positive_number, metavar="GIB", help="memory of a device (the cluster's)"
     )

@@ -208,6 +208,9 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
     _line("network", _traffic_text(document))
     style = "green" if document.status == "optimal" else "yellow"
     _line("plan", _quality_text(document), style)
+    if compilation.objectives:
+        costs = [f"{s} {_cost_text(c, document)}" for s, c in compilation.objectives.items()]
+        print(f"mesh shapes       {', '.join(costs)}")
     for name, price in document.pin_prices.items():
         _line("pin", f"`{name}` costs {_cost_text(price, document)}")
     searched = compiled.result and f", of which the search {seconds_text(compiled.result.seconds)}"

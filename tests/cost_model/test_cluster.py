@@ -4,7 +4,14 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from shardwright.cost_model.cluster import Cluster, Level, cluster, mesh_for, preset_names
+from shardwright.cost_model.cluster import (
+    Cluster,
+    Level,
+    cluster,
+    mesh_for,
+    mesh_shapes,
+    preset_names,
+)
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import MeshAxis
 
@@ -265,3 +272,21 @@ def test_many_axes_get_distinct_names():
 )
 def test_a_shape_that_does_not_fit(arguments, expected):
     assert message(mesh_for, LAB, *arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "axes", "shapes"),
+    [
+        (8, 3, {(2, 2, 2)}),
+        (8, 2, {(2, 4)}),
+        (64, 3, {(8, 2, 4), (2, 4, 8)}),
+        (64, 4, {(8, 2, 2, 2), (2, 2, 2, 8), (2, 4, 2, 4)}),
+        (512, 3, {(64, 2, 4), (2, 32, 8), (4, 16, 8), (8, 8, 8)}),
+        (512, 1, {(64, 8)}),
+        (1, 3, {()}),
+    ],
+)
+def test_the_finest_shapes_of_a_mesh(devices: int, axes: int, shapes: set[tuple[int, ...]]) -> None:
+    found = mesh_shapes(cluster("h100-pod"), devices, axes)
+    assert set(found) == shapes
+    assert all(mesh_for(cluster("h100-pod"), devices, shape).shape == shape for shape in found)
