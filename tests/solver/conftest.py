@@ -80,3 +80,38 @@ def _repeated_layers(layers: int, strategies: int) -> Problem:
 @pytest.fixture
 def repeated_layers() -> Callable[[int, int], Problem]:
     return _repeated_layers
+
+
+def _random_whole_problem(seed: int) -> Problem:
+    """Integers as in the contest: aliases, parallel pairs, empty intervals, lone strategies."""
+    random = np.random.default_rng([seed, 1])
+    count = int(random.integers(1, 8))
+    sizes = random.integers(1, 5, count)
+    variables = []
+    for index, size in enumerate(sizes):
+        start = int(random.integers(0, 8))
+        use = MemoryUse(random.integers(0, 10, size), start, start + int(random.integers(0, 5)))
+        cost = random.integers(-5, 20, size)
+        cost[random.random(size) < 0.1] = 10**18
+        variables.append(Variable(f"v{index}", cost, (use,) * int(random.integers(0, 3))))
+    pairs = []
+    for _ in range(int(random.integers(0, 2 * count + 1))):
+        first, second = (int(end) for end in random.integers(0, count, 2))
+        shape = sizes[first], sizes[second]
+        table = random.integers(0, 20, shape)
+        kind = random.random()
+        if kind < 0.35:  # the second is a function of the first
+            follows = random.integers(0, shape[1], shape[0])
+            table[np.arange(shape[1])[None, :] != follows[:, None]] = 10**18
+        elif kind < 0.5:
+            table[random.random(shape) < 0.2] = 10**18
+        elif kind < 0.6:
+            table = random.integers(0, 9, shape[0])[:, None] + random.integers(0, 9, shape[1])
+        pairs.append(Pair(first, second, table))
+    limit = None if random.random() < 0.1 else int(random.integers(5, 35))
+    return Problem(tuple(variables), tuple(pairs), limit)
+
+
+@pytest.fixture
+def random_whole_problem() -> RandomProblem:
+    return _random_whole_problem

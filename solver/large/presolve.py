@@ -1,0 +1,110 @@
+"""All reductions to a fixed point, and the way back.
+
+    cost of an assignment of the problem  =  constant + cost of the reduced one
+
+holds for every assignment that `Presolved.lift` returns, and at least one of them is optimal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwright.solver.large.dominance import undominated
+from shardwright.solver.large.flat import Flat, Step
+from shardwright.solver.large.reductions import contracted, normalised, restricted, supported
+from shardwright.solver.problem import Array
+
+MOST_ROUNDS = 12
+
+WORTHWHILE = 1e-3
+"""Another round follows one that dropped at least this part of the strategies."""
+
+
+@dataclass
+class Presolved:
+    """A reduced problem and what was done to get there.
+
+    Parameters
+    ----------
+    flat : Flat
+    steps : list of Step
+        In the order they were made.
+    infeasible : bool
+        Whether the forbidden entries leave no assignment at all.
+    """
+
+    flat: Flat
+    steps: list[Step] = field(default_factory=list)
+    infeasible: bool = False
+
+    def lift(self, choice: Array) -> Array:
+        """Return the assignment of the problem that a choice in the reduced one means."""
+        for step in reversed(self.steps):
+            choice = step.undo(choice)
+        return choice
+
+    def apply(self, reduced: tuple[Flat, Step]) -> None:
+        """Take a reduction."""
+        self.flat = normalised(reduced[0])
+        self.steps.append(reduced[1])
+
+
+def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolved:
+    """Reduce a problem as far as the time allows."""
+    state = Presolved(normalised(flat))
+    changed = None
+    for _ in range(MOST_ROUNDS):
+        before = len(state.steps)
+        _settle(state)
+        if state.infeasible or not in_time():
+            break
+        keep = undominated(state.flat, changed if len(state.steps) == before else None)
+        if keep.all():
+            break
+        old = state.flat
+        state.apply(restricted(old, keep, "dominated strategies dropped"))
+        changed = _changed(old, keep, state.steps[-1])
+        if (~keep).sum() < WORTHWHILE * len(keep):
+            break
+    if not state.infeasible:
+        _settle(state)
+    if not state.infeasible:
+        _drop_decided(state)
+    return state
+
+
+def _changed(old: Flat, keep: Array, step: Step) -> Array:
+    """Return which of the variables after a step have lost a strategy, or the table to one."""
+    lost = np.logical_or.reduceat(~keep, old.offset[:-1])
+    changed = np.zeros(int(step.source.max(initial=-1)) + 1, bool)
+    changed[step.source[lost & (step.source >= 0)]] = True
+    for one, other in ((old.first, old.second), (old.second, old.first)):
+        near = step.source[one[lost[other]]]
+        changed[near[near >= 0]] = True
+    return changed
+
+
+def _settle(state: Presolved) -> None:
+    """Drop what is forbidden and merge what is decided, until neither is left."""
+    while True:
+        keep = supported(state.flat)
+        while not keep.all():
+            if not np.logical_or.reduceat(keep, state.flat.offset[:-1]).all():
+                state.infeasible = True
+                return
+            state.apply(restricted(state.flat, keep, "forbidden strategies dropped"))
+            keep = supported(state.flat)
+        merged = contracted(state.flat)
+        if merged is None:
+            return
+        state.apply(merged)
+
+
+def _drop_decided(state: Presolved) -> None:
+    """Take the variables with a single strategy out; normalised, they are in no table."""
+    if (state.flat.size == 1).any():
+        keep = np.ones(len(state.flat.unary), bool)
+        state.apply(restricted(state.flat, keep, "decided variables taken out"))
