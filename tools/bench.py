@@ -13,6 +13,7 @@ from shardwright.passes.strategy_search import SEARCH_MODES
 from shardwright.solver.solution import relative_gap
 from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.documents import compile_document, peak_memory_bytes, print_document
+from shardwright.tools.main import HelpFormatter
 from shardwright.tools.options import add_compile_options, add_model, compile_model
 from shardwright.tools.tables import print_table
 
@@ -33,11 +34,18 @@ _FAILED = dict.fromkeys(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    strategies = kinds.add_parser("strategies", help="every search mode and baseline side by side")
+    strategies = kinds.add_parser(
+        "strategies",
+        help="every search mode and baseline side by side",
+        formatter_class=HelpFormatter,
+    )
     add_model(strategies, several=True)
-    add_compile_options(strategies)
+    add_compile_options(strategies, search=False)
     strategies.add_argument("--json", action="store_true", help="print one JSON document")
-    add_solver_arguments(kinds.add_parser("solver", help="instances of the assignment problem"))
+    solver = kinds.add_parser(
+        "solver", help="instances of the assignment problem", formatter_class=HelpFormatter
+    )
+    add_solver_arguments(solver)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,7 +126,16 @@ def _with_gaps(rows: list[_Row], arguments: argparse.Namespace) -> list[_Row]:
 
 
 def _print_model(model: str, rows: list[_Row], arguments: argparse.Namespace) -> None:
-    headings = ("search", "step", "gap", "memory", "fits", "a device sends", "search", "compile")
+    headings = (
+        "search",
+        "step",
+        "gap",
+        "memory",
+        "fits",
+        "a device sends",
+        "search takes",
+        "compile",
+    )
     title = f"{model} on {arguments.devices} devices of {arguments.cluster}"
     print_table(title, headings, [_cells(row) for row in rows], right=(1, 2, 3, 5, 6, 7))
     for row in rows:

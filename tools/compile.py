@@ -12,7 +12,6 @@ from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,
     add_model,
-    add_search,
     compile_model,
     dumping,
 )
@@ -22,14 +21,20 @@ from shardwright.tools.report import print_compilation
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_model(parser)
-    add_search(parser)
     add_compile_options(parser)
     output = parser.add_argument_group("what is written")
-    output.add_argument("--out", type=Path, metavar="DIR", help="the plan (plans/MODEL-N)")
-    output.add_argument("--ranks", metavar="LIST", help="whose listings to write (0-15)")
-    output.add_argument("--dump-ir", type=Path, metavar="DIR", help="the graph after every pass")
     output.add_argument(
-        "--trace", type=Path, metavar="FILE", help="the timeline of a step, as a Chrome trace"
+        "--out", type=Path, metavar="DIR", help="folder of the plan (plans/MODEL-N)"
+    )
+    output.add_argument("--ranks", metavar="LIST", help="write listings of these: `0,4-7` (0-15)")
+    output.add_argument(
+        "--dump-ir", type=Path, metavar="DIR", help="write the graph after every pass: NN_PASS.ir"
+    )
+    output.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the timeline of a step, for chrome://tracing",
     )
     output.add_argument("--full", action="store_true", help="print every row of every table")
     output.add_argument("--json", action="store_true", help="print one JSON document")
@@ -40,6 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks)
     if arguments.out is not None:
         check_replaceable(arguments.out)  # before a search that may take long
+    if arguments.trace is not None and not arguments.trace.parent.is_dir():
+        raise UsageError(
+            f"the trace cannot be written: there is no folder `{arguments.trace.parent}`"
+        )
     with dumping(arguments.dump_ir) as dump:
         compilation = compile_model(arguments.model, arguments, **dump)
         directory = compilation.write(arguments.out or default_directory(compilation), ranks)
@@ -68,5 +77,8 @@ def _ranks(text: str) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
         if not match:
             raise UsageError(f"`{item}` is no rank", hint="write `0,4-7`")
-        ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise UsageError(f"`{item}` holds no rank", hint=f"write `{last}-{first}`")
+        ranks += range(first, last + 1)
     return ranks

@@ -1,6 +1,7 @@
 """``shardwright dump``: a model, a plan, or what a pass leaves."""
 
 import argparse
+from difflib import unified_diff
 from pathlib import Path
 
 from shardwright.api import as_plan, load_model
@@ -10,8 +11,10 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.text import to_text
 from shardwright.passes.binding import bind_rank, rank_text
 from shardwright.tools.main import UsageError
-from shardwright.tools.options import add_compile_options, add_search, compile_model
+from shardwright.tools.options import add_compile_options, compile_model
+from shardwright.tools.tables import styled
 
+_STYLES = {"-": "red", "+": "green", "@": "cyan"}
 _FORMATS = {"text": to_text, "dot": to_dot, "json": to_json}
 
 
@@ -21,14 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target", metavar="MODEL|PLAN", help="a model as `compile` takes it, or a plan's directory"
     )
     parser.add_argument("--after", metavar="PASS", help="compile, and print what this pass leaves")
+    parser.add_argument("--diff", metavar="PASS", help="compile, and print what this pass changes")
     parser.add_argument("--rank", type=int, metavar="R", help="print the program of one rank")
     parser.add_argument("--format", choices=tuple(_FORMATS), default="text", help="(text)")
-    add_search(parser)
     add_compile_options(parser, devices=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print."""
+    if arguments.diff is not None:
+        print(_diff(arguments), end="")
+        return 0
     graph = _graph(arguments)
     if arguments.rank is not None and arguments.format == "text":
         print(rank_text(graph, arguments.rank), end="")
@@ -42,22 +48,59 @@ def run(arguments: argparse.Namespace) -> int:
 def _graph(arguments: argparse.Namespace) -> Graph:
     """Return the graph that is asked for."""
     if is_plan(arguments.target):
-        if arguments.after is not None:
-            raise PlanError(
-                "a plan holds what the last pass left",
-                arguments.target,
-                "give the model to see what another pass leaves",
-            )
+        _check_no_pass(arguments.target, arguments.after)
         return as_plan(arguments.target).program
     if arguments.after is None and arguments.rank is None:
-        ranks = arguments.devices if arguments.mode == "hybrid_parallel" else 1
-        return load_model(arguments.target, arguments.batch, ranks).graph
+        return _traced(arguments)
     if arguments.after is not None and arguments.rank is not None:
         raise UsageError("a rank is bound after the last pass", hint="leave `--after` out")
     compilation = compile_model(arguments.target, arguments)
     if arguments.after is None:
         return compilation.plan.program
     return compilation.compiled.passes.after(arguments.after)
+
+
+def _check_no_pass(target: str, name: str | None) -> None:
+    if name is not None:
+        raise PlanError(
+            "a plan holds what the last pass left",
+            target,
+            "give the model to see what another pass leaves",
+        )
+
+
+def _diff(arguments: argparse.Namespace) -> str:
+    """Return the lines that a pass takes away and adds."""
+    if arguments.after is not None or arguments.rank is not None or arguments.format != "text":
+        hint = "leave `--after`, `--rank` and `--format` out"
+        raise UsageError("`--diff` shows two graphs as text", hint=hint)
+    if is_plan(arguments.target):
+        _check_no_pass(arguments.target, arguments.diff)
+    passes = compile_model(arguments.target, arguments).compiled.passes
+    after = to_text(passes.after(arguments.diff))
+    names = [record.name for record in passes.records]
+    position = names.index(arguments.diff)
+    if position:
+        before = to_text(passes.records[position - 1].graph)
+    else:
+        before = to_text(_traced(arguments))
+    lines = unified_diff(
+        before.splitlines(),
+        after.splitlines(),
+        f"before {arguments.diff}",
+        f"after {arguments.diff}",
+        n=2,
+        lineterm="",
+    )
+    if before == after:
+        return f"`{arguments.diff}` changes nothing\n"
+    return "".join(styled(line, _STYLES.get(line[:1], "")) + "\n" for line in lines)
+
+
+def _traced(arguments: argparse.Namespace) -> Graph:
+    """Return the model as it was traced."""
+    ranks = arguments.devices if arguments.mode == "hybrid_parallel" else 1
+    return load_model(arguments.target, arguments.batch, ranks).graph
 
 
 def is_plan(target: str) -> bool:

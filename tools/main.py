@@ -6,6 +6,7 @@ Only the module of the command that is asked for is imported, so that help is fa
 import argparse
 import gc
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -22,11 +23,43 @@ COMMANDS = {
     "models": "list the models of the zoo and their sizes",
     "clusters": "list the clusters that come with the package",
 }
+EXAMPLES = {
+    "compile": (
+        "mlp --devices 8",
+        "gpt:layers=24,hidden=1024,heads=16,batch=16,sequence=512 --devices 8 --out plans/gpt",
+        "my_model.py:network --devices 16 --cluster my_cluster.yaml --memory 24 --optimizer adam",
+    ),
+    "run": (
+        "plans/mlp-8 --steps 100",
+        "plans/mlp-8 --data path/to/mnist --save trained.npz",
+        "plans/mlp-8 --backend mpi      (started as: mpiexec -n 8 shardwright run ...)",
+    ),
+    "verify": ("plans/mlp-8",),
+    "dump": (
+        "gpt:layers=2 --format dot",
+        "gpt:layers=2 --devices 8 --after partition",
+        "gpt:layers=2 --devices 8 --diff mirror",
+        "plans/mlp-8 --rank 3",
+    ),
+    "bench": (
+        "strategies gpt:layers=24,hidden=1024,heads=16,batch=16,sequence=512 --devices 8",
+        "solver instance.json.gz --time-limit 60",
+    ),
+}
+_WIDTH, _HELP_COLUMN = 100, 30
 _MISTAKE = 2  # exit code of every error that a person can mend
 
 
 class UsageError(ShardwrightError):
     """The command line cannot be understood."""
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help with its texts beside the options, on lines that are not too long."""
+
+    def __init__(self, prog: str) -> None:
+        columns = shutil.get_terminal_size((_WIDTH, 25)).columns
+        super().__init__(prog, max_help_position=_HELP_COLUMN, width=min(columns, _WIDTH))
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,12 +104,22 @@ def _dispatch(given: list[str]) -> int:
     module = import_module(f"shardwright.tools.{known.command}")
     command = Parser(
         prog=f"shardwright {known.command}",
-        description=f"{COMMANDS[known.command].capitalize()}.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_sentence(COMMANDS[known.command]),
+        epilog=_examples(known.command),
+        formatter_class=HelpFormatter,
     )
     module.add_arguments(command)
     code: int = module.run(command.parse_args(given[1:]))
     return code
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _examples(command: str) -> str | None:
+    lines = [f"  shardwright {command} {example}" for example in EXAMPLES.get(command, ())]
+    return "examples:\n" + "\n".join(lines) if lines else None
 
 
 def _overview() -> Parser:

@@ -17,8 +17,10 @@ def run(arguments: argparse.Namespace) -> int:
     for name, function in sorted(MODELS.items()):
         sizes = inspect.signature(function).parameters.values()
         defaults = ", ".join(f"{size.name}={size.default}" for size in sizes)
-        rows.append((name, defaults, (inspect.getdoc(function) or "").partition("\n")[0]))
-    print_table("", ("model", "sizes", "what it is"), rows)
+        summary = (inspect.getdoc(function) or "").partition("\n")[0]
+        rows.append((name, f"{summary}\n{defaults}"))
+    print_table("", ("model", "what it is, and its sizes"), rows)
     presets = [(name, f"{model}:{own}" if own else model) for name, (model, own) in PRESETS.items()]
+    print("sizes are given so: `gpt:layers=4,hidden=256,tied=false`\n")
     print_table("", ("preset", "stands for"), presets)
     return 0

@@ -18,7 +18,9 @@ from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 
 _GIB = 2**30
-_MODEL = "a model of the zoo (`gpt:layers=4,hidden=256`) or `file.py:function`"
+_MODEL = "a model of the zoo, with its sizes: `gpt:layers=4,hidden=256`; or `file.py:function`"
+_SEARCHES = "how strategies are chosen: " + ", ".join(SEARCH_MODES)
+_MODES = "who decides what: " + ", ".join(MODES)
 
 
 def add_model(parser: argparse.ArgumentParser, several: bool = False) -> None:
@@ -26,7 +28,9 @@ def add_model(parser: argparse.ArgumentParser, several: bool = False) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="+" if several else None, help=_MODEL)
 
 
-def add_compile_options(parser: argparse.ArgumentParser, devices: bool = True) -> None:
+def add_compile_options(
+    parser: argparse.ArgumentParser, devices: bool = True, search: bool = True
+) -> None:
     """Add what says for what, and how, a model is compiled."""
     place = parser.add_argument_group("for what")
     place.add_argument(
@@ -36,25 +40,52 @@ def add_compile_options(parser: argparse.ArgumentParser, devices: bool = True) -
         "--cluster",
         default=DEFAULT_CLUSTER,
         metavar="NAME|FILE",
-        help=f"the devices and their links ({DEFAULT_CLUSTER})",
+        help=f"the devices and their links; see `shardwright clusters` (default {DEFAULT_CLUSTER})",
     )
     place.add_argument(
-        "--mesh", metavar="SHAPE", help="`2x4`, `data=2,model=4`, or `search` for the best"
+        "--mesh",
+        metavar="SHAPE",
+        help="`2x4`, `data=2,model=4`, or `search` for the best (default as the cluster suggests)",
     )
     place.add_argument(
         "--memory", type=positive_number, metavar="GIB", help="memory of a device (the cluster's)"
     )
-    place.add_argument("--batch", type=positive, metavar="B", help="size of the batch")
-    how = parser.add_argument_group("how")
-    how.add_argument("--mode", choices=MODES, default="auto_parallel", help="parallel mode")
-    how.add_argument(
-        "--cost-model", choices=("time", "mindspore"), default="time", help="what is minimised"
+    place.add_argument(
+        "--batch", type=positive, metavar="B", help="size of the batch (the model's)"
     )
-    how.add_argument("--strategies", type=Path, metavar="FILE", help="strategies to pin")
+    _add_decisions(parser.add_argument_group("how"), search)
+    _add_training_options(parser)
+
+
+def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
+    how.add_argument(
+        "--mode", choices=MODES, default=MODES[0], metavar="MODE", help=f"{_MODES} (default first)"
+    )
+    if search:
+        how.add_argument(
+            "--search",
+            choices=SEARCH_MODES,
+            default=SEARCH_MODES[0],
+            metavar="SEARCH",
+            help=f"{_SEARCHES} (default first)",
+        )
+    how.add_argument(
+        "--cost-model",
+        choices=("time", "mindspore"),
+        default="time",
+        help="what is minimised: seconds of a step, or MindSpore's cost (default time)",
+    )
+    how.add_argument(
+        "--strategies",
+        type=Path,
+        metavar="FILE",
+        help="strategies to pin, as in a plan's strategies.json",
+    )
     how.add_argument(
         "--dataset-strategy",
         choices=("data_parallel", "full_batch"),
-        help="how batches arrive (as it suits)",
+        metavar="STRATEGY",
+        help="how batches arrive: data_parallel, full_batch (default as it suits)",
     )
     how.add_argument(
         "--optimizer-parallel",
@@ -68,24 +99,27 @@ def add_compile_options(parser: argparse.ArgumentParser, devices: bool = True) -
         help="average the gradients of a hand-written parallel program instead of adding them",
     )
     how.add_argument(
-        "--time-limit", type=positive_number, default=60.0, metavar="S", help="of the search (60)"
-    )
-    _add_training_options(parser)
-
-
-def add_search(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of the search mode."""
-    parser.add_argument(
-        "--search", choices=SEARCH_MODES, default="exact", help="how strategies are chosen (exact)"
+        "--time-limit",
+        type=positive_number,
+        default=60.0,
+        metavar="S",
+        help="seconds that the search may take (default 60)",
     )
 
 
 def _add_training_options(parser: argparse.ArgumentParser) -> None:
     step = parser.add_argument_group("the training step")
-    step.add_argument("--optimizer", choices=tuple(STATES), help="the update (the model's, or sgd)")
-    step.add_argument("--learning-rate", type=positive_number, metavar="R", help="of the optimizer")
     step.add_argument(
-        "--loss-scale", type=positive_number, metavar="F", help="factor that gradients carry"
+        "--optimizer",
+        choices=tuple(STATES),
+        metavar="KIND",
+        help=f"how parameters are updated: {', '.join(STATES)} (default the model's, or sgd)",
+    )
+    step.add_argument(
+        "--learning-rate", type=positive_number, metavar="R", help="of the optimizer (its own)"
+    )
+    step.add_argument(
+        "--loss-scale", type=positive_number, metavar="F", help="factor that gradients carry (1)"
     )
     step.add_argument("--seed", type=int, default=0, metavar="N", help="of initial values (0)")
 

@@ -1,9 +1,11 @@
 """``shardwright run``: train on a plan."""
 
 import argparse
+import math
 import statistics
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,9 +18,10 @@ from shardwright.runtime import Communicator, LocalCommunicator, MpiCommunicator
 from shardwright.tools.documents import print_document
 from shardwright.tools.options import positive
 from shardwright.tools.progress import counting
-from shardwright.tools.tables import print_table
+from shardwright.tools.tables import print_table, styled, width
 
-_ROWS = 20
+_ROWS = 10
+_BAR = 40  # columns of the highest loss
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=("local", "mpi"),
         default="local",
-        help="all ranks in this process, or one process a rank, started by mpiexec (local)",
+        help="local: all ranks in this process (default); mpi: one process a rank, under mpiexec",
     )
-    parser.add_argument("--steps", type=positive, default=20, metavar="N", help="(20)")
     parser.add_argument(
-        "--data", type=Path, metavar="PATH", help="a folder of MNIST's files, or a text"
+        "--steps", type=positive, default=20, metavar="N", help="steps to train (20)"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="a folder of MNIST's files, or a text (default what fits the model)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of initial values (the plan's)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="for `rank.N/stdout` (PLAN/logs)")
@@ -83,14 +91,28 @@ def _tell(arguments: argparse.Namespace, plan: Plan, records: list[StepRecord], 
         losses = [record.loss for record in records]
         print_document({"losses": losses, "seconds_per_step": seconds})
         return
+    title = f"{plan.document.model} on {plan.mesh.size} ranks, learning the {data}"
+    for line in textwrap.wrap(title, width(), break_on_hyphens=False):
+        print(styled(line, "bold"))
+    print()
     every = -(-len(records) // _ROWS)
-    shown = [r for r in records if r.step % every == 0 or r.step in (1, len(records))]
-    rows = [(str(r.step), f"{r.loss:.6f}", seconds_text(r.seconds)) for r in shown]
-    print(f"{plan.document.model} on {plan.mesh.size} ranks, learning the {data}\n")
-    print_table("", ("step", "loss", "time"), rows, right=(0, 1, 2))
+    groups = [records[i : i + every] for i in range(0, len(records), every)]
+    means = [statistics.fmean(record.loss for record in group) for group in groups]
+    highest = max((mean for mean in means if math.isfinite(mean)), default=0.0)
+    rows = [_row(group, mean, highest) for group, mean in zip(groups, means, strict=True)]
+    print_table("", ("steps", "mean loss" if every > 1 else "loss", "", "a step"), rows, (0, 1, 3))
     peak = max(record.peak_bytes for record in records)
     print(
         f"a step takes {seconds_text(seconds)}, a rank holds up to {bytes_text(peak)}, logs are in "
         f"{arguments.logs or arguments.plan / 'logs'}"
     )
     sys.stdout.flush()
+
+
+def _row(group: Sequence[StepRecord], loss: float, highest: float) -> tuple[str, ...]:
+    """Return the row of some steps, with a bar as long as their loss is high."""
+    first, last = group[0].step, group[-1].step
+    bar = "█" * round(_BAR * loss / highest) if math.isfinite(loss) and highest > 0 else ""
+    seconds = statistics.median(record.seconds for record in group)
+    steps = str(last) if first == last else f"{first}-{last}"
+    return steps, f"{loss:.4f}", bar, seconds_text(seconds)

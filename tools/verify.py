@@ -8,6 +8,7 @@ from shardwright.api import verify
 from shardwright.passes.plan import is_edited, read_plan
 from shardwright.tools.documents import print_document, verify_document
 from shardwright.tools.options import positive
+from shardwright.tools.tables import styled
 from shardwright.verification import TOLERANCE
 
 
@@ -30,10 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
         print_document(verify_document(result))
     elif result.equal:
         print(
-            f"equal: {result.tensors} tensors on {plan.mesh.size} ranks agree with the program of "
+            styled("equal", "bold green")
+            + f": {result.tensors} tensors on {plan.mesh.size} ranks agree with the program of "
             f"one device over {arguments.steps} steps\n"
             f"largest relative error {result.max_relative_error:.2g}, allowed {TOLERANCE:g}"
         )
     else:
-        print(f"different: `{result.first_difference}`: {result.reason}")
+        print(styled("different", "bold red") + f": `{result.first_difference}`: {result.reason}")
     return 0 if result.equal else 1

@@ -102,7 +102,7 @@ def load(model: str, ranks: int = 1) -> Definition:
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean `{near[0]}`?" if near else f"there are {tuple(known)}"
+    return f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}"
 
 
 def _called(function: Callable[..., Any], name: str, sizes: str) -> Any:

@@ -210,10 +210,10 @@ def test_a_language_model_learns_a_text(capsys, here):
     options = ["--optimizer", "adam", "--learning-rate", "0.01"]
     document(capsys, "compile", GPT, "--devices", "2", *options)
     text = printed(capsys, "run", "plans/gpt-2", "--steps", "40")
-    assert text.startswith(f"{GPT} on 2 ranks, learning the bytes of Python's manual\n")
-    losses = [float(loss) for loss in re.findall(r"\n +\d+ +(\d\.\d+) ", text)]
-    assert len(losses) in (20, 21)
-    assert losses[0] == pytest.approx(np.log(256), rel=0.05)
+    assert text.startswith(f"{GPT} on 2 ranks, learning the bytes of\nPython's manual\n")
+    losses = [float(loss) for loss in re.findall(r"\n *\d+-\d+ +(\d\.\d+) ", text)]
+    assert len(losses) == 10
+    assert losses[0] == pytest.approx(np.log(256), rel=0.1)
     assert losses[-1] < 0.75 * losses[0]
 
 
@@ -250,7 +250,7 @@ def test_images_of_a_folder(compressed, capsys, here):
         path.write_bytes(gzip.compress(content) if compressed else content)
     document(capsys, "compile", "mlp:hidden=16", "--devices", "2", "--out", "plan")
     text = printed(capsys, "run", "plan", "--steps", "2", "--data", here)
-    assert f"learning the images in {here}" in text
+    assert f"learning the images in {here}" in text.replace("\n", " ")
 
 
 def test_a_model_of_no_known_data_learns_random_samples_by_heart(capsys, here):
@@ -271,6 +271,18 @@ def test_dump_of_a_model_and_of_passes(capsys):
     assert str(partitioned.mesh) == "x=2 x y=2"
     assert "digraph" in printed(capsys, "dump", GPT, "--format", "dot")
     assert json.loads(printed(capsys, "dump", GPT, "--format", "json"))["name"] == "gpt"
+
+
+def test_dump_of_what_a_pass_changes(capsys):
+    arguments = ["dump", "two_matmul", "--devices", "4", "--cluster", "cpu", "--diff"]
+    lines = printed(capsys, *arguments, "lowering").splitlines()
+    assert lines[:2] == ["--- before lowering", "+++ after lowering"]
+    gone = [line for line in lines[2:] if line.startswith("-")]
+    new = [line for line in lines[2:] if line.startswith("+")]
+    assert gone
+    assert all("= redistribute(" in line for line in gone)
+    assert not any("= redistribute(" in line for line in new)
+    assert printed(capsys, *arguments, "canonicalize") == "`canonicalize` changes nothing\n"
 
 
 def test_dump_of_a_plan_and_of_ranks(capsys):

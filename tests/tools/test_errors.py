@@ -86,7 +86,7 @@ COMPILE = {
     ),
     "impossible_memory": (
         ["mlp", "--devices", "8", "--memory", "0.0000001"],
-        "no plan fits 107 B on each device, the least that would do is 858.04 KiB; most of it is "
+        "no plan fits 107 B on each device, the least that would do is 858.02 KiB; most of it is "
         "taken by layer1.weight 392.00 KiB, layer2.weight 256.00 KiB, matmul_0 204.00 KiB",
     ),
     "unknown_cluster": (
@@ -119,6 +119,14 @@ COMPILE = {
     "batch_given_twice": (
         ["mlp:batch=8", "--devices", "8", "--batch", "8"],
         "the size `batch` of `mlp:batch=8` is given twice; give it once",
+    ),
+    "ranks_the_wrong_way_round": (
+        ["mlp", "--devices", "4", "--ranks", "3-1"],
+        "`3-1` holds no rank; write `1-3`",
+    ),
+    "trace_in_no_folder": (
+        ["mlp", "--devices", "2", "--trace", "nowhere/step.json"],
+        "the trace cannot be written: there is no folder `nowhere`",
     ),
     "rank_that_is_none": (
         ["mlp", "--devices", "2", "--ranks", "0,9"],
