@@ -18,7 +18,7 @@ from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 
 _GIB = 2**30
-_MODEL = "a model of the zoo, with its sizes: `gpt:layers=4,hidden=256`; or `file.py:function`"
+_MODEL = "a model of the zoo, with its sizes: `gpt:layers=4`; `file.py:function`; or `file.onnx`"
 _SEARCHES = "how strategies are chosen: " + ", ".join(SEARCH_MODES)
 _MODES = "who decides what: " + ", ".join(MODES)
 

@@ -16,6 +16,7 @@ from shardwright.nn.cell import Cell
 from shardwright.tracing import Definition, trace
 from shardwright.zoo.bert import bert
 from shardwright.zoo.gpt import gpt
+from shardwright.zoo.imported import from_onnx
 from shardwright.zoo.lenet import lenet5
 from shardwright.zoo.llama import llama, mixtral
 from shardwright.zoo.mlp import mlp, two_matmul
@@ -71,7 +72,8 @@ def load(model: str, ranks: int = 1) -> Definition:
     model : str
         A model of the zoo or one of its presets, ``name`` or ``name:size=value,size=value``; or
         ``file.py:function`` with sizes in the same way. The function returns a `Definition`, or
-        what `trace` takes: ``(network, inputs)`` or ``(network, inputs, loss_fn)``.
+        what `trace` takes: ``(network, inputs)`` or ``(network, inputs, loss_fn)``. Or an
+        ONNX file, ``file.onnx``, with sizes as `from_onnx` takes them.
     ranks : int
         Number of ranks that a hand-written parallel program is traced for.
 
@@ -90,6 +92,9 @@ def load(model: str, ranks: int = 1) -> Definition:
                 f"`{model}` does not say which function makes the model",
                 hint=f"write `{model}:function`",
             )
+        path, dot, rest = model.partition(".onnx")
+        if dot and not rest.partition(":")[0]:
+            return from_onnx(Path(path + ".onnx"), rest[1:])
         name, _, sizes = model.partition(":")
         if name in PRESETS:
             name, own = PRESETS[name]

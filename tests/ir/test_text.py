@@ -145,7 +145,8 @@ def line_error(line: str) -> str:
         (
             "y: f31[2] = relu(x)",
             "no element type is spelled `f31` (in line 3: y: f31[2] = relu(x)); "
-            "use ('f64', 'f32', 'f16', 'bf16', 'i64', 'i32', 'bool')",
+            "use ('f64', 'f32', 'f16', 'bf16', 'i64', 'i32', 'i16', 'i8', 'u64', 'u32', 'u16', "
+            "'u8', 'bool')",
         ),
         (
             "y: f32[a] = relu(x)",

@@ -1,0 +1,180 @@
+"""One node of an ONNX graph, as the functions of the table see it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.frontends.onnx.table import Constant, Item, NeedsConstantError, UnsupportedError
+from shardwright.ir.graph import Value
+from shardwright.ir.types import TensorType
+from shardwright.operators.info import Array
+
+if TYPE_CHECKING:
+    from shardwright.frontends.onnx.importer import Importer, Scope
+
+
+class Call:
+    """An application of an ONNX operator.
+
+    Parameters
+    ----------
+    importer : Importer
+        What grows the graph.
+    operator : str
+        The ONNX operator.
+    items : sequence of Item
+        Its inputs; None where one is left out.
+    attributes : mapping of str to object
+        Its attributes that are given.
+    opset : int
+        Version of the operator set.
+    outputs : int
+        Number of results that are wanted.
+    scope : Scope
+        The names around the node, which its subgraphs may read.
+    names : sequence of str
+        What the model calls the inputs.
+    """
+
+    def __init__(
+        self,
+        importer: "Importer",
+        operator: str,
+        items: Sequence[Item],
+        attributes: dict[str, Any],
+        opset: int,
+        outputs: int,
+        scope: "Scope",
+        names: Sequence[str],
+    ) -> None:
+        self.importer = importer
+        self.operator = operator
+        self.items = items
+        self.attributes = attributes
+        self.opset = opset
+        self.outputs = outputs
+        self.scope = scope
+        self.names = names
+
+    # Inputs
+
+    def has(self, position: int) -> bool:
+        """Whether an input is given."""
+        return position < len(self.items) and self.items[position] is not None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """All inputs as values."""
+        return tuple(self.value(i) for i in range(len(self.items)))
+
+    def value(self, position: int) -> Value:
+        """Return an input as a value of the program."""
+        return self.importer.value(self.item(position))
+
+    def frozen(self, position: int) -> Value:
+        """Return an input as a value that is not trained, such as the statistics of a batch."""
+        return self.importer.value(self.importer.frozen(self.item(position)))
+
+    def item(self, position: int) -> Item:
+        """Return what an input is."""
+        if not self.has(position):
+            raise UnsupportedError(f"no input {position}")
+        return self.items[position]
+
+    def type(self, position: int) -> TensorType:
+        """Return the type of an input."""
+        return self.importer.type(self.item(position))
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        item = self.item(position)
+        return item.array.shape if isinstance(item, Constant) else self.type(position).shape
+
+    def dtype(self, position: int) -> str:
+        """Return the element type of an input."""
+        item = self.item(position)
+        return self.importer.dtype(item)
+
+    def known(self, position: int) -> bool:
+        """Whether the elements of an input are known."""
+        return self.has(position) and isinstance(self.items[position], Constant)
+
+    def array(self, position: int) -> Array:
+        """Return the elements of an input.
+
+        Raises
+        ------
+        NeedsConstantError
+            If they are not known.
+        """
+        item = self.item(position)
+        if not isinstance(item, Constant):
+            raise NeedsConstantError(self.names[position])
+        return item.array
+
+    def ints(self, position: int) -> tuple[int, ...]:
+        """Return the elements of an input as whole numbers."""
+        return tuple(int(n) for n in self.array(position).ravel())
+
+    def number(self, position: int) -> Any:
+        """Return the one element of an input as a number of Python."""
+        return self.array(position).reshape(()).item()
+
+    # Attributes
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute, or what it is where it is not given."""
+        return self.attributes.get(name, default)
+
+    def ints_of(self, name: str, position: int) -> tuple[int, ...] | None:
+        """Return whole numbers that older opsets have as an attribute, newer ones as an input."""
+        if name in self.attributes:
+            return tuple(self.attributes[name])
+        return self.ints(position) if self.has(position) else None
+
+    # Results
+
+    def emit(self, operator: str, *operands: Value, **attributes: Any) -> Value:
+        """Emit an operator of ours."""
+        return self.importer.build.emit(operator, *operands, **attributes)
+
+    def emit_all(self, operator: str, *operands: Value, **attributes: Any) -> tuple[Value, ...]:
+        """Emit an operator of ours with several results."""
+        return self.importer.build.emit_all(operator, *operands, **attributes)
+
+    def constant(self, data: Any, dtype: str) -> Value:
+        """Return a constant as a value."""
+        return self.importer.constant(np.asarray(data), dtype)
+
+    def like(self, data: Any, value: Value) -> Value:
+        """Return a constant of the element type of a value."""
+        return self.constant(data, value.type.dtype)
+
+    def scalar(self, position: int) -> float | int | None:
+        """Return the number that an input is everywhere, and no parameter; None if it is none."""
+        item = self.items[position]
+        if not isinstance(item, Constant) or item.trained or item.array.size != 1:
+            return None
+        number: float | int = item.array.reshape(()).item()
+        return number
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Return a value in another element type."""
+        return value if value.type.dtype == dtype else self.emit("cast", value, dtype=dtype)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """Return a value in another shape."""
+        shape = tuple(int(n) for n in shape)
+        return value if value.type.shape == shape else self.emit("reshape", value, shape=shape)
+
+    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
+        """Return a value with its dimensions reordered."""
+        permutation = tuple(permutation)
+        if permutation == tuple(range(value.type.rank)):
+            return value
+        return self.emit("transpose", value, permutation=permutation)
+
+    def run(self, operator: str, *items: Item | Array, **attributes: Any) -> Any:
+        """Convert another ONNX operator in the place of this one, and return its first result."""
+        return self.importer.run(self, operator, items, attributes)[0]

@@ -1,0 +1,450 @@
+"""The walk over an ONNX graph: names to values, constants folded, functions and branches inlined.
+
+What is known when a model is imported (shapes, masks, positions) never reaches the program: a node
+all of whose inputs are constants is run by our own kernels at once, and is a constant too.
+"""
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs, helper
+
+from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.table import (
+    CONVERTERS,
+    FOLDERS,
+    Constant,
+    Item,
+    Result,
+    UnsupportedError,
+)
+from shardwright.frontends.onnx.types import array_of, attribute_value, enum_of, plain_name
+from shardwright.ir.errors import IRError
+from shardwright.ir.graph import Attribute, Attributes, Node, Value
+from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import Array, operator_info, whole_kernel
+
+# Drawn anew whenever they run, so never folded.
+_RANDOM = ("Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+# Where one number is a bound, a divisor or a choice, and no weight.
+_TAKE_NUMBERS = ("Clip", "Div", "Max", "Min", "Pow", "Where")
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The names that a node can read, and the attributes of the function it stands in.
+
+    Parameters
+    ----------
+    names : ChainMap of str to Item
+        What each name stands for; those of the innermost graph first.
+    attributes : mapping of str to AttributeProto
+        Attributes of the function that is inlined.
+    opsets : mapping of str to int
+        Version of each operator set.
+    """
+
+    names: ChainMap[str, Item]
+    attributes: Mapping[str, AttributeProto]
+    opsets: Mapping[str, int]
+
+    def inside(self) -> "Scope":
+        """Return the scope of a branch."""
+        return replace(self, names=self.names.new_child())
+
+
+@dataclass
+class Emission:
+    """A graph that grows, and the constants that have entered it.
+
+    Parameters
+    ----------
+    build : Builder
+        Grows the graph.
+    is_scratch : bool
+        Whether it is only there to be run once.
+    data : dict of str to array
+        Parameters that begin as given data.
+    constants : dict of int to (Constant, Value)
+        The value of each constant, by its identity.
+    """
+
+    build: Builder = field(default_factory=Builder)
+    is_scratch: bool = False
+    data: dict[str, Array] = field(default_factory=dict)
+    constants: dict[int, tuple[Constant, Value]] = field(default_factory=dict)
+
+    def enter(self, constant: Constant) -> Value:
+        """Return the value that a constant is; a parameter, or one number everywhere."""
+        if id(constant) not in self.constants:
+            self.constants[id(constant)] = (constant, self._entered(constant))
+        return self.constants[id(constant)][1]
+
+    def _entered(self, constant: Constant) -> Value:
+        kind = TensorType(constant.dtype, constant.array.shape)
+        number = None if constant.trained or self.is_scratch else _uniform(constant.array)
+        if number is not None:
+            return self.build.emit("fill", shape=kind.shape, dtype=kind.dtype, value=number)
+        base = plain_name(constant.name) if constant.name else "constant"
+        name = self.build.unique_name(base, numbered=not constant.name)
+        self.data[name] = constant.array
+        attributes: Attributes = {"initializer": "data", "trainable": constant.trained}
+        return self.build.parameter(Value(name, kind), attributes)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The names of the values of constants."""
+        return frozenset(value.name for _, value in self.constants.values())
+
+
+def _uniform(array: Array) -> Attribute:
+    """Return the one number that all elements are; None if they differ."""
+    first = array.ravel()[:1]
+    if np.isnan(first).any() or not (array == first).all():
+        return None
+    number: Attribute = first[0].item()
+    return number
+
+
+class Importer:
+    """Grows our graph from ONNX nodes.
+
+    Parameters
+    ----------
+    functions : mapping of (str, str) to FunctionProto
+        The functions of the model, by domain and name.
+    """
+
+    def __init__(self, functions: Mapping[tuple[str, str], FunctionProto]) -> None:
+        self.functions = functions
+        self.emission = Emission()
+        self._node: NodeProto | None = None
+        self._frozen: dict[int, tuple[Constant, Constant]] = {}
+
+    @property
+    def build(self) -> Builder:
+        """What grows the graph."""
+        return self.emission.build
+
+    @property
+    def where(self) -> str | None:
+        """The node that is being converted, for messages."""
+        return None if self._node is None else f"{self._node.op_type} `{title(self._node)}`"
+
+    # Items
+
+    def value(self, item: Item) -> Value:
+        """Return an item as a value of the program.
+
+        Raises
+        ------
+        UnsupportedError
+            If it is no tensor.
+        """
+        if isinstance(item, Value):
+            return item
+        if isinstance(item, Constant):
+            return self.emission.enter(item)
+        raise UnsupportedError("a sequence or an optional where a tensor is expected")
+
+    def type(self, item: Item) -> TensorType:
+        """Return the type of an item."""
+        if isinstance(item, Constant):
+            return TensorType(item.dtype, item.array.shape)
+        return self.value(item).type
+
+    def dtype(self, item: Item) -> str:
+        """Return the element type of an item."""
+        return item.dtype if isinstance(item, Constant) else self.value(item).type.dtype
+
+    @staticmethod
+    def item(array: Array, dtype: str) -> Item:
+        """Return an array as a constant of an element type."""
+        return Constant(np.asarray(array, numpy_dtype(dtype)), dtype)
+
+    def constant(self, array: Array, dtype: str) -> Value:
+        """Return the value of an array in an element type."""
+        return self.value(self.item(array, dtype))
+
+    def frozen(self, item: Item) -> Item:
+        """Return an item as one that is not trained; equal items give the same one."""
+        if not isinstance(item, Constant) or not item.trained:
+            return item
+        if id(item) not in self._frozen:
+            self._frozen[id(item)] = (item, replace(item, trained=False))
+        return self._frozen[id(item)][1]
+
+    # Graphs
+
+    def graph(self, graph: GraphProto, scope: Scope) -> tuple[Item, ...]:
+        """Convert a graph whose inputs are in scope, and return what its outputs are."""
+        for tensor in graph.initializer:
+            if tensor.name not in scope.names.maps[0]:
+                scope.names[tensor.name] = Constant(array_of(tensor), _dtype(tensor), tensor.name)
+        self.nodes(graph.node, scope)
+        return tuple(scope.names[output.name] for output in graph.output)
+
+    def branch(
+        self, graph: GraphProto, scope: Scope, items: Sequence[Item] = ()
+    ) -> tuple[Item, ...]:
+        """Convert the body of a node, which may read the names around it."""
+        inner = scope.inside()
+        for declared, item in zip(graph.input, items, strict=True):
+            inner.names[declared.name] = item
+        return self.graph(graph, inner)
+
+    def nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
+        """Convert nodes in order."""
+        for node in nodes:
+            self.node(node, scope)
+
+    def node(self, node: NodeProto, scope: Scope) -> None:
+        """Convert a node, and bind the names of its results."""
+        outer, self._node = self._node, self._node or node
+        place, self.build.scope = self.build.scope, self.build.scope or folder(node)
+        names = list(node.input)
+        while names and not names[-1]:
+            names.pop()
+        items = [scope.names[name] if name else None for name in names]
+        attributes = self._attributes(node, scope)
+        mark = len(self.build.nodes)
+        found = self.apply(node, items, attributes, scope)
+        for name, item in zip(node.output, found, strict=False):
+            if name:
+                scope.names[name] = self._named(item, name, mark)
+        self._node, self.build.scope = outer, place
+
+    def _attributes(self, node: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
+        """Return the attributes of a node; those of the function around it where it says so."""
+        found = {}
+        for attribute in node.attribute:
+            if not attribute.ref_attr_name:
+                found[attribute.name] = attribute
+            elif attribute.ref_attr_name in scope.attributes:
+                given = AttributeProto()
+                given.CopyFrom(scope.attributes[attribute.ref_attr_name])
+                given.name = attribute.name
+                found[attribute.name] = given
+        return found
+
+    def apply(
+        self,
+        node: NodeProto,
+        items: Sequence[Item],
+        attributes: Mapping[str, AttributeProto],
+        scope: Scope,
+    ) -> tuple[Item, ...]:
+        """Return what a node makes of its inputs."""
+        local = self.functions.get((node.domain, node.op_type))
+        if local is not None:
+            return self._inlined(local, items, attributes, scope)
+        if key_of(node) in CONVERTERS:
+            values = {name: attribute_value(a) for name, a in attributes.items()}
+            opset = scope.opsets.get(_domain(node.domain), 1)
+            if key_of(node) in _TAKE_NUMBERS:
+                items = [self.frozen(item) if _is_number(item) else item for item in items]
+            call = Call(
+                self, key_of(node), items, values, opset, len(node.output), scope, node.input
+            )
+            return self._converted(call)
+        plain = NodeProto(op_type=node.op_type, domain=node.domain, name=node.name)
+        plain.input.extend(node.input)
+        plain.output.extend(node.output)
+        plain.attribute.extend(attributes.values())
+        body = function_body(plain, scope.opsets, [self._proto(item) for item in items])
+        if body is None:
+            raise UnsupportedError(f"the operator {node.op_type}")
+        return self._inlined(body, items, {**_defaults(node, scope), **attributes}, scope)
+
+    def _proto(self, item: Item) -> TypeProto:
+        """Return the type of an item as ONNX says it; an empty one where there is none."""
+        if item is None or isinstance(item, tuple):
+            return TypeProto()
+        shape = item.array.shape if isinstance(item, Constant) else item.type.shape
+        return helper.make_tensor_type_proto(enum_of(self.dtype(item)), shape)
+
+    def _inlined(
+        self,
+        function: FunctionProto,
+        items: Sequence[Item],
+        attributes: Mapping[str, AttributeProto],
+        scope: Scope,
+    ) -> tuple[Item, ...]:
+        given = [*items, *[None] * (len(function.input) - len(items))]
+        names = dict(zip(function.input, given, strict=False))
+        opsets = {**scope.opsets, **{_domain(o.domain): o.version for o in function.opset_import}}
+        defaults = {a.name: a for a in function.attribute_proto}
+        inner = Scope(ChainMap(names), {**defaults, **attributes}, opsets)
+        self.nodes(function.node, inner)
+        return tuple(inner.names.get(name) for name in function.output)
+
+    def _converted(self, call: Call) -> tuple[Item, ...]:
+        constants = [item for item in call.items if item is not None]
+        foldable = all(isinstance(i, Constant) and not i.trained for i in constants)
+        if constants and foldable and call.operator not in _RANDOM:
+            return self._folded(call)
+        return items_of(CONVERTERS[call.operator](call))
+
+    # Constants
+
+    def _folded(self, call: Call) -> tuple[Item, ...]:
+        """Run a node on constants, with our kernels, or with numpy where nothing is left of it."""
+        outer, self.emission = self.emission, Emission(is_scratch=True)
+        try:
+            found = items_of(CONVERTERS[call.operator](call))
+            return evaluated(self.emission, found)
+        except (IRError, UnsupportedError):
+            if call.operator not in FOLDERS:
+                raise
+            arrays = [item.array for item in call.items if isinstance(item, Constant)]
+            array = FOLDERS[call.operator](call, arrays)
+            same = array.dtype == arrays[0].dtype
+            return (Constant(array, call.dtype(0) if same else array.dtype.name),)
+        finally:
+            self.emission = outer
+
+    def run(
+        self, call: Call, operator: str, items: Sequence[Item | Array], attributes: dict[str, Any]
+    ) -> tuple[Item, ...]:
+        """Convert another operator in the place of `call`."""
+        plain = [_item(item) for item in items]
+        names = [""] * len(plain)
+        inner = Call(self, operator, plain, attributes, call.opset, 1, call.scope, names)
+        return items_of(CONVERTERS[operator](inner))
+
+    # Names
+
+    def _named(self, item: Item, name: str, mark: int) -> Item:
+        """Return a value that was emitted since `mark` under the name that the model gives it."""
+        if not isinstance(item, Value) or item.name in self.emission.held:
+            return item
+        nodes = self.build.nodes
+        if not any(r.name == item.name for node in nodes[mark:] for r in node.results):
+            return item
+        plain = plain_name(name)
+        if item.name == plain:
+            return item
+        new = self.build.unique_name(plain)
+        nodes[mark:] = [_renamed(node, item.name, new) for node in nodes[mark:]]
+        return replace(item, name=new)
+
+
+def _renamed(node: Node, old: str, new: str) -> Node:
+    operands = tuple(new if name == old else name for name in node.operands)
+    results = tuple(replace(r, name=new) if r.name == old else r for r in node.results)
+    return replace(node, operands=operands, results=results)
+
+
+def evaluated(emission: Emission, items: Sequence[Item]) -> tuple[Item, ...]:
+    """Run what has been emitted, and return the items as constants."""
+    arrays: dict[str, Array] = dict(emission.data)
+    types = {p.name: p.value.type for p in emission.build.parameters}
+    for node in emission.build.nodes:
+        info = operator_info(node.operator, [types[n] for n in node.operands], node.attributes)
+        results = whole_kernel(info, *(arrays[name] for name in node.operands))
+        for result, array in zip(node.results, results, strict=True):
+            arrays[result.name] = np.asarray(array, numpy_dtype(result.type.dtype))
+            types[result.name] = result.type
+
+    def known(item: Item) -> Item:
+        if isinstance(item, Value):
+            return Constant(arrays[item.name], item.type.dtype)
+        return tuple(map(known, item)) if isinstance(item, tuple) else item
+
+    return tuple(map(known, items))
+
+
+def items_of(result: Result) -> tuple[Item, ...]:
+    """Return what a converter returned as items; a list stands for several results."""
+    return tuple(map(_item, result)) if isinstance(result, list) else (_item(result),)
+
+
+def _item(result: Item | Array) -> Item:
+    return Constant(result, result.dtype.name) if isinstance(result, np.ndarray) else result
+
+
+def _is_number(item: Item) -> bool:
+    return isinstance(item, Constant) and item.array.size == 1
+
+
+def _dtype(tensor: Any) -> str:
+    return "bfloat16" if tensor.data_type == enum_of("bfloat16") else array_of(tensor).dtype.name
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in _DEFAULT_DOMAINS else domain
+
+
+def key_of(node: NodeProto) -> str:
+    """Return under which name the table holds the operator of a node."""
+    domain = _domain(node.domain)
+    return f"{domain}.{node.op_type}" if domain else node.op_type
+
+
+def title(node: NodeProto) -> str:
+    """Return what a node is called; its first result where it has no name."""
+    return node.name or (node.output[0] if node.output else node.op_type)
+
+
+def folder(node: NodeProto) -> str:
+    """Return the scope that the name of a node tells: ``/encoder/layer.0/MatMul``."""
+    parts = node.name.replace("'", "_").replace("#", "_").strip("/").split("/")[:-1]
+    return "/".join(parts)
+
+
+def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:
+    """Return what ONNX says of the operator of a node; None if it says nothing."""
+    domain = _domain(node.domain)
+    try:
+        return defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
+    except defs.SchemaError:
+        return None
+
+
+def _defaults(node: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
+    schema = schema_of(node, scope.opsets)
+    found = {} if schema is None else schema.attributes
+    return {name: a.default_value for name, a in found.items() if a.default_value.name}
+
+
+def function_body(
+    node: NodeProto, opsets: Mapping[str, int], types: Sequence[TypeProto] | None = None
+) -> FunctionProto | None:
+    """Return how ONNX itself composes the operator of a node of others; None if it does not.
+
+    Parameters
+    ----------
+    node : NodeProto
+        The node.
+    opsets : mapping of str to int
+        Version of each operator set.
+    types : sequence of TypeProto, optional
+        Types of its inputs, which some bodies depend on.
+    """
+    schema: Any = schema_of(node, opsets)
+    if schema is None:
+        return None
+    version = opsets.get(_domain(node.domain), 1)
+    body = FunctionProto()
+    plain, depending = (
+        schema.function_opset_versions,
+        schema.context_dependent_function_opset_versions,
+    )
+    if not plain and not depending:
+        return None
+    known = plain or depending
+    chosen = max((v for v in known if v <= version), default=min(known))
+    if plain:
+        body.ParseFromString(schema.get_function_with_opset_version(chosen))
+    elif types is not None:
+        body.ParseFromString(
+            schema.get_context_dependent_function_with_opset_version(
+                chosen, node.SerializeToString(), [t.SerializeToString() for t in types]
+            )
+        )
+    return body

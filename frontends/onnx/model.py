@@ -1,0 +1,309 @@
+"""An ONNX model as a graph of ours: its inputs, its weights, its nodes, and a loss."""
+
+import difflib
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from shardwright.frontends.onnx.importer import (
+    Importer,
+    Scope,
+    function_body,
+    key_of,
+    schema_of,
+    title,
+)
+from shardwright.frontends.onnx.loss import append_loss
+from shardwright.frontends.onnx.table import (
+    CONVERTERS,
+    Constant,
+    Item,
+    NeedsConstantError,
+    UnsupportedError,
+)
+from shardwright.frontends.onnx.types import array_of, dtype_of, plain_name
+from shardwright.ir.errors import IRError, ModelError
+from shardwright.ir.graph import Graph, Value
+from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.operators.info import Array
+from shardwright.operators.verify import verify
+
+OLDEST_OPSET = 13
+_NODES_NAMED = 3  # in a message, of each operator that is lacking
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An imported model.
+
+    Parameters
+    ----------
+    graph : Graph
+        The forward program; with a loss it is the first output.
+    initial : mapping of str to array
+        The weights.
+    highs : mapping of str to int
+        What the elements of integer inputs are below, as far as the program tells.
+    """
+
+    graph: Graph
+    initial: Mapping[str, Array] = field(default_factory=dict)
+    highs: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_model(path: str | Path) -> ModelProto:
+    """Return the model in a file, with weights that lie in files beside it.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read.
+    """
+    if not Path(path).is_file():
+        raise ModelError(f"there is no file `{path}`")
+    try:
+        return onnx.load(str(path))
+    except (DecodeError, ValueError, OSError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"`{path}` is no ONNX model: {error}") from error
+
+
+def import_model(
+    model: ModelProto,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    constants: Mapping[str, Array] | None = None,
+    loss: str = "none",
+) -> Imported:
+    """Return a model as a graph of ours.
+
+    Parameters
+    ----------
+    model : ModelProto
+        The model.
+    sizes : mapping of str to int, optional
+        Sizes of dimensions that the model leaves open, by the name it gives them; ``batch`` is
+        any open first dimension.
+    constants : mapping of str to array, optional
+        Inputs that are known now and become part of the program.
+    loss : str
+        What is appended to the first output so that it can be trained; see `append_loss`.
+
+    Raises
+    ------
+    ModelError
+        If something in it cannot be said in our IR. Operators that are lacking are listed all at
+        once.
+    """
+    opsets = _opsets(model)
+    functions = {(f.domain, f.name): f for f in model.functions}
+    _check_operators(model.graph, opsets, functions)
+    importer = Importer(functions)
+    try:
+        outputs = _convert(importer, model.graph, opsets, sizes or {}, constants or {})
+        outputs = append_loss(importer.build, outputs, loss)
+    except (UnsupportedError, NeedsConstantError) as error:
+        raise ModelError(str(error), importer.where) from error
+    except IRError as error:
+        raise ModelError(error.what, importer.where, error.hint) from error
+    graph = importer.build.graph(
+        plain_name(model.graph.name or "model"), tuple(value.name for value in outputs)
+    )
+    graph = _without_unread(graph)
+    verify(graph)
+    known = {parameter.name for parameter in graph.parameters}
+    initial = {n: a for n, a in importer.emission.data.items() if n in known}
+    return Imported(graph, initial, _highs(graph))
+
+
+def _opsets(model: ModelProto) -> dict[str, int]:
+    return {
+        "" if item.domain == "ai.onnx" else item.domain: item.version for item in model.opset_import
+    }
+
+
+def _convert(
+    importer: Importer,
+    graph: GraphProto,
+    opsets: Mapping[str, int],
+    sizes: Mapping[str, int],
+    constants: Mapping[str, Array],
+) -> tuple[Value, ...]:
+    names: dict[str, Item] = {}
+    for tensor in graph.initializer:
+        array = array_of(tensor)
+        dtype = dtype_of(tensor.data_type)
+        trained = TensorType(dtype, ()).is_float and array.ndim > 0
+        names[tensor.name] = Constant(array, dtype, tensor.name, trained)
+    for declared in graph.input:
+        if declared.name in constants:
+            dtype = _dtype(declared)
+            array = np.asarray(constants[declared.name], numpy_dtype(dtype))
+            names[declared.name] = Constant(array, dtype, declared.name)
+        elif declared.name not in names:
+            kind = _input_type(declared, sizes)
+            names[declared.name] = importer.build.input(Value(plain_name(declared.name), kind))
+    scope = Scope(ChainMap(names), {}, opsets)
+    importer.nodes(graph.node, scope)
+    return _outputs(importer, [scope.names[output.name] for output in graph.output], graph)
+
+
+def _outputs(importer: Importer, items: list[Item], graph: GraphProto) -> tuple[Value, ...]:
+    """Return the results as values of their own, each with the name that the model gives it."""
+    starts = {v.name for v in importer.build.inputs} | {p.name for p in importer.build.parameters}
+    found: list[Value] = []
+    for item, output in zip(items, graph.output, strict=True):
+        value = importer.value(item)
+        taken = {other.name for other in found}
+        if value.name in starts | taken | importer.emission.held:
+            value = importer.build.emit("identity", value, name=plain_name(output.name))
+        found.append(value)
+    return tuple(found)
+
+
+def _dtype(declared: ValueInfoProto) -> str:
+    if declared.type.WhichOneof("value") != "tensor_type":
+        raise UnsupportedError(f"the input `{declared.name}`, which is no tensor")
+    return dtype_of(declared.type.tensor_type.elem_type)
+
+
+def _input_type(declared: ValueInfoProto, sizes: Mapping[str, int]) -> TensorType:
+    dtype = _dtype(declared)
+    shape = []
+    for position, dim in enumerate(declared.type.tensor_type.shape.dim):
+        known = dim.dim_value if dim.WhichOneof("value") == "dim_value" else 0
+        shape.append(known or _open_size(declared.name, position, dim.dim_param, sizes))
+    return TensorType(dtype, tuple(shape))
+
+
+def _open_size(name: str, position: int, param: str, sizes: Mapping[str, int]) -> int:
+    if param in sizes:
+        return sizes[param]
+    if position == 0 and "batch" in sizes:
+        return sizes["batch"]
+    wanted = param if param.isidentifier() else "batch" if position == 0 else f"{name}.{position}"
+    if wanted in sizes:
+        return sizes[wanted]
+    raise ModelError(
+        f"the input `{name}` has an open size `{param or '?'}` in dimension {position}",
+        hint=f"give it: `model.onnx:{wanted}=8`",
+    )
+
+
+# What is lacking
+
+
+def _check_operators(
+    graph: GraphProto,
+    opsets: Mapping[str, int],
+    functions: Mapping[tuple[str, str], FunctionProto],
+) -> None:
+    """Refuse a model with operators that nothing is known of; lists them all.
+
+    Raises
+    ------
+    ModelError
+        Names the operators, where they stand, and what would be nearest.
+    """
+    lacking: dict[str, list[str]] = {}
+    for node in every_node(graph.node, functions):
+        reason = _reason(node, opsets, functions)
+        if reason:
+            lacking.setdefault(reason, []).append(title(node))
+    if not lacking:
+        return
+    listed = []
+    for operator, nodes in lacking.items():
+        shown = ", ".join(f"`{name}`" for name in nodes[:_NODES_NAMED])
+        more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
+        listed.append(f"{operator} at {shown}{more}")
+    raise ModelError(
+        f"the model has {len(lacking)} operators that cannot be imported: {'; '.join(listed)}",
+        hint="compose them of operators in docs/onnx.md, or leave them out of the model",
+    )
+
+
+def _reason(
+    node: NodeProto,
+    opsets: Mapping[str, int],
+    functions: Mapping[tuple[str, str], FunctionProto],
+) -> str | None:
+    """Return which operator is lacking; None if it is there."""
+    if (node.domain, node.op_type) in functions:
+        return None
+    version = opsets.get("", OLDEST_OPSET)
+    if key_of(node) == node.op_type and version < OLDEST_OPSET:
+        now, then = schema_of(node, opsets), schema_of(node, {"": OLDEST_OPSET})
+        if now is None or then is None or now.since_version != then.since_version:
+            return f"`{node.op_type}` of operator set {version} (the oldest is {OLDEST_OPSET})"
+    if key_of(node) in CONVERTERS or function_body(node, opsets) is not None:
+        return None
+    near = difflib.get_close_matches(node.op_type, CONVERTERS, 1)
+    return f"`{key_of(node)}`" + (f" (nearest: `{near[0]}`)" if near else "")
+
+
+def every_node(
+    nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str], FunctionProto]
+) -> Iterator[NodeProto]:
+    """Give nodes, and those in their branches and in functions that they call."""
+    seen: set[tuple[str, str]] = set()
+    waiting = list(nodes)
+    for node in waiting:
+        yield node
+        called = (node.domain, node.op_type)
+        if called in functions and called not in seen:
+            seen.add(called)
+            waiting.extend(functions[called].node)
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                waiting.extend(attribute.g.node)
+            waiting.extend(n for graph in attribute.graphs for n in graph.node)
+
+
+# The graph afterwards
+
+
+def _without_unread(graph: Graph) -> Graph:
+    """Return the graph without nodes that lead nowhere, and parameters that nothing reads."""
+    wanted, nodes = set(graph.outputs), []
+    for node in reversed(graph.nodes):
+        if wanted & {result.name for result in node.results}:
+            nodes.append(node)
+            wanted |= set(node.operands)
+    parameters = tuple(p for p in graph.parameters if p.name in wanted)
+    return Graph(graph.name, graph.inputs, parameters, tuple(reversed(nodes)), graph.outputs)
+
+
+# What keeps positions as they are; `mod` those that are not counted from the back.
+_PASSING = ("mod", "cast", "reshape", "transpose", "identity", "expand_dims", "squeeze")
+# Operators that look positions up, and by which operand's shape those are bounded.
+_LOOKUPS = {"gather": 0, "gather_elements": 0, "pick": 0}
+
+
+def _highs(graph: Graph) -> dict[str, int]:
+    """Return what the elements of integer inputs are below, so that random ones can be made."""
+    bounds: dict[str, int] = {}
+    for node in reversed(graph.nodes):
+        if node.operator in _LOOKUPS:
+            table = graph.values[node.operands[0]].type.shape
+            axis = node.attributes.get("axis", -1 if node.operator == "pick" else 0)
+            assert isinstance(axis, int)
+            _bound(bounds, node.operands[1], table[axis])
+        elif node.operator == "exp_sum_and_pick":
+            _bound(bounds, node.operands[2], graph.values[node.operands[0]].type.shape[-1])
+        elif node.operator == "one_hot":
+            depth = node.attributes["depth"]
+            assert isinstance(depth, int)
+            _bound(bounds, node.operands[0], depth)
+        elif node.operator in _PASSING and node.name in bounds:
+            _bound(bounds, node.operands[0], bounds[node.name])
+    return {value.name: bounds[value.name] for value in graph.inputs if value.name in bounds}
+
+
+def _bound(bounds: dict[str, int], name: str, high: int) -> None:
+    bounds[name] = min(high, bounds.get(name, high))

@@ -1,0 +1,66 @@
+"""From files of other systems to definitions: ``model.onnx:batch=8,loss=cross_entropy``."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from shardwright.ir.errors import ModelError
+from shardwright.tracing import Definition, InputSpec
+
+
+def from_onnx(path: Path, sizes: str = "") -> Definition:
+    """Return the definition of the model in an ONNX file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    sizes : str
+        Sizes of the dimensions that the model leaves open, and the loss that is appended to its
+        first output: ``batch=8,sequence=128,loss=cross_entropy``. The loss is ``cross_entropy`` of
+        scores, ``mse``, ``mean``, or ``none``; unless given it is what suits the output, and
+        nothing where that is a loss already.
+
+    Raises
+    ------
+    ModelError
+        If the package `onnx` is missing, the file cannot be read, or the model cannot be imported.
+    """
+    onnx = _frontend(path)
+    given = _given(path, sizes)
+    loss = given.pop("loss", "auto")
+    numbers = {name: _number(name, text) for name, text in given.items()}
+    found = onnx.import_model(onnx.read_model(path), sizes=numbers, loss=loss)
+    specs = tuple(
+        InputSpec(value.name, value.type, found.highs.get(value.name))
+        for value in found.graph.inputs
+    )
+    return Definition(found.graph, specs, initial=found.initial)
+
+
+def _frontend(path: Path) -> Any:
+    try:
+        return import_module("shardwright.frontends.onnx")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("onnx", "google"):
+            raise
+        raise ModelError(
+            f"`{path}` is read with the package `onnx`, which is not installed",
+            hint="run `pip install 'shardwright[onnx]'`",
+        ) from None
+
+
+def _given(path: Path, sizes: str) -> dict[str, str]:
+    found = {}
+    for item in sizes.split(",") if sizes else ():
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if not equals:
+            raise ModelError(f"`{item}` is not a size of `{path}`", hint="write `size=value`")
+        found[name] = value
+    return found
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ModelError(f"the size `{name}` is `{text}`, it must be a whole number of at least 1")
+    return int(text)

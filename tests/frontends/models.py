@@ -1,0 +1,156 @@
+"""Small ONNX models, made with the helpers of the ONNX project."""
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+OPSET = 18
+
+
+def model(
+    name: str,
+    nodes: list[NodeProto],
+    inputs: dict[str, tuple[str | int, ...]],
+    output: str,
+    weights: dict[str, np.ndarray],
+    *,
+    integers: tuple[str, ...] = (),
+    opset: int = OPSET,
+) -> ModelProto:
+    """Return a model with one output, whose shape is left open."""
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [
+            helper.make_tensor_value_info(
+                key, TensorProto.INT64 if key in integers else TensorProto.FLOAT, shape
+            )
+            for key, shape in inputs.items()
+        ],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, key) for key, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def _normal(random: np.random.Generator, *shape: int) -> np.ndarray:
+    return random.normal(0, 0.2, shape).astype(np.float32)
+
+
+def mlp() -> ModelProto:
+    """Two layers and a softmax."""
+    random = np.random.default_rng(0)
+    node = helper.make_node
+    return model(
+        "mlp",
+        [
+            node("MatMul", ["x", "layer1.weight"], ["/layer1/MatMul_output_0"], "/layer1/MatMul"),
+            node("Add", ["/layer1/MatMul_output_0", "layer1.bias"], ["sum"], "/layer1/Add"),
+            node("Relu", ["sum"], ["hidden"], "/relu/Relu"),
+            node("Gemm", ["hidden", "layer2.weight", "layer2.bias"], ["scores"], transB=1),
+            node("Softmax", ["scores"], ["probability"]),
+        ],
+        {"x": ("batch", 16)},
+        "probability",
+        {
+            "layer1.weight": _normal(random, 16, 32),
+            "layer1.bias": _normal(random, 32),
+            "layer2.weight": _normal(random, 12, 32),
+            "layer2.bias": _normal(random, 12),
+        },
+    )
+
+
+def conv_net() -> ModelProto:
+    """Convolution, normalization, pooling and a flattening that reads its size from the graph."""
+    random = np.random.default_rng(1)
+    node = helper.make_node
+    nodes = [
+        node(
+            "Conv", ["x", "conv.weight", "conv.bias"], ["c"], pads=[1, 1, 1, 1], name="/conv/Conv"
+        ),
+        node("BatchNormalization", ["c", "gamma", "beta", "mean", "variance"], ["n"]),
+        node("LeakyRelu", ["n"], ["r"], alpha=0.1),
+        node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Shape", ["p"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["count"], axis=0),
+        node("Concat", ["count", "rest"], ["flat_shape"], axis=0),
+        node("Reshape", ["p", "flat_shape"], ["flat"]),
+        node("MatMul", ["flat", "fc.weight"], ["scores"]),
+    ]
+    weights = {
+        "conv.weight": _normal(random, 8, 3, 3, 3),
+        "conv.bias": _normal(random, 8),
+        "gamma": 1 + _normal(random, 8),
+        "beta": _normal(random, 8),
+        "mean": _normal(random, 8),
+        "variance": 1 + np.abs(_normal(random, 8)),
+        "fc.weight": _normal(random, 128, 10),
+        "zero": np.array([0]),
+        "rest": np.array([-1]),
+    }
+    return model("conv_net", nodes, {"x": ("N", 3, 8, 8)}, "scores", weights)
+
+
+def transformer() -> ModelProto:
+    """Tokens to scores through one block of attention, as exporters write it: with shapes computed.
+
+    The causal mask is made by the graph, too.
+    """
+    random = np.random.default_rng(2)
+    hidden, heads, sequence, vocabulary = 16, 4, 8, 32
+    node = helper.make_node
+    weights: dict[str, np.ndarray] = {
+        "table": _normal(random, vocabulary, hidden),
+        "positions": _normal(random, sequence, hidden),
+        "qkv": _normal(random, hidden, 3 * hidden),
+        "out": _normal(random, hidden, hidden),
+        "norm.weight": 1 + _normal(random, hidden),
+        "norm.bias": _normal(random, hidden),
+        "up": _normal(random, hidden, 4 * hidden),
+        "down": _normal(random, 4 * hidden, hidden),
+        "head_shape": np.array([0, 0, heads, hidden // heads]),
+        "flat_shape": np.array([0, 0, hidden]),
+        "scale": np.array(0.5, np.float32),
+        "least": np.array([-1e9], np.float32),
+        "zero": np.array(0),
+        "one": np.array(1),
+        "zero1": np.array([0]),
+        "one1": np.array([1]),
+    }
+    nodes = [
+        node("Gather", ["table", "tokens"], ["e"], "/embed/Gather"),
+        node("Add", ["e", "positions"], ["h"]),
+        node("LayerNormalization", ["h", "norm.weight", "norm.bias"], ["n"], axis=-1),
+        node("MatMul", ["n", "qkv"], ["mixed"]),
+        node("Split", ["mixed"], ["q", "k", "v"], axis=2, num_outputs=3),
+    ]
+    for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += [
+            node("Reshape", [name, "head_shape"], [f"{name}.heads"]),
+            node("Transpose", [f"{name}.heads"], [f"{name}.t"], perm=order),
+        ]
+    nodes += [
+        node("MatMul", ["q.t", "k.t"], ["raw"], "/attention/MatMul"),
+        node("Mul", ["raw", "scale"], ["scaled"]),
+        node("Shape", ["tokens"], ["token_shape"]),
+        node("Gather", ["token_shape", "one"], ["length"]),
+        node("Range", ["zero", "length", "one"], ["places"]),
+        node("Unsqueeze", ["places", "zero1"], ["row"]),
+        node("Unsqueeze", ["places", "one1"], ["column"]),
+        node("Less", ["column", "row"], ["hidden_places"]),
+        node("Where", ["hidden_places", "least", "scaled"], ["masked"]),
+        node("Softmax", ["masked"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "v.t"], ["read"]),
+        node("Transpose", ["read"], ["read.t"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["read.t", "flat_shape"], ["flat"]),
+        node("MatMul", ["flat", "out"], ["o"]),
+        node("Add", ["h", "o"], ["h2"]),
+        node("MatMul", ["h2", "up"], ["u"]),
+        node("Tanh", ["u"], ["g"]),
+        node("MatMul", ["g", "down"], ["d"]),
+        node("Add", ["h2", "d"], ["h3"]),
+        node("Transpose", ["table"], ["table.t"], perm=[1, 0]),
+        node("MatMul", ["h3", "table.t"], ["scores"]),
+    ]
+    inputs: dict[str, tuple[str | int, ...]] = {"tokens": ("batch", sequence)}
+    return model("transformer", nodes, inputs, "scores", weights, integers=("tokens",))

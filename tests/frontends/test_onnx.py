@@ -1,0 +1,223 @@
+"""ONNX models: they compute what ONNX says, on any number of ranks, and can be trained."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import shardwright
+from benchmarks.onnx_coverage import (
+    is_plain,
+    model_of,
+    node_cases,
+    run_alone,
+    run_case,
+    run_sharded,
+)
+from shardwright.frontends.onnx import import_model
+from shardwright.ir.errors import ModelError
+from shardwright.zoo import load
+from tests.frontends.models import conv_net, mlp, model, transformer
+
+MODELS = (mlp, conv_net, transformer)
+SIZES = {"batch": 8}
+EVERY = 11  # of the node tests one in so many is run here
+
+all_models = pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, make: Callable[[], ModelProto]) -> Path:
+    path = tmp_path / f"{make.__name__}.onnx"
+    onnx.save(make(), path)
+    return path
+
+
+def inputs_of(proto: ModelProto) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(7)
+    found = {}
+    for value in import_model(proto, sizes=SIZES).graph.inputs:
+        shape = value.type.shape
+        real = value.type.is_float
+        found[value.name] = (
+            random.normal(size=shape).astype(np.float32)
+            if real
+            else random.integers(-4, 32, shape)  # ONNX counts negative positions from the back
+        )
+    return found
+
+
+# What it computes
+
+
+@all_models
+def test_a_model_computes_what_onnx_says(make: Callable[[], ModelProto]) -> None:
+    proto = make()
+    inputs = inputs_of(proto)
+    expected = ReferenceEvaluator(proto).run(None, inputs)
+    imported = import_model(proto, sizes=SIZES)
+    assert len(imported.graph.outputs) == len(expected)
+    random = np.random.default_rng(0)
+    for found in (run_alone(imported, inputs), run_sharded(imported, inputs, random)):
+        for result, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(result, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def some_cases() -> list[onnx.backend.test.case.test_case.TestCase]:
+    plain = [case for case in node_cases() if is_plain(model_of(case))]
+    return sorted(plain, key=lambda case: case.name)[::EVERY]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_some_of_the_node_tests_of_onnx(
+    some_cases: list[onnx.backend.test.case.test_case.TestCase],
+) -> None:
+    found = [run_case(case) for case in some_cases]
+    only_alone = [o.name for o in found if o.alone and not o.sharded]
+    assert not only_alone, f"pass on one rank, but not sharded: {only_alone}"
+    passed = sum(o.sharded for o in found)
+    assert passed >= 0.8 * len(found), [f"{o.name}: {o.reason}" for o in found if not o.alone]
+
+
+# What it looks like
+
+
+def test_names_and_scopes_are_kept() -> None:
+    graph = import_model(mlp(), sizes=SIZES).graph
+    assert [p.name for p in graph.parameters] == [
+        "layer1.weight",
+        "layer1.bias",
+        "layer2.weight",
+        "layer2.bias",
+    ]
+    assert [value.name for value in graph.inputs] == ["x"]
+    assert graph.outputs == ("probability",)
+    first = graph.nodes[0]
+    assert (first.name, first.scope) == ("layer1/MatMul_output_0", "layer1")
+
+
+def test_shapes_that_the_graph_computes_leave_no_trace() -> None:
+    graph = import_model(transformer(), sizes=SIZES).graph
+    assert all(value.type.is_float or value.name == "tokens" for value in graph.inputs)
+    trained = {p.name for p in graph.parameters if p.trainable}
+    assert "head_shape" not in graph.values
+    assert trained == {
+        *("table", "positions", "qkv", "out", "up", "down"),
+        *("norm.weight", "norm.bias"),
+    }
+    assert import_model(transformer(), sizes=SIZES).highs == {"tokens": 32}
+
+
+def test_statistics_of_training_are_not_trained() -> None:
+    graph = import_model(conv_net(), sizes=SIZES).graph
+    frozen = {p.name for p in graph.parameters if not p.trainable}
+    assert frozen == {"mean", "variance"}
+
+
+# Training
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_training_on_four_ranks_is_training_on_one(saved: Path) -> None:
+    plan = shardwright.compile(str(saved), 4, cluster="cpu", batch=8)
+    result = shardwright.verify(plan)
+    assert result.equal, result.reason
+    losses = [record.loss for record in shardwright.run(plan, 4)]
+    alone = shardwright.compile(str(saved), 1, cluster="cpu", batch=8, mode="stand_alone")
+    expected = [record.loss for record in shardwright.run(alone, 4)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert len(set(losses)) == 4
+
+
+@pytest.mark.parametrize("make", [mlp], ids=["mlp"])
+def test_the_loss_of_weights_in_the_file(saved: Path) -> None:
+    definition = load(f"{saved}:batch=8")
+    inputs = inputs_of(mlp())
+    probability = ReferenceEvaluator(mlp()).run(None, inputs)[0]
+    labels = np.arange(8, dtype=np.int32)
+    expected = -np.log(probability[np.arange(8), labels]).mean()
+    imported = import_model(mlp(), sizes=SIZES, loss="cross_entropy")
+    assert imported.graph.outputs == definition.graph.outputs == ("loss",)
+    found = run_alone(imported, {**inputs, "label": labels})
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "inputs"), [("mse", ["x", "label"]), ("mean", ["x"]), ("none", ["x"])]
+)
+def test_losses_by_option(loss: str, inputs: list[str]) -> None:
+    graph = import_model(mlp(), sizes=SIZES, loss=loss).graph
+    assert [value.name for value in graph.inputs] == inputs
+
+
+# Errors
+
+
+def error_of(act: Callable[[], object]) -> str:
+    with pytest.raises(ModelError) as caught:
+        act()
+    return str(caught.value)
+
+
+def test_lacking_operators_are_listed_all_at_once() -> None:
+    node = helper.make_node
+    nodes = [
+        node("Transposed", ["x"], ["a"], "first"),
+        node("Relu", ["a"], ["b"]),
+        node("Unheard", ["b"], ["c"], "second"),
+        node("Unheard", ["c"], ["y"]),
+    ]
+    proto = model("m", nodes, {"x": (2, 2)}, "y", {})
+    message = error_of(lambda: import_model(proto))
+    assert message.startswith(
+        "the model has 2 operators that cannot be imported: "
+        "`Transposed` (nearest: `Transpose`) at `first`; `Unheard`"
+    )
+    assert "`Unheard` at `second`, `y`" in message
+
+
+def test_an_open_size_is_asked_for() -> None:
+    assert error_of(lambda: import_model(mlp())) == (
+        "the input `x` has an open size `batch` in dimension 0; give it: `model.onnx:batch=8`"
+    )
+
+
+def test_a_shape_that_is_computed_from_data_is_refused() -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "shaping")]
+    proto = model("m", nodes, {"x": (2, 2), "shape": (1,)}, "y", {}, integers=("shape",))
+    assert error_of(lambda: import_model(proto)) == (
+        "the elements of `shape` must be known when the model is imported (in Reshape `shaping`)"
+    )
+
+
+def test_an_unknown_loss_is_refused() -> None:
+    message = error_of(lambda: import_model(mlp(), sizes=SIZES, loss="hinge"))
+    assert message.startswith("no loss is called `hinge`; use one of ")
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"no model")
+    assert error_of(lambda: load(str(path))).startswith(f"`{path}` is no ONNX model: ")
+    missing = tmp_path / "missing.onnx"
+    assert error_of(lambda: load(str(missing))) == f"there is no file `{missing}`"
+
+
+@pytest.mark.parametrize("make", [mlp], ids=["mlp"])
+def test_without_the_package_one_sentence_says_how_to_install_it(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(sys.modules):
+        if name.startswith("shardwright.frontends.onnx"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert error_of(lambda: load(f"{saved}:batch=8")) == (
+        f"`{saved}` is read with the package `onnx`, which is not installed; "
+        "run `pip install 'shardwright[onnx]'`"
+    )
