@@ -210,7 +210,7 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
     _line("plan", _quality_text(document), style)
     if compilation.objectives:
         costs = [f"{s} {_cost_text(c, document)}" for s, c in compilation.objectives.items()]
-        print(f"mesh shapes       {', '.join(costs)}")
+        _line("meshes", ", ".join(costs))
     for name, price in document.pin_prices.items():
         _line("pin", f"`{name}` costs {_cost_text(price, document)}")
     searched = compiled.result and f", of which the search {seconds_text(compiled.result.seconds)}"
