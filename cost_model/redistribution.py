@@ -1,27 +1,24 @@
 """Redistribution: the cheapest sequence of collectives from one layout to another.
 
-The layouts of a tensor are the nodes of a graph whose edges are single collectives. The shape of
-that graph depends only on the mesh and the number of dimensions; the weights depend on the tensor's
-bytes. All shortest paths of one tensor type are found at once (Bellman and Ford), since the search
-asks for thousands of pairs, and the partition then walks the very paths that the search has priced.
-
-Axes of one size on one level of the cluster are alike: renaming them leaves every price as it is.
-So paths are found from one layout of each such class only; those from its images are their images.
+The layouts of a tensor are the nodes of a graph whose edges are single collectives, weighed by the
+tensor's bytes. All shortest paths of one tensor type are found at once (Bellman and Ford), since
+the search asks for thousands of pairs, and the partition then walks the very paths that the search
+has priced.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import permutations, product
+from heapq import heappop, heappush
+from itertools import count, takewhile
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_seconds_array
+from shardwright.cost_model.layout_graph import LayoutGraph, Move, layout_graph, moves
 from shardwright.ir.errors import StrategyError
-from shardwright.ir.graph import Attribute
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
@@ -29,220 +26,8 @@ from shardwright.ir.types import TensorType, item_bytes
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 _KINDS = {"collective_permute": "permute", "neighbor_exchange": "permute", "receive": "send"}
-_ORDERED_AXES = 3  # beyond this many axes, only layouts in mesh order are passed through
+_MOST_AXES = 4  # of more axes there are too many layouts to find all paths between them
 _BLOCK = 128  # sources whose shortest paths are found together, so that they stay in the cache
-
-
-@dataclass(frozen=True)
-class Move:
-    """One collective that leads from a layout to another.
-
-    Parameters
-    ----------
-    operator : str
-        Name of the communication operator.
-    axes : tuple of str
-        Mesh axes of its groups.
-    attributes : tuple of (str, attribute)
-        Its other attributes.
-    target : Layout
-        Where it leads.
-    """
-
-    operator: str
-    axes: tuple[str, ...]
-    attributes: tuple[tuple[str, Attribute], ...]
-    target: Layout
-
-
-def _replaced(layout: Layout, changes: dict[int, tuple[str, ...]]) -> Layout:
-    splits = tuple(changes.get(d, axes) for d, axes in enumerate(layout.splits))
-    return Layout(splits, layout.partial)
-
-
-def moves(layout: Layout, mesh: Mesh) -> Iterator[Move]:
-    """Yield every single collective that `layout` can take part in."""
-    free = [a for a in mesh.names if a not in layout.split_axes and a not in layout.partial]
-    yield from _reductions(layout)
-    for dimension, held in enumerate(layout.splits):
-        place = (("dimension", dimension),)
-        for axis in free:
-            wider = _replaced(layout, {dimension: (*held, axis)})
-            yield Move("local_slice", (axis,), place, wider)
-        for first in range(len(held)):
-            tail, head = held[first:], held[:first]
-            yield Move("all_gather", tail, place, _replaced(layout, {dimension: head}))
-            yield from _exchanges(layout, dimension, head, tail)
-        for order in permutations(held) if len(held) > 1 else ():
-            if order != held:
-                attributes = (*place, ("previous", held))
-                target = _replaced(layout, {dimension: order})
-                yield Move("collective_permute", order, attributes, target)
-    for axis in free:
-        target = layout.with_partial(mesh.ordered((*layout.partial, axis)))
-        yield Move("to_partial", (axis,), (), target)
-
-
-def _reductions(layout: Layout) -> Iterator[Move]:
-    for count in range(1, len(layout.partial) + 1):
-        for order in permutations(layout.partial, count):
-            axes = tuple(a for a in layout.partial if a in order)
-            reduced = layout.with_partial(tuple(a for a in layout.partial if a not in order))
-            if order == axes:
-                yield Move("all_reduce", axes, (), reduced)
-            for dimension, held in enumerate(layout.splits):
-                target = _replaced(reduced, {dimension: held + order})
-                yield Move("reduce_scatter", order, (("dimension", dimension),), target)
-
-
-def _exchanges(
-    layout: Layout, dimension: int, head: tuple[str, ...], tail: tuple[str, ...]
-) -> Iterator[Move]:
-    for other, held in enumerate(layout.splits):
-        if other != dimension:
-            attributes = (("split_dimension", other), ("concat_dimension", dimension))
-            target = _replaced(layout, {dimension: head, other: held + tail})
-            yield Move("all_to_all", tail, attributes, target)
-
-
-def layouts(mesh: Mesh, rank: int, partial: bool = True) -> list[Layout]:
-    """Return every layout of a tensor with `rank` dimensions, axes of a dimension in mesh order.
-
-    Parameters
-    ----------
-    mesh : Mesh
-        The mesh.
-    rank : int
-        Number of dimensions.
-    partial : bool
-        Whether to include layouts with partial axes.
-    """
-    places = range(rank + 1 + partial)  # a dimension, replicated, or partial
-    names = [axis.name for axis in mesh.axes if axis.size > 1]
-    found = []
-    for choice in product(places, repeat=len(names)):
-        held = [tuple(n for n, c in zip(names, choice, strict=True) if c == p) for p in places]
-        found.append(Layout(tuple(held[:rank]), held[rank + 1] if partial else ()))
-    return found
-
-
-def _with_orders(layout: Layout) -> Iterator[Layout]:
-    orders = [list(permutations(axes)) for axes in layout.splits]
-    for splits in product(*orders):
-        yield Layout(splits, layout.partial)
-
-
-@dataclass(frozen=True, eq=False)
-class _LayoutGraph:
-    """Layouts of tensors with one number of dimensions on one mesh, and the moves between them."""
-
-    mesh: Mesh
-    nodes: tuple[Layout, ...]
-    counts: NDArray[np.int64]  # slices of each dimension of each layout
-    moves: tuple[tuple[int, int, Move], ...]
-
-    @cached_property
-    def index(self) -> dict[Layout, int]:
-        """Position of each layout."""
-        return {layout: i for i, layout in enumerate(self.nodes)}
-
-    @cached_property
-    def edges(self) -> NDArray[np.int64]:
-        """Source and target of each move."""
-        return np.array([(s, t) for s, t, _ in self.moves], dtype=np.int64).reshape(-1, 2)
-
-    @cached_property
-    def arriving(self) -> list[NDArray[np.int64]]:
-        """The first move that arrives at each of the first layouts, the second, and so on.
-
-        The layouts stand by falling number of moves that arrive, so each list is shorter.
-        """
-        order = np.argsort(self.edges[:, 1], kind="stable")
-        degrees = np.bincount(self.edges[:, 1], minlength=len(self.nodes))
-        begins = np.cumsum(degrees) - degrees
-        return [order[begins[degrees > i] + i] for i in range(degrees.max(initial=0))]
-
-    @cached_property
-    def symmetry(self) -> "_Symmetry":
-        """What renaming like axes does to the layouts."""
-        return _symmetry(self)
-
-    @cached_property
-    def leaving(self) -> list[list[int]]:
-        """Moves that begin at each layout."""
-        found: list[list[int]] = [[] for _ in self.nodes]
-        for position, (source, _, _) in enumerate(self.moves):
-            found[source].append(position)
-        return found
-
-    @cached_property
-    def groups(self) -> dict[tuple[str, tuple[str, ...]], NDArray[np.int64]]:
-        """Positions of the moves that are the same collective over the same axes."""
-        found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-        for position, (_, _, move) in enumerate(self.moves):
-            found.setdefault((move.operator, tuple(sorted(move.axes))), []).append(position)
-        return {key: np.array(positions) for key, positions in found.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class _Symmetry:
-    """The renamings of axes that leave all prices as they are.
-
-    Parameters
-    ----------
-    images : array, shape (renamings, layouts)
-        Where each renaming takes each layout.
-    first : array, shape (classes,)
-        One layout of each class.
-    classes, renaming : array, shape (layouts,)
-        The class of each layout, and a renaming that takes it to the first of its class.
-    """
-
-    images: NDArray[np.int64]
-    first: NDArray[np.int64]
-    classes: NDArray[np.int64]
-    renaming: NDArray[np.int64]
-
-
-def _symmetry(graph: _LayoutGraph) -> _Symmetry:
-    found = []
-    for names in _renamings(graph.mesh):
-        image = [graph.index.get(_renamed(layout, names, graph.mesh)) for layout in graph.nodes]
-        if None not in image:  # where not every order of axes is a node, few renamings stay inside
-            found.append(image)
-    images = np.array(found, dtype=np.int64)
-    first, classes = np.unique(images.min(axis=0), return_inverse=True)
-    return _Symmetry(images, first, classes, images.argmin(axis=0))
-
-
-def _renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
-    """Yield every way to exchange axes of one size and level, the identity first."""
-    alike: dict[tuple[int, int], list[str]] = {}
-    for axis in mesh.axes:
-        alike.setdefault((axis.size, axis.level), []).append(axis.name)
-    for orders in product(*(permutations(names) for names in alike.values())):
-        pairs = zip(alike.values(), orders, strict=True)
-        yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
-
-
-def _renamed(layout: Layout, names: dict[str, str], mesh: Mesh) -> Layout:
-    splits = tuple(tuple(names[axis] for axis in axes) for axes in layout.splits)
-    return Layout(splits, mesh.ordered(names[axis] for axis in layout.partial))
-
-
-@lru_cache(maxsize=64)
-def _layout_graph(mesh: Mesh, rank: int) -> _LayoutGraph:
-    nodes = layouts(mesh, rank)
-    if len(mesh.axes) <= _ORDERED_AXES:
-        nodes = [ordered for layout in nodes for ordered in _with_orders(layout)]
-    known = frozenset(nodes)
-    leaving = [(n, m) for n in nodes for m in moves(n, mesh) if m.target in known]
-    degrees = Counter(move.target for _, move in leaving)
-    nodes.sort(key=lambda layout: -degrees[layout])
-    index = {layout: i for i, layout in enumerate(nodes)}
-    edges = [(index[layout], index[move.target], move) for layout, move in leaving]
-    counts = np.array([layout.counts(mesh) for layout in nodes], dtype=np.int64)
-    return _LayoutGraph(mesh, tuple(nodes), counts.reshape(len(nodes), rank), tuple(edges))
 
 
 def move_seconds(
@@ -279,7 +64,7 @@ def move_seconds(
 class _Paths:
     """Shortest paths between all layouts of one tensor type."""
 
-    graph: _LayoutGraph
+    graph: LayoutGraph
     weights: Floats  # of each move
     seconds: Floats  # of the cheapest path from the first layout of each class to each layout
 
@@ -310,7 +95,18 @@ class RedistributionPlanner:
         """Return the seconds from each of `sources` to each of `targets`, as a table.
 
         An entry is infinite where no path exists.
+
+        Raises
+        ------
+        StrategyError
+            If the mesh has too many axes, or a layout is of another mesh.
         """
+        if len(self.mesh.axes) > _MOST_AXES:
+            raise StrategyError(
+                f"mesh {self.mesh} has {len(self.mesh.axes)} axes, at most {_MOST_AXES} can be "
+                f"searched",
+                hint="merge axes of one level",
+            )
         paths = self._shortest(tensor)
         rows = np.array([self._position(paths, layout) for layout in sources])
         columns = np.array([self._position(paths, layout) for layout in targets])
@@ -324,6 +120,8 @@ class RedistributionPlanner:
         StrategyError
             If there is none.
         """
+        if len(self.mesh.axes) > _MOST_AXES:
+            return self._plan_alone(tensor, source, target)
         paths = self._shortest(tensor)
         here, goal = self._position(paths, source), self._position(paths, target)
         found = []
@@ -338,6 +136,29 @@ class RedistributionPlanner:
             found.append(move)
         return found
 
+    def _plan_alone(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
+        """Plan as Dijkstra did, and leave alone the axes that lie where they shall."""
+        axes = self.mesh.ordered(_changed(source, target))
+        done: set[Layout] = set()
+        waiting: list[tuple[float, int, Layout, tuple[Move, ...]]] = [(0.0, 0, source, ())]
+        ticket = count(1)  # of two equally far layouts, the one found first goes first
+        while waiting:
+            seconds, _, here, path = heappop(waiting)
+            if here == target:
+                return list(path)
+            if here in done:
+                continue
+            done.add(here)
+            elements = prod(here.slice_shape(tensor.shape, self.mesh))
+            size = np.array([elements * item_bytes(tensor.dtype)])
+            for move in moves(here, self.mesh, axes):
+                if not _is_possible(tensor, here, move, self.mesh):
+                    continue
+                price = move_seconds(move.operator, move.axes, size, self.mesh, self.cluster)
+                step = (seconds + float(price[0]), next(ticket), move.target, (*path, move))
+                heappush(waiting, step)
+        raise StrategyError(f"there is no way from the layout {source} to {target}")
+
     def _position(self, paths: _Paths, layout: Layout) -> int:
         key = layout if layout.reduction == "sum" else Layout(layout.splits, layout.partial)
         if key not in paths.graph.index:
@@ -351,7 +172,7 @@ class RedistributionPlanner:
         return self._paths[key]
 
     def _find_paths(self, tensor: TensorType) -> _Paths:
-        graph = _layout_graph(self.mesh, tensor.rank)
+        graph = layout_graph(self.mesh, tensor.rank)
         weights = self._weights(graph, tensor)
         arriving = [(graph.edges[m, 0], weights[m, None]) for m in graph.arriving]
         first = graph.symmetry.first
@@ -361,7 +182,7 @@ class RedistributionPlanner:
             seconds[rows] = _shortest_from(first[rows], len(graph.nodes), arriving).T
         return _Paths(graph, weights, seconds)
 
-    def _weights(self, graph: _LayoutGraph, tensor: TensorType) -> Floats:
+    def _weights(self, graph: LayoutGraph, tensor: TensorType) -> Floats:
         shape = np.array(tensor.shape, dtype=np.int64)
         local = (-(-shape // graph.counts)).prod(axis=1) * float(item_bytes(tensor.dtype))
         starts, ends = graph.edges[:, 0], graph.edges[:, 1]
@@ -400,13 +221,31 @@ def _shortest_from(
     return seconds
 
 
-def _possible(graph: _LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
+def _possible(graph: LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
     """Return which layouts leave no slice empty."""
     shape = np.array(tensor.shape, dtype=np.int64)
     return np.asarray((shape >= graph.counts).all(axis=1))
 
 
-def _uneven_permutes(graph: _LayoutGraph, tensor: TensorType) -> list[int]:
+def _changed(source: Layout, target: Layout) -> set[str]:
+    """Return the axes that do not lie where they shall, and those behind them."""
+    stay: set[str] = set(source.partial) & set(target.partial)
+    for held, wanted in zip(source.splits, target.splits, strict=True):
+        stay.update(
+            a for a, _ in takewhile(lambda p: p[0] == p[1], zip(held, wanted, strict=False))
+        )
+    return {*source.split_axes, *source.partial, *target.split_axes, *target.partial} - stay
+
+
+def _is_possible(tensor: TensorType, source: Layout, move: Move, mesh: Mesh) -> bool:
+    """Return whether a move leaves no slice empty, and orders none but equal ones anew."""
+    counts = move.target.counts(mesh)
+    if any(size < count for size, count in zip(tensor.shape, counts, strict=True)):
+        return False
+    return move.operator != "collective_permute" or source.is_even(tensor.shape, mesh)
+
+
+def _uneven_permutes(graph: LayoutGraph, tensor: TensorType) -> list[int]:
     """Return the permutes of dimensions whose slices differ: they differ in either order."""
     found = []
     for (operator, _), positions in graph.groups.items():

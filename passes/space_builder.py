@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.layout_graph import layouts
 from shardwright.cost_model.profile import CostProfile, OperatorTable, Port
-from shardwright.cost_model.redistribution import layouts
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value

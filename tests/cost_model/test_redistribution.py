@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import Cluster, cluster
-from shardwright.cost_model.redistribution import (
-    Move,
-    RedistributionPlanner,
-    layouts,
-    move_seconds,
-    moves,
-)
+from shardwright.cost_model.layout_graph import Move, layouts, moves
+from shardwright.cost_model.redistribution import RedistributionPlanner, move_seconds
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -216,3 +211,63 @@ def test_a_layout_of_another_mesh_is_refused() -> None:
     with pytest.raises(StrategyError) as caught:
         planner.plan(TensorType("float32", (8, 8)), lies("", ""), lies("z", ""))
     assert str(caught.value) == "the layout [z, *] is not one of mesh x=2 x y=2"
+
+
+FINE = Mesh(tuple(MeshAxis(name, 2) for name in "abcde"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (Layout((("a", "b"), ("c",))), Layout((("a",), ("c", "d")))),
+        (Layout(((), ("c",)), ("a", "b")), Layout((("b", "a"), ("c",)))),
+        (Layout((("a", "b", "c", "d", "e"), ())), Layout((("a", "c", "b"), ("d", "e")))),
+        (Layout(((), ()), ("e",)), Layout(((), ()), ("e",))),
+    ],
+    ids=str,
+)
+def test_on_a_fine_mesh_each_path_is_found_by_itself(source: Layout, target: Layout) -> None:
+    tensor = TensorType("float64", (32, 8))
+    whole = np.arange(float(tensor.elements)).reshape(tensor.shape)
+    parts = spread(whole, source, FINE)
+    plan = RedistributionPlanner(FINE, CPU).plan(tensor, source, target)
+    for move in plan:
+        parts = exchanged(move, tensor, parts, FINE)
+    assert_lies(parts, whole, target, FINE)
+    assert (source == target) == (plan == [])
+
+
+def test_one_path_costs_what_all_paths_say() -> None:
+    tensor, possible = TensorType("float32", (8, 8)), every_layout(CUBE, 2)
+    planner = RedistributionPlanner(CUBE, CPU)
+    table = planner.seconds(tensor, possible, possible)
+    for i, j in np.random.default_rng(0).integers(0, len(possible), (60, 2)):
+        plan = planner._plan_alone(tensor, possible[i], possible[j])
+        cost = sum(priced(plan, tensor, possible[i], CPU))
+        assert cost >= table[i, j] * (1 - 1e-9)
+        assert (plan[-1].target if plan else possible[i]) == possible[j]
+
+
+def test_a_search_over_a_fine_mesh_is_refused() -> None:
+    with pytest.raises(StrategyError, match="has 5 axes, at most 4 can be searched"):
+        RedistributionPlanner(FINE, CPU).seconds(TensorType("float32", (8,)), [], [])
+
+
+def test_a_finer_mesh_is_never_dearer() -> None:
+    tensor = TensorType("float32", (64, 64))
+    coarse = Mesh((MeshAxis("x", 4), MeshAxis("z", 2)))
+    fine = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
+    possible = every_layout(coarse, 2)
+
+    def refined(layout: Layout) -> Layout:
+        splits = tuple(
+            tuple(b for a in axes for b in (("x", "y") if a == "x" else (a,)))
+            for axes in layout.splits
+        )
+        partial = [b for a in layout.partial for b in (("x", "y") if a == "x" else (a,))]
+        return Layout(splits, fine.ordered(partial))
+
+    there = RedistributionPlanner(coarse, CPU).seconds(tensor, possible, possible)
+    images = [refined(layout) for layout in possible]
+    here = RedistributionPlanner(fine, CPU).seconds(tensor, images, images)
+    assert (here <= there * (1 + 1e-9)).all()
