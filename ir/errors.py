@@ -69,3 +69,7 @@ class ModelError(ShardwrightError):
 
 class ExecutionError(ShardwrightError):
     """A program could not be executed."""
+
+
+class OperatorError(ShardwrightError):
+    """An operator does not keep what its rule, kernel or gradient promises."""

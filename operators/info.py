@@ -5,6 +5,7 @@ rule. An instance is the operator applied to operands of given types with given 
 """
 
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -275,20 +276,32 @@ class OperatorInfo:
 
 
 _REGISTRY: dict[str, type[OperatorInfo]] = {}
+_ORIGINS: dict[str, tuple[str, str]] = {}  # file and class that each comes from
 
 
 def register(operator: type[OperatorInfo]) -> type[OperatorInfo]:
     """Add an operator class to the registry; a class decorator.
+
+    A file that is read again replaces the operators that it had registered.
 
     Raises
     ------
     IRError
         If the name is taken.
     """
-    if operator.name in _REGISTRY:
+    origin = _origin(operator)
+    if _ORIGINS.setdefault(operator.name, origin) != origin:
         raise IRError(f"an operator is called `{operator.name}` already, names are unique")
+    if operator.name in _REGISTRY:
+        _cached.cache_clear()
     _REGISTRY[operator.name] = operator
     return operator
+
+
+def _origin(operator: type[OperatorInfo]) -> tuple[str, str]:
+    """Return the file and the name of a class."""
+    module = sys.modules.get(operator.__module__)
+    return str(getattr(module, "__file__", operator.__module__)), operator.__qualname__
 
 
 def operator_class(name: str) -> type[OperatorInfo]:

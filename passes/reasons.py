@@ -162,7 +162,11 @@ class _Explanation:
             return ""
         partial = set(layout.partial)
         names = [name for name, axes in producer.strategy.assignment if partial.intersection(axes)]
-        return f", whose factor {' and '.join(names)} is split" if names else ""
+        if not names:
+            return ""
+        if len(names) == 1:
+            return f", whose factor {names[0]} is split"
+        return f", whose factors {' and '.join(names)} are split"
 
     def _gradient(self, node: Node, origin: str) -> str:
         """Return whose gradient a collective moves."""

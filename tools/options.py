@@ -16,6 +16,7 @@ from shardwright.passes.optimizer import STATES, Optimizer
 from shardwright.passes.strategy_search import SEARCH_MODES
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
+from shardwright.zoo.loading import import_operators
 
 _GIB = 2**30
 _MODEL = "a model of the zoo, with its sizes: `gpt:layers=4`; `file.py:function`; or `file.onnx`"
@@ -122,6 +123,21 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
         "--loss-scale", type=positive_number, metavar="F", help="factor that gradients carry (1)"
     )
     step.add_argument("--seed", type=int, default=0, metavar="N", help="of initial values (0)")
+
+
+def add_operators(parser: argparse.ArgumentParser) -> None:
+    """Add the option that makes operators of a person's own known, before a plan is read."""
+    parser.add_argument(
+        "--operators",
+        type=_registering_file,
+        metavar="FILE",
+        help="a Python file that registers operators which the plan has",
+    )
+
+
+def _registering_file(text: str) -> Path:
+    import_operators(Path(text))
+    return Path(text)
 
 
 def positive(text: str) -> int:

@@ -16,7 +16,7 @@ from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.passes.plan import Plan, read_plan
 from shardwright.runtime import Communicator, LocalCommunicator, MpiCommunicator, StepRecord
 from shardwright.tools.documents import print_document
-from shardwright.tools.options import positive
+from shardwright.tools.options import add_operators, positive
 from shardwright.tools.progress import counting
 from shardwright.tools.tables import print_table, styled, width
 
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--logs", type=Path, metavar="DIR", help="for `rank.N/stdout` (PLAN/logs)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="begin from a checkpoint")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write a checkpoint at the end")
+    add_operators(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

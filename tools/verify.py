@@ -7,7 +7,7 @@ from pathlib import Path
 from shardwright.api import verify
 from shardwright.passes.plan import is_edited, read_plan
 from shardwright.tools.documents import print_document, verify_document
-from shardwright.tools.options import positive
+from shardwright.tools.options import add_operators, positive
 from shardwright.tools.tables import styled
 from shardwright.verification import TOLERANCE
 
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=positive, default=3, metavar="N", help="steps to train and compare (3)"
     )
+    add_operators(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

@@ -165,6 +165,20 @@ def _from_file(path: Path, name: str, sizes: str) -> Definition:
         return trace(network, inputs, loss_fn=loss_fn[0] if loss_fn else None)
 
 
+def import_operators(path: Path) -> None:
+    """Run a file that registers operators, so that plans with them can be read.
+
+    Raises
+    ------
+    ModelError
+        If there is no such file, or it fails.
+    """
+    if not path.is_file():
+        raise ModelError(f"there is no file `{path}`", hint="name a file that registers operators")
+    with _imported(path):
+        pass
+
+
 def _is_network(item: object) -> bool:
     return isinstance(item, Cell) or callable(item)
 

@@ -14,8 +14,8 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication import Communication
 from shardwright.operators.info import Array, operator_info
+from shardwright.operators.spmd import assemble
 from shardwright.runtime.communicator import LocalCommunicator
-from tests.operators.spmd import assemble
 
 CUBE = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2), MeshAxis("z", 2)))
 SQUARE = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2)))

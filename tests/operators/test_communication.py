@@ -14,7 +14,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication import Communication
 from shardwright.operators.info import Array, Linearization, operator_info
-from tests.operators.spmd import Parts, assemble, exchange, execute, scatter
+from shardwright.operators.spmd import Parts, assemble, exchange, execute, scatter
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
 TYPE = TensorType("float64", (8, 8))

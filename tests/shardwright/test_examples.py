@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+import shardwright as sw
 import shardwright.dataset as ds
 from shardwright import zoo
 from shardwright.communication import world
+from shardwright.tools.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 10
@@ -72,3 +74,16 @@ def test_the_quickstart_compiles_trains_and_verifies_both_models(monkeypatch, tm
     assert out.count("lower bound") == 2
     assert {path.name for path in (tmp_path / "plans").iterdir()} == {"mlp", "gpt"}
     assert (tmp_path / "plans" / "gpt" / "rank_00007.ir").is_file()
+
+
+def test_an_operator_of_ones_own_is_checked_compiled_and_verified(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = str(EXAMPLES / "own_operator.py")
+    arguments = ["compile", f"{file}:network", "--devices", "4", "--cluster", "cpu"]
+    assert main([*arguments, "--out", "plan"]) == 0
+    assert main([*arguments, "--out", "plan"]) == 0  # reading the file again changes nothing
+    assert main(["verify", "plan", "--operators", file]) == 0
+    assert capsys.readouterr().out.count("equal: ") == 1
+    checked = sw.check_operator("outer_product_mean")
+    assert checked.strategies > 50
+    assert checked.gradient

@@ -1,9 +1,14 @@
-"""A small interpreter that runs operators on the shards of all ranks, in one process."""
+"""A small interpreter that runs operators on the shards of all ranks, in one process.
+
+It is what the checks of operators stand on, and shares nothing with the executor but the operators.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from shardwright.ir.errors import ExecutionError
 from shardwright.ir.graph import Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
@@ -21,28 +26,43 @@ def scatter(whole: Array, layout: Layout, mesh: Mesh) -> Parts:
 
 
 def assemble(parts: Sequence[Array], layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> Array:
-    """Put the slices together, reduce partial values, and insist that copies are equal."""
+    """Put the slices together, reduce partial values, and insist that copies are equal.
+
+    Raises
+    ------
+    ExecutionError
+        If a slice has another shape than its layout says, or copies differ.
+    """
     terms = np.zeros((mesh.extent(layout.partial), *shape), parts[0].dtype)
     written = np.zeros(terms.shape, bool)
     for rank, part in enumerate(parts):
-        term, region = mesh.index(rank, layout.partial), layout.slices(shape, mesh, rank)
-        held, copied = terms[term, ...][(*region, ...)], written[term, ...][(*region, ...)]
-        assert part.shape == held.shape, (part.shape, held.shape)
-        np.testing.assert_array_equal(part[copied], held[copied])
+        term = mesh.index(rank, layout.partial)
+        region: Any = (*layout.slices(shape, mesh, rank), ...)
+        held, copied = terms[term, ...][region], written[term, ...][region]
+        _expect(part.shape == held.shape, f"a slice is {part.shape}, its layout says {held.shape}")
+        same = np.array_equal(part[copied], held[copied], equal_nan=part.dtype.kind == "f")
+        _expect(same, f"ranks hold copies that differ, the layout {layout} says they are equal")
         held[...], copied[...] = part, True
-    assert written.all()
+    _expect(bool(written.all()), f"the slices of the layout {layout} leave gaps")
     return np.asarray(_REDUCE[layout.reduction](terms, axis=0))
 
 
 def run_shards(
     info: OperatorInfo, strategy: Strategy, mesh: Mesh, operands: Sequence[Parts]
 ) -> list[Parts]:
-    """Run the kernel on every rank; checks the shapes and element types of what it returns."""
+    """Run the kernel on every rank.
+
+    Raises
+    ------
+    ExecutionError
+        If it returns other shapes or element types than declared.
+    """
     results: list[Parts] = [[] for _ in info.result_types]
     for rank in range(mesh.size):
         view = info.rule.view(strategy, mesh, rank)
         local = [parts[rank] for parts in operands]
-        assert tuple(part.shape for part in local) == view.operand_shapes
+        shapes = tuple(part.shape for part in local)
+        _expect(shapes == view.operand_shapes, f"the slices are {shapes}, not as the rule says")
         found = info.kernel(view, *local)
         found = found if isinstance(found, tuple) else (found,)
         check_results(info.result_types, view.result_shapes, found)
@@ -54,9 +74,16 @@ def run_shards(
 def check_results(
     types: Sequence[TensorType], shapes: Sequence[tuple[int, ...]], found: Sequence[Array]
 ) -> None:
-    """Check that a kernel returned arrays of the declared shapes and element types."""
-    assert [array.shape for array in found] == list(shapes)
-    assert [array.dtype for array in found] == [numpy_dtype(kind.dtype) for kind in types]
+    """Check that a kernel returned arrays of the declared shapes and element types.
+
+    Raises
+    ------
+    ExecutionError
+        If it did not.
+    """
+    returned = [(array.dtype, array.shape) for array in found]
+    declared = [(numpy_dtype(t.dtype), shape) for t, shape in zip(types, shapes, strict=True)]
+    _expect(returned == declared, f"the kernel returns {returned}, declared is {declared}")
 
 
 def execute(
@@ -64,17 +91,23 @@ def execute(
     tensors: Mapping[str, tuple[TensorType, Layout, Parts]],
     mesh: Mesh,
 ) -> dict[str, tuple[TensorType, Layout, Parts]]:
-    """Run nodes in order and return every tensor, with its type, layout and shards."""
+    """Run nodes in order and return every tensor, with its type, layout and shards.
+
+    Raises
+    ------
+    ExecutionError
+        If a layout is not what the operator's rule says.
+    """
     known = dict(tensors)
     for node in nodes:
         operands = [known[name] for name in node.operands]
         info = operator_info(node.operator, [kind for kind, _, _ in operands], node.attributes)
         layouts = [result.layout for result in node.results]
         taken = [layout for _, layout, _ in operands]
-        assert all(layouts), "every value on a mesh has a layout"
+        _expect(all(layouts), f"`{node.name}` has no layout")
         wanted = [layout.reduced() for layout in layouts if layout is not None]
         strategy, left = info.infer_layouts(taken, mesh, wanted)
-        assert list(left) == layouts
+        _expect(list(left) == layouts, f"`{node.name}` has another layout than its rule says")
         held = [parts for _, _, parts in operands]
         if isinstance(info, Communication):
             found = [exchange(info, held[0], mesh)]
@@ -94,3 +127,8 @@ def exchange(info: Communication, parts: Parts, mesh: Mesh) -> Parts:
         for rank, part in zip(group, moved, strict=True):
             results[rank] = part
     return results
+
+
+def _expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ExecutionError(otherwise)
