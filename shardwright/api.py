@@ -18,8 +18,10 @@ from shardwright.operators.info import SplitCounts
 from shardwright.passes.binding import rank_text
 from shardwright.passes.compile import Compiled, CompileOptions, compile_graph
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.plan import Plan, make_plan, read_plan, read_strategies, write_plan
+from shardwright.passes.plan import Plan, make_plan
 from shardwright.passes.plan_document import InputDocument
+from shardwright.passes.plan_files import read_plan, write_plan
+from shardwright.passes.strategies_file import read_strategies
 from shardwright.passes.strategy_search import Progress
 from shardwright.runtime import (
     Communicator,

@@ -13,7 +13,7 @@ from shardwright.ir.errors import ModelError
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.accounting import split_counts
 from shardwright.passes.compile import Mode
-from shardwright.passes.plan import read_strategies, strategies_text
+from shardwright.passes.strategies_file import read_strategies, strategies_text
 from shardwright.passes.strategy_search import SearchMode
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tracing import Network

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardwright.api import Compilation
 from shardwright.cost_model.timeline import simulate, to_chrome_trace
-from shardwright.passes.plan import check_replaceable
+from shardwright.passes.plan_files import check_replaceable
 from shardwright.tools.documents import compile_document, print_document
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (

@@ -13,7 +13,8 @@ from shardwright.api import run as train
 from shardwright.batches import samples_for
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.passes.plan import Plan, read_plan
+from shardwright.passes.plan import Plan
+from shardwright.passes.plan_files import read_plan
 from shardwright.runtime import Communicator, LocalCommunicator, MpiCommunicator, StepRecord
 from shardwright.tools.documents import print_document
 from shardwright.tools.options import add_operators, positive

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from shardwright.api import verify
-from shardwright.passes.plan import is_edited, read_plan
+from shardwright.passes.plan_files import is_edited, read_plan
 from shardwright.tools.documents import print_document, verify_document
 from shardwright.tools.options import add_operators, positive
 from shardwright.tools.tables import styled

@@ -17,8 +17,9 @@ from shardwright.ir.text import parse, to_text
 from shardwright.passes.accounting import operator_costs, traffic
 from shardwright.passes.binding import bind_rank, rank_text
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.plan import read_plan, read_strategies, write_plan
 from shardwright.passes.plan_document import PlanDocument
+from shardwright.passes.plan_files import read_plan, write_plan
+from shardwright.passes.strategies_file import read_strategies
 
 ROOT = Path(__file__).parents[2]
 GPT = "gpt:layers=2,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32"
