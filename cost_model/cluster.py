@@ -295,7 +295,7 @@ def mesh_shapes(cluster: Cluster, devices: int, axes: int = 3) -> tuple[tuple[in
     Examples
     --------
     >>> mesh_shapes(cluster("h100-pod"), 64)
-    ((2, 4, 8), (8, 2, 4))
+    ((8, 2, 4), (2, 4, 8))
     """
     counts = [count for count in reversed(cluster.for_devices(devices)) if count > 1]
     shapes = [tuple(chain.from_iterable(cuts)) for cuts in product(*map(_cuts, counts))]
