@@ -22,7 +22,8 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution import RedistributionPlanner, layouts
+from shardwright.cost_model.layout_graph import layouts
+from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.frontends.onnx import Imported, import_model
 from shardwright.frontends.onnx.table import NeedsConstantError
 from shardwright.frontends.onnx.types import dtype_of, plain_name
