@@ -177,7 +177,7 @@ class MindSporeCosts:
 def _strategies_from(info: OperatorInfo, mesh: Mesh, start: int) -> tuple[Strategy, ...]:
     """Return the strategies whose axes are those of the mesh from `start` on, without a gap."""
     rule, factors = info.rule, _factor_order(info)
-    rooms = [rule.sizes[f] if rule.kinds[f] != "whole" else 1 for f in factors]
+    rooms = [rule.sizes[f] if rule.kinds[f] not in ("whole", "halo") else 1 for f in factors]
     found = []
     for ends in _ends(rooms, mesh.shape, start):
         spans = zip(factors, pairwise((start, *ends)), strict=True)
@@ -209,7 +209,7 @@ def _is_legal(info: OperatorInfo, strategy: Strategy, mesh: Mesh) -> bool:
         info.rule.result_layouts(strategy, mesh)
     except StrategyError:
         return False
-    return True
+    return not any(strategy.axes.get(factor) for factor in info.halos)  # it does not price them
 
 
 def _factor_order(info: OperatorInfo) -> tuple[str, ...]:

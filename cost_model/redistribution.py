@@ -25,7 +25,13 @@ from shardwright.ir.types import TensorType, item_bytes
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-_KINDS = {"collective_permute": "permute", "neighbor_exchange": "permute", "receive": "send"}
+_KINDS = {
+    "collective_permute": "permute",
+    "halo_exchange": "permute",
+    "halo_sum": "permute",
+    "neighbor_exchange": "permute",
+    "receive": "send",
+}
 _MOST_AXES = 4  # of more axes there are too many layouts to find all paths between them
 _BLOCK = 128  # sources whose shortest paths are found together, so that they stay in the cache
 

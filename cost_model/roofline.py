@@ -7,11 +7,12 @@ import numpy as np
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.redistribution import move_seconds
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication import Communication
+from shardwright.operators.halo_exchange import OverHalo
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 
 
@@ -85,7 +86,11 @@ def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     where it is received.
     """
     mesh = graph.mesh or Mesh(())
-    operands = graph.operand_values(node)
+    return emitted_seconds(node, graph.operand_values(node), mesh, cluster)
+
+
+def emitted_seconds(node: Node, operands: Sequence[Value], mesh: Mesh, cluster: Cluster) -> float:
+    """Return the seconds of one node on a mesh, given what it reads."""
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     taken = [value.layout or Layout.replicated(value.type.rank) for value in operands]
     left = [value.layout or Layout.replicated(value.type.rank) for value in node.results]
@@ -93,9 +98,17 @@ def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
         return operator_seconds(info, taken, left, mesh, cluster)
     if node.operator in ("mirror", "redistribute", "send"):
         return 0.0
-    size = np.array([local_bytes(operands[0].type, taken[0], mesh)])
-    axes = info.axes if info.is_local else node_axes(node, graph)
-    return float(move_seconds(node.operator, axes, size, mesh, cluster)[0])
+    size = local_bytes(operands[0].type, taken[0], mesh)
+    bare = node.results[0].layout is None
+    axes = info.axes if info.is_local else info.axes or (mesh.names if bare else ())
+    if not isinstance(info, OverHalo):
+        return float(move_seconds(node.operator, axes, np.array([size]), mesh, cluster)[0])
+    copied = size + local_bytes(node.results[0].type, left[0], mesh)
+    seconds = cluster.device.launch_seconds + copied / cluster.device.memory_bandwidth
+    sent = np.array([size * info.sent_share(mesh)])
+    if sent[0]:
+        seconds += float(move_seconds(node.operator, axes, sent, mesh, cluster)[0])
+    return seconds
 
 
 def program_seconds(graph: Graph, cluster: Cluster) -> float:

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.profile import OperatorTable, Port
 from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.cost_model.roofline import local_bytes, operator_seconds
+from shardwright.cost_model.roofline import emitted_seconds, local_bytes, operator_seconds
 from shardwright.ir.graph import Attribute, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Linearization, OperatorInfo, operator_info
+from shardwright.operators.halo_exchange import emit_split, emit_split_gradient
+from shardwright.operators.info import OperatorInfo, operator_info
 
 Floats = NDArray[np.float64]
 
@@ -128,24 +129,31 @@ class TimeProfile:
     ) -> "_Sides":
         """Price an operator and its gradient under one strategy, by emitting the gradient."""
         taken, left = info.infer_tensor_layouts(strategy, self.mesh)
-        seconds = operator_seconds(info, taken, left, self.mesh, self.cluster)
+        operands = _values("operand", info.operand_types, taken)
+        forward = Builder(self.mesh)
+        node = Node(
+            info.name,
+            tuple(value.name for value in operands),
+            _values("result", info.result_types, left),
+            info.attributes,
+        )
+        split = emit_split(forward, node, operands, strategy)
+        seconds = self._all_seconds(forward.nodes, operands)
         if not any(wanted):
             ports = tuple(Port(layout, None) for layout in taken)
             none = (False,) * len(left)
             return _Sides(seconds, ports, left, (False,) * len(taken), none, 0.0)
         build = Builder(self.mesh)
-        operands = _values("operand", info.operand_types, taken)
-        results = _values("result", info.result_types, left)
         reduced = tuple(layout.reduced() for layout in left)
-        at = Linearization(operands, results, _values("cotangent", info.result_types, reduced))
+        cotangents = _values("cotangent", info.result_types, reduced)
         gradients = [
             value if want else None
-            for value, want in zip(info.gradient(build, at), wanted, strict=True)
+            for value, want in zip(
+                emit_split_gradient(build, split, cotangents), wanted, strict=True
+            )
         ]
         nodes, read = _needed(build.nodes, [value.name for value in gradients if value is not None])
-        table = {v.name: v for v in (*operands, *results, *at.cotangents)}
-        table |= {result.name: result for node in build.nodes for result in node.results}
-        seconds += sum(self._seconds(node, table) for node in nodes)
+        seconds += self._all_seconds(nodes, [*split.read, *split.made, *cotangents])
         ports = tuple(
             Port(layout, None if value is None else value.layout)
             for layout, value in zip(taken, gradients, strict=True)
@@ -154,18 +162,18 @@ class TimeProfile:
             seconds,
             ports,
             left,
-            tuple(value.name in read for value in operands),
-            tuple(value.name in read for value in results),
-            _work(nodes, [*at.cotangents, *(v for v in gradients if v is not None)], self.mesh),
+            tuple(value.name in read for value in split.read),
+            tuple(value.name in read for value in split.made),
+            _work(nodes, [*cotangents, *(v for v in gradients if v is not None)], self.mesh),
         )
 
-    def _seconds(self, node: Node, table: dict[str, Value]) -> float:
-        operands = [table[name] for name in node.operands]
-        info = operator_info(node.operator, [v.type for v in operands], node.attributes)
-        layouts = [v.layout for v in (*operands, *node.results)]
-        known = [layout for layout in layouts if layout is not None]
-        count = len(operands)
-        return operator_seconds(info, known[:count], known[count:], self.mesh, self.cluster)
+    def _all_seconds(self, nodes: Sequence[Node], given: Sequence[Value]) -> float:
+        table = {value.name: value for value in given}
+        table |= {result.name: result for node in nodes for result in node.results}
+        return sum(
+            emitted_seconds(node, [table[n] for n in node.operands], self.mesh, self.cluster)
+            for node in nodes
+        )
 
     def edges(self, tensor: TensorType, sources: Sequence[Port], targets: Sequence[Port]) -> Floats:
         """Return the seconds to bring a tensor and to return its cotangent."""

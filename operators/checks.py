@@ -18,6 +18,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.builder import Builder
+from shardwright.operators.halo_exchange import emit_split, emit_split_gradient
 from shardwright.operators.info import (
     Array,
     Example,
@@ -32,8 +33,10 @@ from shardwright.operators.spmd import (
     assemble,
     check_results,
     execute,
+    node_of,
     run_shards,
     scatter,
+    splits_windows,
 )
 
 MESHES = (
@@ -197,9 +200,10 @@ def check_strategy(case: Case, strategy: Strategy, mesh: Mesh, seed: int = 0) ->
     info = case.info()
     info.check_strategy(strategy, mesh)
     taken, left = info.infer_tensor_layouts(strategy, mesh)
-    told = info.infer_layouts(taken, mesh, [layout.reduced() for layout in left])
     place = f"{case} split by {strategy or 'nothing'} on {mesh}"
-    _expect(told == (strategy, left), f"the layouts of the operands tell {told[0]}", place)
+    if not splits_windows(info, strategy):
+        told = info.infer_layouts(taken, mesh, [layout.reduced() for layout in left])
+        _expect(told == (strategy, left), f"the layouts of the operands tell {told[0]}", place)
     check_split(info, case, strategy, mesh, seed)
 
 
@@ -310,6 +314,26 @@ def _emitted(
     return build, [*operands, *results, *cotangents], gradients
 
 
+def _emitted_with_halos(
+    info: OperatorInfo, strategy: Strategy, mesh: Mesh
+) -> tuple[Builder, list[Value], list[Value | None]]:
+    """Build the operator with its halos, and the gradient of both."""
+    build, (taken, left) = Builder(mesh), info.infer_tensor_layouts(strategy, mesh)
+    operands = [
+        build.input(Value(f"operand{i}", kind, layout))
+        for i, (kind, layout) in enumerate(zip(info.operand_types, taken, strict=True))
+    ]
+    emitted = emit_split(build, node_of(info, operands), operands, strategy)
+    found = tuple(value.layout for value in emitted.results)
+    _expect(found == left, f"what comes out lies as {found}, its rule says {left}", info.name)
+    cotangents = [
+        build.input(Value(f"cotangent{i}", kind, layout.reduced()))
+        for i, (kind, layout) in enumerate(zip(info.result_types, left, strict=True))
+    ]
+    gradients = emit_split_gradient(build, emitted, cotangents)
+    return build, [*operands, *cotangents], gradients
+
+
 def _whole_gradients(info: OperatorInfo, operands: list[Array], seed: int) -> list[Array | None]:
     """Run the gradient on one device."""
     one = Mesh(())
@@ -392,8 +416,12 @@ def _check_gradients(
     and over those of partial sums in other operands.
     """
     taken, left = layouts
-    build, inputs, gradients = _emitted(info, mesh, layouts)
-    results = run_shards(info, strategy, mesh, shards)
+    if splits_windows(info, strategy):
+        build, inputs, gradients = _emitted_with_halos(info, strategy, mesh)
+        results = []
+    else:
+        build, inputs, gradients = _emitted(info, mesh, layouts)
+        results = run_shards(info, strategy, mesh, shards)
     reduced = [layout.reduced() for layout in left]
     pulled = [
         scatter(x, layout, mesh) for x, layout in zip(_cotangents(info, seed), reduced, strict=True)

@@ -70,6 +70,10 @@ class Communication(OperatorInfo):
         """
         return layout
 
+    def sent_share(self, mesh: Mesh) -> float:
+        """Return how much of the operand takes part in the move."""
+        return 1.0
+
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Return what each member of a group holds afterwards.
 

@@ -19,24 +19,23 @@ from shardwright.operators.info import (
     Example,
     Gradients,
     Linearization,
-    OperatorInfo,
     register,
 )
 from shardwright.operators.rule import Rule, Shape, ShardView, resolve
+from shardwright.operators.windowed import PLACEMENT, Windowed
 from shardwright.operators.windows import Windows, make_windows
 
 # Channels of each tensor: ``b`` of the operand in a group, ``a`` of the result.
 _CHANNELS = {"x": "b", "w": "ab", "y": "a"}
 
 
-class ConvolutionFamily(OperatorInfo):
+class ConvolutionFamily(Windowed):
     """What a convolution and its gradients share.
 
-    Samples, groups, and channels of both sides may be split. Space stays whole, but for
-    dimensions along which a window is one element.
+    Samples, groups, channels of both sides, and windows may be split.
     """
 
-    defaults: ClassVar = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    defaults: ClassVar = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, **PLACEMENT}
     linear = ((0,), (1,))
     # Which tensors are the operands and the result, and the letters that the rule contracts.
     tensors: ClassVar[tuple[str, str, str]]
@@ -52,12 +51,11 @@ class ConvolutionFamily(OperatorInfo):
         return (self.common_dtype(),)
 
     def make_rule(self) -> Rule:
-        """Contract what the result lacks; keep the space whole where windows overlap."""
+        """Contract what the result lacks."""
         shapes = [operand.shape for operand in self.operand_types]
         if len(shapes) != 2 or len(shapes[0]) < 3 or len(shapes[0]) != len(shapes[1]):
             raise IRError(f"two operands [n, channel, *space] are needed, given are {shapes}")
-        windows, before, after = self.geometry
-        self.windows, self.before, self.after = windows, before, after
+        self.windows, self.space, self.after = self.geometry
         sizes = self._sizes(shapes)
         notation = {name: self._notation(name) for name in "xwy"}
         first, second, result = (notation[name] for name in self.tensors)
@@ -68,32 +66,29 @@ class ConvolutionFamily(OperatorInfo):
         channels = [mark[letter] for letter in _CHANNELS[tensor]]
         if self.attributes["groups"] > 1:
             channels[0] = f"(g {channels[0]})"
-        rank = len(self.before)
+        rank = len(self.space)
         if tensor == "w":
             return " ".join([*channels, *(f"k{i}^" for i in range(rank))])
-        whole = "i" if tensor == "x" else "o"
         shared = "+" if "s" in self.contracted else ""
-        pointwise = [self.windows.is_pointwise(i) for i in range(rank)]
-        space = [f"s{i}{shared}" if p else f"{whole}{i}^" for i, p in enumerate(pointwise)]
+        halo = [tensor == "x" and not self.windows.is_pointwise(i) for i in range(rank)]
+        space = [f"s{i}~" if h else f"s{i}{shared}" for i, h in enumerate(halo)]
         return " ".join([mark["n"], *channels, *space])
 
     def _sizes(self, shapes: list[Shape]) -> dict[str, int]:
-        """Return the sizes of factors that no plain dimension of an operand shows."""
-        sizes: dict[str, int] = {}
-        for i, (b, a, k) in enumerate(
-            zip(self.before, self.after, self.windows.kernel, strict=True)
-        ):
-            if not self.windows.is_pointwise(i):
-                sizes |= {f"i{i}": b, f"o{i}": a}
-            sizes[f"k{i}"] = k
+        """Return the sizes of all factors, in the order in which they are split."""
+        sizes = {"n": shapes[0][0]}
         groups = self.attributes["groups"]
         if groups > 1:
-            for letter, channels in self._channels(shapes).items():
-                if groups < 1 or channels % groups:
-                    raise IRError(f"{channels} channels do not make {groups} equal groups")
-                sizes[letter] = channels // groups
             sizes["g"] = groups
-        return sizes
+        for letter, channels in self._channels(shapes).items():
+            if groups < 1 or channels % groups:
+                raise IRError(f"{channels} channels do not make {groups} equal groups")
+            sizes[letter] = channels // groups
+        for i, (held, count) in enumerate(zip(self.held(), self.after, strict=True)):
+            sizes[f"s{i}"] = count
+            if not self.windows.is_pointwise(i):
+                sizes[f"s{i}~"] = held
+        return sizes | {f"k{i}": k for i, k in enumerate(self.windows.kernel)}
 
     def _channels(self, shapes: list[Shape]) -> dict[str, int]:
         """Return the channels of each side, as far as an operand shows them by itself."""
@@ -122,6 +117,7 @@ class ConvolutionFamily(OperatorInfo):
             "padding": windows.padding,
             "dilation": windows.dilation,
             "groups": self.attributes["groups"],
+            **{name: self.attributes[name] for name in PLACEMENT if self.runs},
         }
 
     def is_depthwise(self, view: ShardView) -> bool:
@@ -158,25 +154,27 @@ class Convolution(ConvolutionFamily):
     def geometry(self) -> tuple[Windows, Shape, Shape]:
         """The windows, the space of the operand, and that of the result."""
         x, w = (operand.shape for operand in self.operand_types)
-        windows = make_windows(w[2:], self.attributes, x[2:])
-        return windows, x[2:], windows.count(x[2:])
+        space = self.true_space(x[2:])
+        windows = make_windows(w[2:], self.attributes, space)
+        return windows, space, windows.count(space)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply blocks of columns by the weight."""
-        x, w = operands
+        x, w = self.own(operands[0], view), operands[1]
+        windows = self.own_windows(view)
         if self.is_depthwise(view):
-            return depthwise.forward(x, w, self.windows)
+            return depthwise.forward(x, w, windows)
         weight, result = self.grouped(w, view), np.empty(view.result_shapes[0], x.dtype)
         groups, count = len(weight), result.shape[2:]
         flat = result.reshape(len(x), groups, -1, prod(count))
-        for samples, places, block in columns(x, self.windows, count, groups):
+        for samples, places, block in columns(x, windows, count, groups):
             np.matmul(weight, block, out=flat[samples, :, :, places])
         return result
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Scatter the cotangent through the weight; correlate it with the operand."""
         (x, w), dy = at.operands, at.cotangents[0]
-        size, kernel = self.before, self.windows.kernel
+        size, kernel = self.space, self.windows.kernel
         dx = build.emit("transposed_convolution", dy, w, size=size, **self.explicit)
         dw = build.emit("convolution_weight_gradient", x, dy, kernel=kernel, **self.explicit)
         return [dx, dw]
@@ -220,21 +218,25 @@ class TransposedConvolution(ConvolutionFamily):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Make columns, and add them up where they were taken from."""
-        y, w = operands
+        shape = self.own_shape(view, view.result_shapes[0])
+        return self.with_rest(self._transposed(view, shape, *operands), view, 0)
+
+    def _transposed(self, view: ShardView, shape: Shape, y: Array, w: Array) -> Array:
+        windows = self.own_windows(view)
         if self.is_depthwise(view):
-            return depthwise.transposed(y, w, self.windows, view.result_shapes[0])
+            return depthwise.transposed(y, w, windows, shape)
         weight = np.swapaxes(self.grouped(w, view), -1, -2)
         groups, count = len(weight), y.shape[2:]
         flat = y.reshape(len(y), groups, -1, prod(count))
-        result = np.empty(view.result_shapes[0], y.dtype)
-        if self.windows.are_points:
+        result = np.empty(shape, y.dtype)
+        if windows.are_points:
             np.matmul(weight, flat, out=result.reshape(len(y), groups, -1, prod(count)))
             return result
         channels, *size = result.shape[1:]
-        padded, inner = self.windows.padded_size(size), self.windows.interior(size)
+        padded, inner = windows.padded_size(size), windows.interior(size)
         for samples in sample_blocks(len(y), weight.shape[1] * groups * prod(count)):
             total = np.zeros((samples.stop - samples.start, channels, *padded), y.dtype)
-            accumulate_columns(total, weight, flat[samples], self.windows, count)
+            accumulate_columns(total, weight, flat[samples], windows, count)
             result[samples] = total[inner]
         return result
 
@@ -279,21 +281,22 @@ class ConvolutionWeightGradient(ConvolutionFamily):
         kernel = self.attributes["kernel"]
         if len(kernel) != len(x) - 2:
             raise IRError(f"the kernel {kernel} does not fit {len(x) - 2} spatial dimensions")
-        windows = make_windows(kernel, self.attributes, x[2:])
-        if windows.count(x[2:]) != y[2:]:
-            raise IRError(f"there are {windows.count(x[2:])} windows, the cotangent is of {y[2:]}")
-        return windows, x[2:], y[2:]
+        space = self.true_space(x[2:])
+        windows = make_windows(kernel, self.attributes, space)
+        if windows.count(space) != y[2:]:
+            raise IRError(f"there are {windows.count(space)} windows, the cotangent is of {y[2:]}")
+        return windows, space, y[2:]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply the cotangent by blocks of columns."""
-        x, y = operands
-        shape = view.result_shapes[0]
+        x, y = self.own(operands[0], view), operands[1]
+        shape, windows = view.result_shapes[0], self.own_windows(view)
         if self.is_depthwise(view):
-            return depthwise.weight_gradient(x, y, self.windows).reshape(shape)
+            return depthwise.weight_gradient(x, y, windows).reshape(shape)
         groups, count = view.sizes.get("g", 1), y.shape[2:]
         flat = y.reshape(len(y), groups, -1, prod(count))
         total = np.zeros((groups, flat.shape[2], prod(shape[1:])), y.dtype)
-        for samples, places, block in columns(x, self.windows, count, groups):
+        for samples, places, block in columns(x, windows, count, groups):
             for cotangent, column in zip(flat[samples, :, :, places], block, strict=True):
                 total += np.matmul(cotangent, np.swapaxes(column, -1, -2))
         return total.reshape(shape)
@@ -301,5 +304,5 @@ class ConvolutionWeightGradient(ConvolutionFamily):
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Linear in both: each gradient is the convolution with the other."""
         (x, y), dw = at.operands, at.cotangents[0]
-        dx = build.emit("transposed_convolution", y, dw, size=self.before, **self.explicit)
+        dx = build.emit("transposed_convolution", y, dw, size=self.space, **self.explicit)
         return [dx, build.emit("convolution", x, dw, **self.explicit)]

@@ -6,7 +6,7 @@ rule. An instance is the operator applied to operands of given types with given 
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +18,7 @@ from shardwright.ir.graph import Attribute, Attributes, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
+from shardwright.operators.halo import Halo
 from shardwright.operators.rule import Rule, ShardView, resolve
 
 if TYPE_CHECKING:
@@ -167,6 +168,20 @@ class OperatorInfo:
         """Floating-point operations of the whole operator."""
         return self.flops_per_point * self.rule.points
 
+    @property
+    def halos(self) -> Mapping[str, Halo]:
+        """Of each factor that is written ``h~`` somewhere, its windows."""
+        return {}
+
+    @property
+    def runs(self) -> Mapping[str, int]:
+        """Factors whose halo has been exchanged, and in how many slices; see `halo_exchange`."""
+        return {}
+
+    def on_runs(self, slices: Mapping[str, int]) -> Attributes:
+        """Return the attributes of the operator where factors have been exchanged in slices."""
+        raise IRError(f"`{self.name}` has no halo")
+
     # What follows
 
     @cached_property
@@ -187,10 +202,26 @@ class OperatorInfo:
             self.rule.check(strategy, mesh)
         except StrategyError as error:
             raise StrategyError(f"{self.name}: {error.what}", error.where, error.hint) from None
+        for factor in self._too_narrow(strategy, mesh):
+            raise StrategyError(
+                f"{self.name}: the windows of factor `{factor}` reach beyond the neighbours of a "
+                f"slice",
+                hint="split it fewer ways",
+            )
+
+    def _too_narrow(self, strategy: Strategy, mesh: Mesh) -> Iterator[str]:
+        """Give the factors whose slices are narrower than their halos."""
+        for factor, halo in self.halos.items():
+            axes = strategy.axes.get(factor, ())
+            if axes and halo.margins([mesh.sizes[axis] for axis in axes]) is None:
+                yield factor
 
     def generate_strategies(self, mesh: Mesh) -> tuple[Strategy, ...]:
         """Return every way to split the operator over the mesh."""
-        return self.rule.strategies(mesh)
+        found = self.rule.strategies(mesh)
+        if not self.halos:
+            return found
+        return tuple(s for s in found if not any(self._too_narrow(s, mesh)))
 
     def infer_device_matrix(self, strategy: Strategy, mesh: Mesh) -> tuple[int, ...]:
         """Return the number of slices of each factor; MindSpore's private mesh of the operator."""
@@ -251,6 +282,7 @@ class OperatorInfo:
     ) -> tuple[Strategy, tuple[Layout, ...]]:
         strategy = self.rule.strategy_from(operands, mesh, results)
         self.rule.check(strategy, mesh)
+        self._check_runs(strategy, mesh)
         carried = self._carried(operands)
         if set(carried) & set(strategy.of_factors(self.rule.sizes)):
             raise StrategyError(f"axes {list(carried)} both split the work and are partial")
@@ -260,6 +292,18 @@ class OperatorInfo:
         return strategy, tuple(
             layout.with_partial(mesh.ordered(layout.partial + carried)) for layout in left
         )
+
+    def _check_runs(self, strategy: Strategy, mesh: Mesh) -> None:
+        """Refuse windows that are split without their halo, or otherwise than it was exchanged."""
+        for factor in self.halos:
+            if strategy.axes.get(factor):
+                raise StrategyError(
+                    f"factor `{factor}` is split, and its windows reach into other slices",
+                    hint="exchange the halo first",
+                )
+        for factor, slices in self.runs.items():
+            if mesh.extent(strategy.axes.get(factor, ())) != slices:
+                raise StrategyError(f"the halo of `{factor}` was exchanged in {slices} slices")
 
     def _carried(self, operands: Sequence[Layout]) -> tuple[str, ...]:
         partial = tuple(i for i, layout in enumerate(operands) if layout.partial)

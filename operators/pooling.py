@@ -1,4 +1,4 @@
-"""Poolings over windows of a tensor ``[n, channel, *space]``; space stays whole."""
+"""Poolings over windows of a tensor ``[n, channel, *space]``."""
 
 from typing import Any, ClassVar
 
@@ -11,10 +11,10 @@ from shardwright.operators.info import (
     Example,
     Gradients,
     Linearization,
-    OperatorInfo,
     register,
 )
 from shardwright.operators.rule import Rule, Shape, ShardView, resolve
+from shardwright.operators.windowed import PLACEMENT, Windowed
 from shardwright.operators.windows import Index, Windows, make_windows
 
 # Global pooling is `reduce_mean` or `reduce_max` over the space, which may then be split.
@@ -26,36 +26,45 @@ _POOLINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-class Pooling(OperatorInfo):
+class Pooling(Windowed):
     """What poolings and their gradients share.
 
     ``kernel``, ``stride`` (None: the kernel's) and ``padding`` are as those of convolutions. With
     ``ceil_mode`` a last window counts that reaches over the end.
     """
 
-    defaults: ClassVar = {"kernel": 1, "stride": None, "padding": 0, "ceil_mode": False}
+    defaults: ClassVar = {
+        "kernel": 1,
+        "stride": None,
+        "padding": 0,
+        "ceil_mode": False,
+        **PLACEMENT,
+    }
     tensors: ClassVar[str]  # the operands and the result: x for space, y for windows
 
-    @property
-    def space(self) -> Shape:
-        """The size of the space that windows are taken of."""
-        return self.operand_types[self.tensors.index("x")].shape[2:]
+    def find_space(self) -> Shape:
+        """Return the size of the space that windows are taken of."""
+        return self.true_space(self.operand_types[self.tensors.index("x")].shape[2:])
 
     def make_rule(self) -> Rule:
-        """Keep the space whole."""
+        """Split windows alike on both sides."""
         shapes = [operand.shape for operand in self.operand_types]
         if not shapes or any(len(shape) < 3 for shape in shapes):
             raise IRError(f"an operand [n, channel, *space] is needed, given is {shapes}")
+        self.space = self.find_space()
         self.windows = self.make_windows(self.space)
         counts = self.windows.count(self.space)
-        rank = len(counts)
+        sizes = {"n": shapes[0][0], "c": shapes[0][1]}
+        for d, (held, count) in enumerate(zip(self.held(), counts, strict=True)):
+            sizes[f"s{d}"] = count
+            if not self.windows.is_pointwise(d):
+                sizes[f"s{d}~"] = held
+        rank = range(len(counts))
         texts = {
-            "x": " ".join(["n c", *(f"i{d}^" for d in range(rank))]),
-            "y": " ".join(["n c", *(f"o{d}^" for d in range(rank))]),
+            "x": " ".join(["n c", *(f"s{d}~" if f"s{d}~" in sizes else f"s{d}" for d in rank)]),
+            "y": " ".join(["n c", *(f"s{d}" for d in rank)]),
         }
         *operands, result = (texts[tensor] for tensor in self.tensors)
-        sizes = {f"i{d}": n for d, n in enumerate(self.space)}
-        sizes |= {f"o{d}": n for d, n in enumerate(counts)}
         return resolve(f"{', '.join(operands)} -> {result}", shapes, sizes)
 
     def make_windows(self, space: Shape) -> Windows:
@@ -83,9 +92,22 @@ class Pooling(OperatorInfo):
         sizes, count = self.rule.sizes, self.windows.count(self.space)
         return float(sizes["n"] * sizes["c"] * self.windows.taps * np.prod(count))
 
-    def taps(self, padded: Array, writeable: bool = False) -> list[Array]:
+    def own_counts(self, view: ShardView) -> Shape:
+        """Return a rank's own windows along each dimension."""
+        return tuple(view.sizes[f"s{d}"] for d in range(len(self.space)))
+
+    def own_total(self, y: Array, view: ShardView) -> Array:
+        """Return zeros for the padded space that a rank's own windows are of."""
+        space = self.own_shape(view, view.result_shapes[0])[2:]
+        return np.zeros((*y.shape[:2], *self.own_windows(view).padded_size(space)), y.dtype)
+
+    def own_interior(self, total: Array, view: ShardView) -> Array:
+        """Return what a rank holds of the sums over its padded space."""
+        space = self.own_shape(view, view.result_shapes[0])[2:]
+        return self.with_rest(total[self.own_windows(view).interior(space)], view, 0)
+
+    def taps(self, padded: Array, count: Shape, writeable: bool = False) -> list[Array]:
         """Return for each tap of the kernel what it meets in all windows, as views."""
-        count = self.windows.count(self.space)
         found = self.windows.over(padded, count, writeable)
         rest: Index = (..., *(slice(None),) * len(count))
         return [found[(*rest, *tap)] for tap in np.ndindex(*self.windows.kernel)]
@@ -117,8 +139,9 @@ class MaxPool(Pooling):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compare tap by tap; padding loses to every element."""
-        x = operands[0]
-        return _greatest(self.taps(self.windows.pad(x, _least(x.dtype))))
+        least, counts = _least(operands[0].dtype), self.own_counts(view)
+        x = self.own_filled(operands[0], view, least)
+        return _greatest(self.taps(self.own_windows(view).pad(x, least), counts))
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Pass the cotangent to the first of the greatest elements."""
@@ -142,14 +165,17 @@ class MaxPoolGradient(Pooling):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Find the greatest again, and give each window's cotangent away once."""
         dy, x = operands
-        total = np.zeros((*x.shape[:2], *self.windows.padded_size(self.space)), x.dtype)
-        elements = self.taps(self.windows.pad(x, _least(x.dtype)))
+        least, counts = _least(x.dtype), self.own_counts(view)
+        x = self.own_filled(x, view, least)
+        total = self.own_total(dy, view)
+        elements = self.taps(self.own_windows(view).pad(x, least), counts)
         greatest, left = _greatest(elements), np.ones(dy.shape, bool)
-        for element, place in zip(elements, self.taps(total, writeable=True), strict=True):
+        places = self.taps(total, counts, writeable=True)
+        for element, place in zip(elements, places, strict=True):
             chosen = left & (element == greatest)
             place += np.where(chosen, dy, 0)
             left &= ~chosen
-        return total[self.windows.interior(self.space)]
+        return self.own_interior(total, view)
 
 
 class Average(Pooling):
@@ -162,14 +188,17 @@ class Average(Pooling):
     defaults: ClassVar = {**Pooling.defaults, "count_include_pad": True}
     linear = ((0,),)
 
-    def shares(self, dtype: Any) -> Array:
-        """Return one over the number of elements of each window."""
+    def shares(self, view: ShardView, dtype: Any) -> Array:
+        """Return one over the number of elements of each of a rank's own windows."""
         ones = np.ones(self.space, dtype)
         padded = self.windows.pad(ones)
         if self.attributes["count_include_pad"]:
             sides = zip(self.space, self.windows.padding, strict=True)
             padded[tuple(slice(0, a + n + b) for n, (a, b) in sides)] = 1
-        return np.asarray(1 / sum(self.taps(padded)), dtype)
+        shares = np.asarray(1 / sum(self.taps(padded, self.windows.count(self.space))), dtype)
+        starts = (view.starts[f"s{d}"] for d in range(len(self.space)))
+        own = zip(starts, self.own_counts(view), strict=True)
+        return shares[tuple(slice(start, start + count) for start, count in own)]
 
 
 @register
@@ -185,11 +214,12 @@ class AveragePool(Average):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Add up tap by tap."""
-        taps = self.taps(self.windows.pad(operands[0]))
+        x = self.own_windows(view).pad(self.own(operands[0], view))
+        taps = self.taps(x, self.own_counts(view))
         result = taps[0].copy()
         for tap in taps[1:]:
             result += tap
-        result *= self.shares(result.dtype)
+        result *= self.shares(view, result.dtype)
         return result
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
@@ -210,19 +240,18 @@ class AveragePoolGradient(Average):
         Example(("f64[2, 4, 4, 3]",), {**_POOLINGS[2], "count_include_pad": False, "size": (6, 5)}),
     )
 
-    @property
-    def space(self) -> Shape:
-        """The size of the result's space."""
+    def find_space(self) -> Shape:
+        """Return the size of the result's space."""
         return self.attributes["size"]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Add every window's share to its elements."""
         dy = operands[0]
-        share = dy * self.shares(dy.dtype)
-        total = np.zeros((*dy.shape[:2], *self.windows.padded_size(self.space)), dy.dtype)
-        for place in self.taps(total, writeable=True):
+        share = dy * self.shares(view, dy.dtype)
+        total = self.own_total(dy, view)
+        for place in self.taps(total, self.own_counts(view), writeable=True):
             place += share
-        return total[self.windows.interior(self.space)]
+        return self.own_interior(total, view)
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Linear: the pooling itself."""

@@ -9,6 +9,8 @@ dimension of each operand and result::
 ``k+``     contracted: splitting it leaves partial sums in every result that lacks it
            (``k+max``, ``k+min``: partial maxima, minima)
 ``c^``     must stay whole on a device
+``h~``     made of windows that slide over it, of which there are ``h``: split alike, but each rank
+           also reads what its windows reach of its neighbours' slices (`halo`)
 ``(a b)``  a dimension made of two factors, major to minor
 ``...``    leading dimensions, aligned from the right and broadcast like numpy
 ``1``      a dimension of size one
@@ -33,8 +35,8 @@ Shape = tuple[int, ...]
 Dims = tuple[tuple[str, ...], ...]  # for each dimension of a tensor its factors, major to minor
 _UNSPLIT = Strategy()
 _TOKEN = re.compile(r"\([^)]*\)|\S+")
-_FACTOR = re.compile(r"([A-Za-z_]\w*)(\^|\+(?:max|min)?)?$")
-_KINDS = {None: "parallel", "^": "whole", "+": "sum", "+max": "max", "+min": "min"}
+_FACTOR = re.compile(r"([A-Za-z_]\w*)(\^|~|\+(?:max|min)?)?$")
+_KINDS = {None: "parallel", "^": "whole", "~": "halo", "+": "sum", "+max": "max", "+min": "min"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Rule:
     sizes : mapping of str to int
         Whole extent of each factor.
     kinds : mapping of str to str
-        ``parallel``, ``whole``, or the reduction ``sum``, ``max``, ``min`` of a contracted factor.
+        ``parallel``, ``whole``, or the reduction ``sum``, ``max``, ``min`` of a contracted factor;
+        ``halo`` of a factor ``h~``, which has the axes of ``h``.
     """
 
     operands: tuple[Dims, ...]
@@ -99,7 +102,7 @@ class Rule:
         return tuple(self._result_layout(dims, strategy, mesh) for dims in self.results)
 
     def _result_layout(self, dims: Dims, strategy: Strategy, mesh: Mesh) -> Layout:
-        present = {factor for factors in dims for factor in factors}
+        present = _present(dims)
         open_factors = [f for f, _ in strategy.assignment if f not in present]
         reductions = {self.kinds[f] for f in open_factors if self.kinds[f] != "parallel"}
         partial = [a for f in open_factors if self.kinds[f] != "parallel" for a in strategy.axes[f]]
@@ -115,7 +118,7 @@ class Rule:
         They are those that split some factor which the operand does not have: every rank then uses
         the same copy for another part of the work.
         """
-        present = {factor for factors in self.operands[operand] for factor in factors}
+        present = _present(self.operands[operand])
         return mesh.ordered(a for f, axes in strategy.assignment if f not in present for a in axes)
 
     # From layouts to a strategy
@@ -152,6 +155,7 @@ class Rule:
                 continue
             for factors, axes in zip(dims, layout.splits, strict=True):
                 for factor, part in self._divide(factors, axes, mesh):
+                    factor = base(factor)
                     if found.setdefault(factor, part) != part:
                         raise StrategyError(
                             f"factor `{factor}` is split over {list(found[factor])} in one tensor "
@@ -192,9 +196,10 @@ class Rule:
         """
         used: set[str] = set()
         for factor, axes in strategy.assignment:
-            if factor not in self.sizes:
+            if factor not in self.sizes or factor != base(factor):
+                factors = tuple(f for f in self.sizes if f == base(f))
                 raise StrategyError(
-                    f"there is no factor `{factor}`", hint=f"the factors are {tuple(self.sizes)}"
+                    f"there is no factor `{factor}`", hint=f"the factors are {factors}"
                 )
             if self.kinds[factor] == "whole":
                 raise StrategyError(f"factor `{factor}` must stay whole on a device")
@@ -217,7 +222,7 @@ class Rule:
 
         The parts of a dimension made of several factors would not be those of its factors.
         """
-        size = self.sizes[factor]
+        size = min(self.sizes[factor], self.sizes.get(f"{factor}~", self.sizes[factor]))
         return size % count == 0 if factor in self._compound else size >= count
 
     @cached_property
@@ -243,7 +248,8 @@ class Rule:
         The order is fixed: earlier factors take earlier axes first, and the assignment that splits
         nothing comes last, so that ties go to the larger split of a leading factor.
         """
-        splittable = [f for f, kind in self.kinds.items() if kind != "whole" and self.sizes[f] > 1]
+        kinds = self.kinds.items()
+        splittable = [f for f, k in kinds if k not in ("whole", "halo") and self.sizes[f] > 1]
         found: list[Strategy] = []
         self._extend({}, 0, splittable, mesh, found)
         return tuple(found)
@@ -293,7 +299,9 @@ class Rule:
         sizes, starts = dict(self.sizes), dict.fromkeys(self.sizes, 0)
         for factor, axes in strategy.assignment if mesh else ():
             assert mesh is not None
-            starts[factor], sizes[factor] = mesh.part(self.sizes[factor], axes, rank)
+            for name in (factor, f"{factor}~"):
+                if name in self.sizes:
+                    starts[name], sizes[name] = mesh.part(self.sizes[name], axes, rank)
         return ShardView(
             starts,
             sizes,
@@ -315,8 +323,17 @@ def dimension(axis: int, rank: int) -> int:
     return axis % rank
 
 
+def base(factor: str) -> str:
+    """Return the factor whose axes another has: ``h`` for ``h~``, else itself."""
+    return factor.removesuffix("~")
+
+
+def _present(dims: Dims) -> set[str]:
+    return {base(factor) for factors in dims for factor in factors}
+
+
 def _layout(dims: Dims, strategy: Strategy) -> Layout:
-    return Layout(tuple(strategy.of_factors(factors) for factors in dims))
+    return Layout(tuple(strategy.of_factors(map(base, factors)) for factors in dims))
 
 
 # Reading the notation
@@ -390,10 +407,13 @@ def _factors(token: str, kinds: dict[str, str]) -> tuple[str, ...]:
             continue
         match = _FACTOR.match(word)
         if not match:
-            raise IRError(f"`{word}` is not a factor", hint="write a name with `^`, `+` or nothing")
-        if match[2] or match[1] not in kinds:
-            kinds[match[1]] = _KINDS[match[2]]
-        found.append(match[1])
+            raise IRError(
+                f"`{word}` is not a factor", hint="write a name with `^`, `~`, `+` or nothing"
+            )
+        name = f"{match[1]}~" if match[2] == "~" else match[1]
+        if match[2] or name not in kinds:
+            kinds[name] = _KINDS[match[2]]
+        found.append(name)
     return tuple(found)
 
 

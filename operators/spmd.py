@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError
-from shardwright.ir.graph import Node
+from shardwright.ir.graph import Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.operators.builder import Builder
 from shardwright.operators.communication import Communication
+from shardwright.operators.halo_exchange import emit_split
 from shardwright.operators.info import Array, OperatorInfo, operator_info
 
 Parts = list[Array]  # what each rank holds of one tensor
@@ -50,13 +52,22 @@ def assemble(parts: Sequence[Array], layout: Layout, shape: tuple[int, ...], mes
 def run_shards(
     info: OperatorInfo, strategy: Strategy, mesh: Mesh, operands: Sequence[Parts]
 ) -> list[Parts]:
-    """Run the kernel on every rank.
+    """Run the kernel on every rank; where windows are split, exchange their halos.
 
     Raises
     ------
     ExecutionError
         If it returns other shapes or element types than declared.
     """
+    if splits_windows(info, strategy):
+        build, names = Builder(mesh), [f"operand{i}" for i in range(len(operands))]
+        taken = info.rule.operand_layouts(strategy)
+        values = list(map(Value, names, info.operand_types, taken))
+        emitted = emit_split(build, node_of(info, values), values, strategy)
+        held = zip(info.operand_types, taken, operands, strict=True)
+        held_by_name = dict(zip(names, held, strict=True))
+        executed = execute(build.nodes, held_by_name, mesh)
+        return [executed[value.name][2] for value in emitted.results]
     results: list[Parts] = [[] for _ in info.result_types]
     for rank in range(mesh.size):
         view = info.rule.view(strategy, mesh, rank)
@@ -69,6 +80,17 @@ def run_shards(
         for parts, part in zip(results, found, strict=True):
             parts.append(part)
     return results
+
+
+def splits_windows(info: OperatorInfo, strategy: Strategy) -> bool:
+    """Return whether a strategy splits windows that reach into other slices."""
+    return any(strategy.axes.get(factor) for factor in info.halos)
+
+
+def node_of(info: OperatorInfo, operands: Sequence[Value]) -> Node:
+    """Return an operator as a node of a whole program."""
+    results = tuple(Value(f"result{i}", kind) for i, kind in enumerate(info.result_types))
+    return Node(info.name, tuple(value.name for value in operands), results, info.attributes)
 
 
 def check_results(

@@ -87,7 +87,7 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
         "all_to_all": (members - 1) / members,
         "all_gather": members - 1,
     }
-    return size * passes.get(node.operator, 1.0)
+    return size * passes.get(node.operator, info.sent_share(mesh))
 
 
 def traffic(program: Graph) -> dict[str, Volume]:

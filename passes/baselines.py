@@ -77,7 +77,9 @@ def _column_factor(rule: Rule, weight: int) -> str | None:
 
 
 def _fits(rule: Rule, factor: str, axes: Sequence[str], mesh: Mesh) -> bool:
-    return rule.kinds[factor] != "whole" and rule.sizes[factor] % mesh.extent(axes) == 0
+    return (
+        rule.kinds[factor] not in ("whole", "halo") and rule.sizes[factor] % mesh.extent(axes) == 0
+    )
 
 
 def follow_batch(

@@ -36,6 +36,7 @@ from shardwright.operators.info import Linearization, operator_info
 from shardwright.passes.cleanup import drop_dead_nodes
 
 _CARRIERS = ("redistribute", "mirror")
+_EXCHANGES = ("halo_exchange",)
 
 
 def gradient_name(parameter: str) -> str:
@@ -158,6 +159,8 @@ class _Backward:
         if value.layout is None:
             return None
         producer = self.graph.producers.get(value.name)
+        if producer is not None and producer.operator in _EXCHANGES:
+            return None  # what comes back from a halo is reduced where the halo came from
         if producer is None or producer.operator not in _CARRIERS:
             return value.layout.reduced()
         if len(self.graph.uses[value.name]) == 1:

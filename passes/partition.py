@@ -1,8 +1,8 @@
 """Partition: lay every tensor out as the chosen strategies demand.
 
 Operators get their strategies and their results' layouts; where a tensor does not lie as its reader
-takes it, a ``redistribute`` node stands between. A tensor with several readers is first brought to
-one layout that serves most of them, once.
+takes it, a ``redistribute`` node stands between, and where windows are split, an exchange of halos.
+A tensor with several readers is first brought to one layout that serves most of them, once.
 
 Before::
 
@@ -27,6 +27,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
+from shardwright.operators.halo_exchange import emit_split
 from shardwright.operators.info import operator_info
 from shardwright.passes.gradient import emit_redistribute, needs_gradient
 
@@ -131,18 +132,14 @@ def _place(
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     strategy = decisions.strategies[node.name]
     info.check_strategy(strategy, decisions.mesh)
-    taken, left = info.infer_tensor_layouts(strategy, decisions.mesh)
+    taken = info.rule.operand_layouts(strategy)
     read = [
         _brought(build, at[name], layout, name in decisions.gathered_again)
         for name, layout in zip(node.operands, taken, strict=True)
     ]
-    results = tuple(
-        replace(result, layout=layout) for result, layout in zip(node.results, left, strict=True)
-    )
-    names = tuple(value.name for value in read)
-    build.append(replace(node, operands=names, results=results, strategy=strategy))
-    for result in results:
-        at[result.name] = _met(build, result, decisions)
+    split = emit_split(build, node, read, strategy)
+    for result, value in zip(node.results, split.results, strict=True):
+        at[result.name] = _met(build, value, decisions)
 
 
 def _brought(build: Builder, value: Value, layout: Layout, again: bool = False) -> Value:
@@ -178,12 +175,24 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
     for name in graph.values:
         build.unique_name(name)
     at = dict(graph.values)
+
+    def met(name: str) -> tuple[str, ...]:
+        return shared.get(_met_as(graph, name), ())
+
     for start in (*graph.inputs, *(p.value for p in graph.parameters)):
         at[start.name] = _mirrored(build, start, shared.get(start.name, ()))
     for node in graph.nodes:
         build.scope = node.scope
         read = [
-            _for_reader(build, graph, node, i, at[name], name in wanted, shared.get(name, ()))
+            _for_reader(
+                build,
+                graph,
+                node,
+                i,
+                at[name],
+                name in wanted,
+                shared.get(_met_as(graph, name), ()),
+            )
             for i, name in enumerate(node.operands)
         ]
         build.append(replace(node, operands=tuple(value.name for value in read)))
@@ -207,6 +216,15 @@ def _shared_mirrors(graph: Graph, decisions: Decisions) -> dict[str, tuple[str, 
             )
         found[name] = gradient
     return found
+
+
+def _met_as(graph: Graph, name: str) -> str:
+    """Return what a value was before halos were exchanged: there its readers meet."""
+    producer = graph.producers.get(name)
+    while producer is not None and producer.operator == "halo_exchange":
+        name = producer.operands[0]
+        producer = graph.producers.get(name)
+    return name
 
 
 def _mirrored(build: Builder, value: Value, axes: tuple[str, ...]) -> Value:

@@ -14,6 +14,7 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.rule import base
 
 _REDISTRIBUTION = 16.0
 _WEIGHT = 0.1
@@ -56,7 +57,7 @@ def _info(graph: Graph, node: Node) -> OperatorInfo:
 
 
 def _dimension(dims: Sequence[tuple[str, ...]], factor: str | None) -> int | None:
-    return next((d for d, factors in enumerate(dims) if factor in factors), None)
+    return next((d for d, factors in enumerate(dims) if factor in [base(f) for f in factors]), None)
 
 
 def _choose(
@@ -86,7 +87,9 @@ def _choose(
 def _local_elements(
     dims: Sequence[tuple[str, ...]], info: OperatorInfo, cut: dict[str, tuple[str, ...]], mesh: Mesh
 ) -> float:
-    layout = Layout(tuple(tuple(a for f in factors for a in cut.get(f, ())) for factors in dims))
+    layout = Layout(
+        tuple(tuple(a for f in factors for a in cut.get(base(f), ())) for factors in dims)
+    )
     size = 1.0
     for factors in dims:
         for factor in factors:

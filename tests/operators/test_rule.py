@@ -99,7 +99,7 @@ def test_operands_that_disagree_are_refused() -> None:
         ),
         ("m, m -> m", [(2,)], "1 operands were given, `m, m -> m` takes 2"),
         ("m -> m n", [(2,)], "the size of factor `n` of `m -> m n` is not given"),
-        ("m! -> m", [(2,)], "`m!` is not a factor; write a name with `^`, `+` or nothing"),
+        ("m! -> m", [(2,)], "`m!` is not a factor; write a name with `^`, `~`, `+` or nothing"),
         (
             "..., ... -> ...",
             [(2, 3), (2, 4)],
