@@ -6,23 +6,31 @@ itself gives for it, where it gives one.
 """
 
 from shardwright.frontends.onnx import (
+    control,
     elementwise,
     indexing,
     linear,
     normalization,
+    quantization,
+    recurrent,
     reduction,
     shape,
+    training,
 )
 from shardwright.frontends.onnx.model import Imported, import_model, read_model
 
 __all__ = [
     "Imported",
+    "control",
     "elementwise",
     "import_model",
     "indexing",
     "linear",
     "normalization",
+    "quantization",
     "read_model",
+    "recurrent",
     "reduction",
     "shape",
+    "training",
 ]

@@ -18,6 +18,7 @@ from shardwright.frontends.onnx.table import (
     FOLDERS,
     Constant,
     Item,
+    NeedsConstantError,
     Result,
     UnsupportedError,
 )
@@ -28,8 +29,8 @@ from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, operator_info, whole_kernel
 
-# Drawn anew whenever they run, so never folded.
-_RANDOM = ("Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+# Never folded as a whole: the nodes of a body are folded one by one.
+_WITH_BODY = ("If", "Loop", "Scan")
 # Where one number is a bound, a divisor or a choice, and no weight.
 _TAKE_NUMBERS = ("Clip", "Div", "Max", "Min", "Pow", "Where")
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -285,8 +286,10 @@ class Importer:
 
     def _converted(self, call: Call) -> tuple[Item, ...]:
         constants = [item for item in call.items if item is not None]
+        if call.operator in FOLDERS and call.operator != "Concat":
+            _check_emptiness(call)
         foldable = all(isinstance(i, Constant) and not i.trained for i in constants)
-        if constants and foldable and call.operator not in _RANDOM:
+        if constants and foldable and call.operator not in _WITH_BODY:
             return self._folded(call)
         return items_of(CONVERTERS[call.operator](call))
 
@@ -315,7 +318,7 @@ class Importer:
         plain = [_item(item) for item in items]
         names = [""] * len(plain)
         inner = Call(self, operator, plain, attributes, call.opset, 1, call.scope, names)
-        return items_of(CONVERTERS[operator](inner))
+        return self._converted(inner)
 
     # Names
 
@@ -366,6 +369,14 @@ def items_of(result: Result) -> tuple[Item, ...]:
 
 def _item(result: Item | Array) -> Item:
     return Constant(result, result.dtype.name) if isinstance(result, np.ndarray) else result
+
+
+def _check_emptiness(call: Call) -> None:
+    """Ask for all inputs of a node where one has no elements: it cannot be left to the program."""
+    if any(isinstance(item, Constant) and not item.array.size for item in call.items):
+        for name, item in zip(call.names, call.items, strict=True):
+            if isinstance(item, Value):
+                raise NeedsConstantError(name)
 
 
 def _is_number(item: Item) -> bool:

@@ -179,6 +179,8 @@ converts("ArgMin")(_extreme("argmin"))
 @converts("Hardmax")
 def _hardmax(call: Call) -> Value:
     x = call.value(0)
+    if call.opset < 13:
+        raise UnsupportedError("hardmax before operator set 13")
     axis = dimension(call.attribute("axis", -1), x.type.rank)
     first = call.emit("argmax", x, axis=axis, keep_dims=False)
     marks = call.emit("one_hot", first, depth=x.type.shape[axis], dtype=x.type.dtype)

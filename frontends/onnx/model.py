@@ -34,7 +34,7 @@ from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.operators.verify import verify
 
-OLDEST_OPSET = 13
+OLDEST_OPSET = 11
 _NODES_NAMED = 3  # in a message, of each operator that is lacking
 
 
@@ -146,8 +146,12 @@ def _convert(
             array = np.asarray(constants[declared.name], numpy_dtype(dtype))
             names[declared.name] = Constant(array, dtype, declared.name)
         elif declared.name not in names:
-            kind = _input_type(declared, sizes)
-            names[declared.name] = importer.build.input(Value(plain_name(declared.name), kind))
+            dtype, shape = _dtype(declared), _shape(declared, sizes)
+            if 0 in shape:
+                names[declared.name] = importer.item(np.zeros(shape), dtype)
+                continue
+            value = Value(plain_name(declared.name), TensorType(dtype, shape))
+            names[declared.name] = importer.build.input(value)
     scope = Scope(ChainMap(names), {}, opsets)
     importer.nodes(graph.node, scope)
     return _outputs(importer, [scope.names[output.name] for output in graph.output], graph)
@@ -172,13 +176,13 @@ def _dtype(declared: ValueInfoProto) -> str:
     return dtype_of(declared.type.tensor_type.elem_type)
 
 
-def _input_type(declared: ValueInfoProto, sizes: Mapping[str, int]) -> TensorType:
-    dtype = _dtype(declared)
-    shape = []
-    for position, dim in enumerate(declared.type.tensor_type.shape.dim):
-        known = dim.dim_value if dim.WhichOneof("value") == "dim_value" else 0
-        shape.append(known or _open_size(declared.name, position, dim.dim_param, sizes))
-    return TensorType(dtype, tuple(shape))
+def _shape(declared: ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(
+        dim.dim_value
+        if dim.WhichOneof("value") == "dim_value"
+        else _open_size(declared.name, position, dim.dim_param, sizes)
+        for position, dim in enumerate(declared.type.tensor_type.shape.dim)
+    )
 
 
 def _open_size(name: str, position: int, param: str, sizes: Mapping[str, int]) -> int:

@@ -9,15 +9,19 @@ from shardwright.operators.info import Array
 from shardwright.operators.normalization import emit_batch_norm
 from shardwright.operators.rule import dimension
 
+_SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
-@converts("Softmax")
+
+@converts("Softmax", "LogSoftmax")
 def _softmax(call: Call) -> Value:
-    return call.emit("softmax", call.value(0), axis=call.attribute("axis", -1))
-
-
-@converts("LogSoftmax")
-def _log_softmax(call: Call) -> Value:
-    return call.emit("log_softmax", call.value(0), axis=call.attribute("axis", -1))
+    x, ours = call.value(0), _SOFTMAX[call.operator]
+    if call.opset >= 13:
+        return call.emit(ours, x, axis=call.attribute("axis", -1))
+    # Before, all dimensions from the axis on were one.
+    shape = x.type.shape
+    axis = dimension(call.attribute("axis", 1), len(shape))
+    flat = call.reshape(x, (*shape[:axis], prod(shape[axis:])))
+    return call.reshape(call.emit(ours, flat, axis=-1), shape)
 
 
 @converts("BatchNormalization")

@@ -1,10 +1,13 @@
 """Reductions over dimensions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.table import converts
+from shardwright.frontends.onnx.table import FOLDERS, converts
 from shardwright.ir.graph import Value
+from shardwright.operators.info import Array
 
 
 def _reduced(
@@ -55,6 +58,39 @@ converts("ReduceL1")(_reduced("reduce_sum", _mapped("abs")))
 converts("ReduceL2")(_reduced("reduce_sum", _mapped("square"), _mapped("sqrt")))
 converts("ReduceSumSquare")(_reduced("reduce_sum", _mapped("square")))
 converts("ReduceLogSum")(_reduced("reduce_sum", None, _mapped("log")))
+
+
+# What is left of a dimension without elements.
+_NOTHING = {
+    "ReduceSum": 0.0,
+    "ReduceSumSquare": 0.0,
+    "ReduceL1": 0.0,
+    "ReduceL2": 0.0,
+    "ReduceProd": 1.0,
+    "ReduceMax": -np.inf,
+    "ReduceMin": np.inf,
+    "ReduceLogSum": -np.inf,
+    "ReduceLogSumExp": -np.inf,
+}
+
+
+def _of_nothing(number: float) -> Callable[[Call, Sequence[Array]], Array]:
+    def fold(call: Call, arrays: Sequence[Array]) -> Array:
+        x, axes = arrays[0], call.ints_of("axes", 1)
+        keep = bool(call.attribute("keepdims", 1))
+        dims = tuple(range(x.ndim)) if axes is None else axes
+        shape = np.any(x, axis=dims, keepdims=keep).shape
+        if np.isinf(number) and not np.issubdtype(x.dtype, np.floating):
+            bounds = (
+                (False, True) if x.dtype == bool else (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max)
+            )
+            return np.full(shape, bounds[number > 0], x.dtype)
+        return np.full(shape, number, x.dtype)
+
+    return fold
+
+
+FOLDERS.update({name: _of_nothing(number) for name, number in _NOTHING.items()})
 
 
 @converts("ReduceLogSumExp")

@@ -141,7 +141,8 @@ def _tile(call: Call) -> Value:
 
 @converts("Concat")
 def _concat(call: Call) -> Value:
-    return join(call, call.values, call.attribute("axis"))
+    full = [i for i in range(len(call.items)) if prod(call.shape(i))]
+    return join(call, [call.value(i) for i in full], call.attribute("axis"))
 
 
 def join(call: Call, values: Sequence[Value], axis: int) -> Value:
@@ -222,17 +223,22 @@ def _split(call: Call) -> list[Item | Array]:
     return list(parts_of(call, call.value(0), axis, sizes))
 
 
-def parts_of(call: Call, x: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
-    """Return a value cut into parts of some sizes."""
+def parts_of(call: Call, x: Value, axis: int, sizes: Sequence[int]) -> tuple[Item, ...]:
+    """Return a value cut into parts of some sizes, which may be zero."""
     if len(sizes) == 1:
         return (x,)
     if len(set(sizes)) == 1:
         return call.emit_all("split", x, axis=axis, parts=len(sizes))
-    found, at = [], 0
+    found: list[Item] = []
+    at = 0
     for size in sizes:
         begin, end = [0] * x.type.rank, list(x.type.shape)
         begin[axis], end[axis] = at, at + size
-        found.append(cut(call, x, begin, end))
+        if size:
+            found.append(cut(call, x, begin, end))
+        else:
+            shape = [0 if i == axis else n for i, n in enumerate(end)]
+            found.append(call.importer.item(np.zeros(shape), x.type.dtype))
         at += size
     return tuple(found)
 
@@ -248,15 +254,13 @@ def _slices(call: Call) -> dict[int, slice]:
 
 
 @converts("Slice")
-def _slice(call: Call) -> Value:
-    x = call.value(0)
-    shape = x.type.shape
+def _slice(call: Call) -> Item:
+    x, slices = call.value(0), _slices(call)
+    kept = [range(n)[slices.get(axis, slice(None))] for axis, n in enumerate(x.type.shape)]
+    if not all(kept):
+        return call.importer.item(np.zeros([len(places) for places in kept]), x.type.dtype)
     begin, size, strides, turned = [], [], [], []
-    slices = _slices(call)
-    for axis, n in enumerate(shape):
-        places = range(n)[slices.get(axis, slice(None))]
-        if not places:
-            raise UnsupportedError("a slice without elements")
+    for axis, places in enumerate(kept):
         if places.step < 0:
             turned.append(axis)
             places = places[::-1]
