@@ -121,6 +121,11 @@ class Graph:
         return table
 
     @cached_property
+    def _parameters(self) -> dict[str, Parameter]:
+        """Every parameter by name."""
+        return {parameter.name: parameter for parameter in self.parameters}
+
+    @cached_property
     def producers(self) -> dict[str, Node]:
         """The node that defines each value; inputs and parameters do not appear."""
         return {result.name: node for node in self.nodes for result in node.results}
@@ -154,10 +159,9 @@ class Graph:
         IRError
             If there is none.
         """
-        for parameter in self.parameters:
-            if parameter.name == name:
-                return parameter
-        raise IRError(f"graph `{self.name}` has no parameter `{name}`")
+        if name not in self._parameters:
+            raise IRError(f"graph `{self.name}` has no parameter `{name}`")
+        return self._parameters[name]
 
     def operand_values(self, node: Node) -> tuple[Value, ...]:
         """Return the values that `node` reads."""
