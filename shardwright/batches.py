@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwright.dataset import ArrayDataset, MnistDataset, digits
+from shardwright.dataset import ArrayDataset, Cifar10Dataset, MnistDataset, digits
 from shardwright.ir.errors import ExecutionError, ModelError
 from shardwright.operators.info import Array
 from shardwright.passes.plan_document import InputDocument
@@ -68,7 +68,7 @@ def samples_for(
     inputs : sequence of InputDocument
         What the model takes.
     data : Path, optional
-        For images a folder of MNIST's files, for tokens a file of text.
+        For images a folder of MNIST's files or of CIFAR-10's, for tokens a file of text.
     seed : int
         Seed of random samples.
 
@@ -115,7 +115,8 @@ def _side(shape: tuple[int, ...]) -> int | None:
 def _images(data: Path | None) -> tuple[str, ArrayDataset] | None:
     """Return what they are, and images with labels; None where there are no digits."""
     if data is not None:
-        return f"images in {data}", MnistDataset(data)
+        coloured = any(data.glob("data_batch_*.bin"))
+        return f"images in {data}", Cifar10Dataset(data) if coloured else MnistDataset(data)
     try:
         return "handwritten digits of scikit-learn", digits()
     except ModelError:
@@ -127,18 +128,31 @@ def _image_samples(
 ) -> Samples:
     kind, side = inputs[0].tensor, _side(inputs[0].tensor.shape)
     assert side is not None
-    images = dataset.columns["image"].reshape(-1, _PIXELS, _PIXELS)
-    if images.dtype == np.uint8:
-        images = images / np.float32(255)
-    nearest = np.arange(side) * _PIXELS // side
-    fitted = images[:, nearest][:, :, nearest]
-    if kind.rank == 4:
-        fitted = np.repeat(fitted[:, None], kind.shape[1], axis=1)
+    channels = kind.shape[1] if kind.rank == 4 else 1
+    images = _fitted(dataset.columns["image"], side, channels)
     arrays = {
-        inputs[0].name: fitted.reshape(-1, *kind.shape[1:]).astype("float32"),
+        inputs[0].name: images.reshape(-1, *kind.shape[1:]),
         inputs[1].name: dataset.columns["label"].astype(inputs[1].tensor.dtype),
     }
     return Samples(description, arrays, kind.shape[0])
+
+
+def _fitted(images: Array, side: int, channels: int) -> Array:
+    """Return images as ``[n, channel, side, side]``, from 0 to 1.
+
+    The nearest point stands for each; grey images get equal channels, and where one channel is
+    wanted it is the mean.
+    """
+    if images.ndim == 2:
+        images = images.reshape(-1, _PIXELS, _PIXELS, 1)
+    nearest = np.arange(side) * images.shape[1] // side
+    chosen = images[:, nearest][:, :, nearest].transpose(0, 3, 1, 2)
+    fitted = chosen.astype(np.float32)
+    if images.dtype == np.uint8:
+        fitted /= 255
+    if fitted.shape[1] != channels:
+        fitted = np.repeat(fitted.mean(axis=1, keepdims=True), channels, axis=1)
+    return fitted
 
 
 # Tokens

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="PATH",
-        help="a folder of MNIST's files, or a text (default what fits the model)",
+        help="a folder of MNIST's or CIFAR-10's files, or a text (default what fits the model)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of initial values (the plan's)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="for `rank.N/stdout` (PLAN/logs)")
