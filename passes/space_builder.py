@@ -188,24 +188,22 @@ class _SpaceBuilder:
 
     def _add_parameter(self, value: Value, trainable: bool, updated: str | None) -> None:
         readers = self.readers[value.name]
-        alone = len(readers) == 1
-        used = tuple(dict.fromkeys(p.layout for p in readers[0].ports)) if alone else ()
-        key = ("parameter", value.type, trainable, readers[0].key if alone else None)
-        kept = alone and readers[0].keeps
-        options, cost, usage = self._once(
-            key, lambda: self._storage(value.type, trainable, used, kept)
-        )
+        reader = readers[0] if len(readers) == 1 else None
+        key = ("parameter", value.type, trainable, reader and reader.key)
+        options, cost, usage = self._once(key, lambda: self._storage(value.type, trainable, reader))
         variable = self.draft.add(Choice("parameter", value.name, options), cost)
         self.draft.memory[variable].append(MemoryUse(usage, 0, 2 * len(self.graph.nodes)))
         wanted = value.name in self.wanted
-        ports = tuple(Port(option.layout, option.layout if wanted else None) for option in options)
+        ports = self._once(
+            ("ports", key, wanted),
+            lambda: tuple(Port(o.layout, o.layout if wanted else None) for o in options),
+        )
         if updated is not None:  # the model's own update is brought to where the parameter lies
             taken = tuple(Port(option.layout, None) for option in options)
             self.readers[updated].append(_End(variable, ("update", key), taken))
-        if not alone:
+        if reader is None:
             self._join(value, _End(variable, (key, wanted), ports))
             return
-        reader = readers[0]
         table = self._once(
             ("stored", key),
             lambda: storage_edges(value.type, options, ports, reader.ports, self.profile),
@@ -213,8 +211,10 @@ class _SpaceBuilder:
         self.draft.pairs.append(Pair(variable, reader.variable, table))
 
     def _storage(
-        self, tensor: TensorType, trainable: bool, used: Sequence[Layout], kept: bool
+        self, tensor: TensorType, trainable: bool, reader: _End | None
     ) -> tuple[tuple[Storage, ...], Floats, Floats]:
+        used = tuple(dict.fromkeys(port.layout for port in reader.ports)) if reader else ()
+        kept = reader is not None and reader.keeps
         options = storage_options(
             self._layouts(tensor),
             used,
@@ -230,10 +230,11 @@ class _SpaceBuilder:
     def _add_result(self, node: Node, position: int) -> None:
         value, table = node.results[position], self.tables[node.name]
         wanted = value.name in self.wanted
-        ports = tuple(
-            Port(layout, layout.reduced() if wanted else None) for layout in table.results[position]
-        )
         key = (table, "result", position, wanted)
+        layouts = table.results[position]
+        ports = self._once(
+            key, lambda: tuple(Port(lies, lies.reduced() if wanted else None) for lies in layouts)
+        )
         keeps = table.keeps_results[position]
         self._join(value, _End(self.variable[node.name], key, ports, keeps))
 

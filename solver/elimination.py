@@ -130,8 +130,7 @@ class Elimination:
     ) -> list[int]:
         """Form the groups of one variable; return its former neighbours."""
         groups = []
-        for members in self._split(index, waiting[index]):
-            scope = self._scope_without(index, members)
+        for members, scope in self._split(index, waiting[index]):
             message = len(self.scopes)
             self.scopes.append(scope)
             positions = {variable: axis for axis, variable in enumerate((index, *scope))}
@@ -151,23 +150,30 @@ class Elimination:
         self.groups.append(groups)
         return sorted(neighbours[index])
 
-    def _split(self, index: int, factors: list[Factor]) -> list[list[Factor]]:
-        """Group the factors so that no message is too large: one group, if it can be."""
-        if self._fits(index, factors):
-            return [factors]
+    def _split(
+        self, index: int, factors: list[Factor]
+    ) -> list[tuple[list[Factor], tuple[int, ...]]]:
+        """Group the factors so that no message is too large: one group, if it can be.
+
+        With each group goes the scope of its message.
+        """
+        scope = self._scope_without(index, factors)
+        if self._fits(index, scope):
+            return [(factors, scope)]
         self.exact = False
-        groups: list[list[Factor]] = []
+        groups: list[tuple[list[Factor], tuple[int, ...]]] = []
         for factor in sorted(factors, key=lambda member: -len(self.scopes[member])):
-            for group in groups:
-                if self._fits(index, [*group, factor]):
-                    group.append(factor)
+            for position, (members, _) in enumerate(groups):
+                scope = self._scope_without(index, [*members, factor])
+                if self._fits(index, scope):
+                    groups[position] = [*members, factor], scope
                     break
             else:
-                groups.append([factor])
+                groups.append(([factor], self._scope_without(index, [factor])))
         return groups
 
-    def _fits(self, index: int, factors: list[Factor]) -> bool:
-        entries = self.entries(self._scope_without(index, factors))
+    def _fits(self, index: int, scope: tuple[int, ...]) -> bool:
+        entries = self.entries(scope)
         return entries <= self.message_limit and entries * self.sizes[index] <= WORK_LIMIT
 
     def _scope_without(self, index: int, factors: list[Factor]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ The presolve keeps at least one optimal assignment:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -192,20 +192,32 @@ def _kept_table(arrays: Interner, table: Array, rows: Array | None, columns: Arr
 
 def drop_forbidden(network: Network) -> Network:
     """Drop strategies that cost ``inf`` or have only forbidden partners in some table."""
+    arrays = network.arrays
+
+    def has_partners(table: Array) -> bool:
+        return all(_allowed(arrays, table, axis).all() for axis in (0, 1))
+
     while not network.empty:
-        keep = {}
+        keep: dict[int, Array] = {}
+        blocked = _forbidding(network.unary, lambda unary: bool(np.isfinite(unary).all()))
         for index, unary in enumerate(network.unary):
-            if not np.isfinite(unary).all():
+            if id(unary) in blocked:
                 keep[index] = np.isfinite(unary)
+        blocked = _forbidding(network.tables.values(), has_partners)
         for ends, table in network.tables.items():
-            for axis, index in enumerate(ends):
-                allowed = _allowed(network.arrays, table, axis)
-                if not allowed.all():
-                    keep[index] = keep[index] & allowed if index in keep else allowed
+            for axis, index in enumerate(ends) if id(table) in blocked else ():
+                allowed = _allowed(arrays, table, axis)
+                keep[index] = keep[index] & allowed if index in keep else allowed
         if not keep:
             break
         network = restrict(network, keep)
     return network
+
+
+def _forbidding(arrays: Iterable[Array], is_free: Callable[[Array], bool]) -> set[int]:
+    """Return the identities of the arrays that forbid something; each is looked at once."""
+    distinct = {id(array): array for array in arrays}
+    return {identity for identity, array in distinct.items() if not is_free(array)}
 
 
 def _allowed(arrays: Interner, table: Array, axis: int) -> Array:

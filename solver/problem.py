@@ -113,71 +113,78 @@ def check_problem(problem: Problem) -> None:
     """Raise SolverError if the problem is malformed."""
     checked: set[int] = set()
     for variable in problem.variables:
-        _check_variable(variable, checked)
+        try:
+            _check_variable(variable, checked)
+        except SolverError as error:
+            raise SolverError(error.what, f"variable `{variable.name}`", error.hint) from None
     for position, pair in enumerate(problem.pairs):
-        _check_pair(problem, position, pair, checked)
+        try:
+            _check_pair(problem, pair, checked)
+        except SolverError as error:
+            where = _ends_text(problem, position, pair)
+            raise SolverError(error.what, where, error.hint) from None
     limit = problem.memory_limit
     if limit is not None and not limit >= 0:
         raise SolverError(f"the memory limit is {limit}, expected a number of at least 0")
 
 
+def _ends_text(problem: Problem, position: int, pair: Pair) -> str:
+    ends = [i for i in (pair.first, pair.second) if 0 <= i < len(problem.variables)]
+    if len(ends) < 2:
+        return f"pair {position}"
+    first, second = (problem.variables[i].name for i in ends)
+    return f"pair {position}, `{first}` and `{second}`"
+
+
 def _check_variable(variable: Variable, checked: set[int]) -> None:
-    where = f"variable `{variable.name}`"
     if variable.cost.ndim != 1 or variable.cost.size == 0:
         shape = variable.cost.shape
-        raise SolverError(f"the cost has shape {shape}, expected one entry a strategy", where)
-    _check_numbers(variable.cost, "cost", where, checked)
+        raise SolverError(f"the cost has shape {shape}, expected one entry a strategy")
+    _check_numbers(variable.cost, "cost", checked)
     for use in variable.memory:
-        _check_use(use, variable.cost.size, where, checked)
+        _check_use(use, variable.cost.size, checked)
 
 
-def _check_use(use: MemoryUse, strategies: int, where: str, checked: set[int]) -> None:
+def _check_use(use: MemoryUse, strategies: int, checked: set[int]) -> None:
     if use.usage.shape != (strategies,):
-        raise SolverError(
-            f"the memory use has shape {use.usage.shape}, expected ({strategies},)", where
-        )
+        raise SolverError(f"the memory use has shape {use.usage.shape}, expected ({strategies},)")
     if use.start > use.end:
         raise SolverError(
             f"the interval [{use.start}, {use.end}) ends before it starts",
-            where,
-            "an empty interval is [t, t)",
+            hint="an empty interval is [t, t)",
         )
     seen = id(use.usage) in checked
-    _check_numbers(use.usage, "memory use", where, checked)
+    _check_numbers(use.usage, "memory use", checked)
     if not seen and (use.usage.min() < 0 or use.usage.max() == np.inf):
         extreme = use.usage.min() if use.usage.min() < 0 else use.usage.max()
-        raise SolverError(
-            f"the memory use holds {extreme}, expected finite numbers of at least 0", where
-        )
+        raise SolverError(f"the memory use holds {extreme}, expected finite numbers of at least 0")
 
 
-def _check_pair(problem: Problem, position: int, pair: Pair, checked: set[int]) -> None:
-    where = f"pair {position}"
+def _check_pair(problem: Problem, pair: Pair, checked: set[int]) -> None:
     count = len(problem.variables)
     for end in (pair.first, pair.second):
         if not 0 <= end < count:
             raise SolverError(
-                f"the pair joins variable {end}, expected a number from 0 to {count - 1}", where
+                f"the pair joins variable {end}, expected a number from 0 to {count - 1}"
             )
     first, second = problem.variables[pair.first], problem.variables[pair.second]
-    where = f"pair {position}, `{first.name}` and `{second.name}`"
     expected = (first.cost.size, second.cost.size)
     if pair.table.shape != expected:
-        raise SolverError(f"the table has shape {pair.table.shape}, expected {expected}", where)
-    _check_numbers(pair.table, "table", where, checked)
+        raise SolverError(f"the table has shape {pair.table.shape}, expected {expected}")
+    _check_numbers(pair.table, "table", checked)
 
 
-def _check_numbers(array: Array, what: str, where: str, checked: set[int]) -> None:
+def _check_numbers(array: Array, what: str, checked: set[int]) -> None:
     """Look at the numbers of each distinct array once."""
     if id(array) in checked:
         return
     checked.add(id(array))
     if array.dtype.kind not in "if":
-        raise SolverError(f"the {what} holds {array.dtype}, expected float64 or int64", where)
+        raise SolverError(f"the {what} holds {array.dtype}, expected float64 or int64")
     if array.dtype.kind == "f" and (np.isnan(array).any() or np.isneginf(array).any()):
         found = "NaN" if np.isnan(array).any() else "-inf"
         raise SolverError(
-            f"the {what} holds {found}, expected numbers", where, "use `inf` for what is forbidden"
+            f"the {what} holds {found}, expected numbers", hint="use `inf` for what is forbidden"
         )
 
 

@@ -133,7 +133,7 @@ def test_unknown_method():
     with pytest.raises(SolverError) as caught:
         solve(Problem((Variable("a", np.zeros(1)),)), method="guessing")
     assert str(caught.value) == (
-        "there is no method `guessing`, expected `exact` or `dynamic_programming`"
+        "there is no method `guessing`, expected `exact`, `dynamic_programming` or `anytime`"
     )
 
 
