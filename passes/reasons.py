@@ -135,6 +135,10 @@ class _Explanation:
         return steps
 
     def _reason(self, steps: list[Node], node: Node, tensor: str, forward: bool) -> str:
+        if node.operator == "halo_exchange" and forward:
+            return f"{self._reader(node)} reads {self._called(tensor)} beyond the edges of a slice"
+        if node.operator in ("halo_exchange", "halo_sum"):
+            return f"windows over the edges of slices each give a part of {self._called(tensor)}"
         start = self.program.values[steps[0].operands[0]]
         if any(step.operator in ("all_reduce", "reduce_scatter") for step in steps):
             kind = "sum" if start.layout is None else start.layout.reduction
