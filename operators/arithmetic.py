@@ -356,6 +356,14 @@ class Ceil(Rounding):
 
 
 @register
+class Trunc(Rounding):
+    """The nearest whole number towards zero."""
+
+    name = "trunc"
+    function = np.trunc
+
+
+@register
 class Round(Rounding):
     """The nearest whole number, of two equally near the even one."""
 

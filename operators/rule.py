@@ -91,6 +91,19 @@ class Rule:
     def _shape(dims: Dims, sizes: Mapping[str, int]) -> Shape:
         return tuple(prod(sizes[factor] for factor in factors) for factors in dims)
 
+    @cached_property
+    def text(self) -> str:
+        """The rule in its notation, each factor marked where it stands; ``()`` is a scalar."""
+        marks = {kind: mark or "" for mark, kind in _KINDS.items() if kind != "halo"}
+
+        def tensor(dims: Dims) -> str:
+            names = [[f + marks.get(self.kinds[f], "") for f in factors] for factors in dims]
+            texts = [f"({' '.join(n)})" if len(n) > 1 else (n or ["1"])[0] for n in names]
+            return " ".join(texts) or "()"
+
+        operands, results = (", ".join(map(tensor, side)) for side in (self.operands, self.results))
+        return f"{operands} -> {results}".strip()
+
     # From a strategy to layouts
 
     def operand_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:

@@ -21,6 +21,7 @@ COMMANDS = {
     "dump": "print a model, a plan, or what a pass leaves",
     "bench": "compare search modes, or solve instances of the assignment problem",
     "models": "list the models of the zoo and their sizes",
+    "operators": "list the operators with their rules, and what they cover of MindSpore",
     "clusters": "list the clusters that come with the package",
 }
 EXAMPLES = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Attribute
-from shardwright.operators.info import SplitCounts, operator_class, operator_names
+from shardwright.operators.info import SplitCounts, operator_class
 from shardwright.tensor import Operand, Tensor, apply_all
 from shardwright.tracer import current_tracer
 
@@ -31,8 +31,6 @@ _CALL_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "tile": ("multiples",),
     "transpose": ("permutation",),
 }
-# Names of MindSpore for operators that are called otherwise here.
-_ALIASES = {"tensoradd": "add", "realdiv": "div", "batchmatmul": "matmul"}
 
 
 class Primitive:
@@ -194,14 +192,6 @@ def _number(item: float | Tensor) -> float:
 
 
 # From names to operators
-
-
-def operator_called(name: str) -> str | None:
-    """Return the operator that MindSpore or we call `name`: ``ReLU``, ``relu``, ``ReduceSum``."""
-    key = name.lower().replace("_", "")
-    key = _ALIASES.get(key, key)
-    known = {operator.replace("_", ""): operator for operator in operator_names()}
-    return known.get(key)
 
 
 def primitive_class(name: str, operator: str) -> type[Primitive]:

@@ -1,0 +1,271 @@
+"""What MindSpore has as one operator and is several here."""
+
+from typing import Any
+
+from shardwright.ir.errors import ModelError
+from shardwright.operators.scatter import emit_scatter_nd_add
+from shardwright.tensor import Parameter, Tensor, TracedTensor, apply
+from shardwright.tracer import current_tracer
+
+
+class ExtremumWithValue:
+    """Where the greatest or least element stands along one dimension, and the element.
+
+    Parameters
+    ----------
+    axis : int
+        The dimension.
+    keep_dims : bool
+        Whether it stays, with size one.
+    """
+
+    position: str
+    value: str
+
+    def __init__(self, axis: int = 0, keep_dims: bool = False) -> None:
+        self.axis, self.keep_dims = axis, keep_dims
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions and the elements."""
+        how: dict[str, Any] = {"axis": self.axis}
+        value = apply(self.value, x, keep_dims=self.keep_dims, **how)
+        position = apply(self.position, x, **how)
+        if self.keep_dims:
+            position = apply("expand_dims", position, axis=self.axis % x.ndim)
+        return position, value
+
+
+class ArgMaxWithValue(ExtremumWithValue):
+    """Where the greatest element stands along one dimension, and the element."""
+
+    position, value = "argmax", "reduce_max"
+
+
+class ArgMinWithValue(ExtremumWithValue):
+    """Where the least element stands along one dimension, and the element."""
+
+    position, value = "argmin", "reduce_min"
+
+
+class Assign:
+    """Give a parameter that is not trained another value, at the end of the step."""
+
+    def __call__(self, variable: Parameter, value: Tensor) -> Tensor:
+        """Return the new value.
+
+        Raises
+        ------
+        ModelError
+            If the parameter is trained, or updated twice.
+        """
+        tracer = current_tracer()
+        following = self.following(variable, value)
+        name = variable.value(tracer).name
+        if variable.requires_grad:
+            raise ModelError(
+                f"the parameter `{name}` is assigned to, and trained",
+                hint="make it with `requires_grad=False`",
+            )
+        if any(name == other for other, _ in tracer.updates):
+            raise ModelError(f"the parameter `{name}` is assigned to twice in one step")
+        tracer.updates.append((name, following.value(tracer).name))
+        return following
+
+    def following(self, variable: Parameter, value: Tensor) -> Tensor:
+        """Return what the parameter becomes."""
+        return apply("identity", value)
+
+
+class AssignAdd(Assign):
+    """Add to a parameter that is not trained, at the end of the step."""
+
+    def following(self, variable: Parameter, value: Tensor) -> Tensor:
+        """Return the sum."""
+        return variable + value
+
+
+class AssignSub(Assign):
+    """Subtract from a parameter that is not trained, at the end of the step."""
+
+    def following(self, variable: Parameter, value: Tensor) -> Tensor:
+        """Return the difference."""
+        return variable - value
+
+
+class DropoutDoMask:
+    """Zero what a mask leaves out, and scale the rest to keep the mean."""
+
+    def __call__(self, x: Tensor, mask: Tensor, keep_prob: float) -> Tensor:
+        """Mask and scale; the mask is true where an element is kept."""
+        return apply("mask", x, mask) * (1.0 / keep_prob)
+
+
+class EmbeddingLookup:
+    """Rows of a table that begins at row `offset`; rows that it does not hold are zero."""
+
+    def __call__(self, input_params: Tensor, input_indices: Tensor, offset: int = 0) -> Tensor:
+        """Look up."""
+        indices = apply("add_scalar", input_indices, value=-offset) if offset else input_indices
+        return apply("gather", input_params, indices)
+
+
+class StridedSlice:
+    """The elements from `begin` to before `end` of each dimension, by `strides`."""
+
+    def __call__(
+        self,
+        input_x: Tensor,
+        begin: tuple[int, ...],
+        end: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+    ) -> Tensor:
+        """Cut; a negative bound counts from the back. Dimensions not named stay whole."""
+        steps = strides or (1,) * len(begin)
+        bounds = zip(begin, end, steps, strict=True)
+        return input_x[tuple(slice(b, e, s) for b, e, s in bounds)]
+
+
+class TensorScatterAdd:
+    """A tensor plus slices at tuples of positions; what falls to one position adds up."""
+
+    sign = 1.0
+
+    def __call__(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+        """Add."""
+        tracer = current_tracer()
+        updates = updates if self.sign > 0 else -updates
+        values = (item.value(tracer) for item in (input_x, indices, updates))
+        return TracedTensor(emit_scatter_nd_add(tracer, *values))
+
+
+class TensorScatterSub(TensorScatterAdd):
+    """A tensor less slices at tuples of positions; what falls to one position adds up."""
+
+    sign = -1.0
+
+
+# Functions of tensors alone
+
+
+class AddN:
+    """The sum of several tensors."""
+
+    def __call__(self, x: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+        """Add up."""
+        total = x[0]
+        for item in x[1:]:
+            total = total + item
+        return total
+
+
+class MaskedFill:
+    """A tensor with a value where a mask is true."""
+
+    def __call__(self, x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+        """Fill."""
+        if not isinstance(value, Tensor):
+            value = apply("fill", shape=(), value=float(value), dtype=x.dtype)
+        return apply("where", mask, value, x)
+
+
+class Lerp:
+    """``start + weight (end - start)``."""
+
+    def __call__(self, start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+        """Mix."""
+        return start + (end - start) * weight
+
+
+class Addcmul:
+    """``x + value a b``."""
+
+    def __call__(self, x: Tensor, a: Tensor, b: Tensor, value: float = 1.0) -> Tensor:
+        """Multiply and add."""
+        return x + a * b * value
+
+
+class Hypot:
+    """The root of the sum of two squares."""
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        """Square, add, take the root."""
+        return apply("sqrt", apply("square", a) + apply("square", b))
+
+
+class DivMod:
+    """A quotient, rounded if asked: ``floor`` or ``trunc``."""
+
+    def __call__(self, x: Tensor, y: Tensor, rounding_mode: str | None = None) -> Tensor:
+        """Divide."""
+        if rounding_mode not in (None, "floor", "trunc"):
+            raise ModelError(f"a quotient is rounded by `{rounding_mode}`, use `floor` or `trunc`")
+        if rounding_mode == "floor":
+            return apply("floor_div", x, y)
+        return x / y if rounding_mode is None else apply("trunc", x / y)
+
+
+class MulNoNan:
+    """A product; zero where the second is zero, whatever the first."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Multiply where there is something to."""
+        return apply("mask", x, apply("not_equal", y, 0.0)) * y
+
+
+class L2Loss:
+    """Half the sum of the squares."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Square and add up."""
+        return apply("square", x).sum() * 0.5
+
+
+class SquareSumAll:
+    """The sums of the squares of two tensors."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Square and add up."""
+        return apply("square", x).sum(), apply("square", y).sum()
+
+
+class KLDivLoss:
+    """Sums of ``labels (log(labels) - logits)``, of logits that are logarithms.
+
+    Parameters
+    ----------
+    reduction : str
+        ``mean``, ``sum``, ``batchmean`` (the sum over the first size), or ``none``.
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        if reduction not in ("mean", "sum", "batchmean", "none"):
+            raise ModelError(f"a divergence is reduced by `{reduction}`")
+        self.reduction = reduction
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Compare; labels are positive."""
+        terms = labels * (apply("log", labels) - logits)
+        if self.reduction == "none":
+            return terms
+        if self.reduction == "mean":
+            return terms.mean()
+        return terms.sum() * (1.0 / logits.shape[0] if self.reduction == "batchmean" else 1.0)
+
+
+class Swiglu:
+    """The silu of the first half of a dimension, times the second half."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Cut, activate, multiply."""
+        size = x.shape[self.dim]
+        if size % 2:
+            raise ModelError(f"a dimension of size {size} has no halves")
+        index: list[Any] = [slice(None)] * x.ndim
+        halves = []
+        for part in (slice(0, size // 2), slice(size // 2, size)):
+            index[self.dim] = part
+            halves.append(x[tuple(index)])
+        return apply("silu", halves[0]) * halves[1]

@@ -1,0 +1,59 @@
+"""MindSpore's names: which operator of ours, or composition of them, each stands for.
+
+``mindspore.json`` beside this module lists the operator infos of two of its releases, and what is
+called otherwise here or is no single operator.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from shardwright.operators.info import operator_names
+
+
+@dataclass(frozen=True)
+class Cover:
+    """What takes the place of one of MindSpore's operator infos.
+
+    Parameters
+    ----------
+    kind : str
+        ``operator``, ``composition``, ``compiler``, or ``none``.
+    what : str
+        The operator, the name in `ops` or `nn`, or how the compiler does it.
+    """
+
+    kind: str
+    what: str = ""
+
+
+@lru_cache(maxsize=1)
+def _data() -> dict[str, Any]:
+    return json.loads((files(__package__) / "mindspore.json").read_text("utf-8"))
+
+
+def releases() -> dict[str, tuple[str, ...]]:
+    """Return the operator infos of each release that is compared."""
+    return {release: tuple(names) for release, names in _data()["lists"].items()}
+
+
+def operator_called(name: str) -> str | None:
+    """Return the operator that MindSpore or we call `name`: ``ReLU``, ``relu``, ``ReduceSum``."""
+    key = name.lower().replace("_", "")
+    aliases = {alias.lower(): operator for alias, operator in _data()["operators"].items()}
+    if key in aliases:
+        return aliases[key]
+    known = {operator.replace("_", ""): operator for operator in operator_names()}
+    return known.get(key)
+
+
+def cover(name: str) -> Cover:
+    """Return what takes the place of an operator info of MindSpore."""
+    data = _data()
+    for kind, part in (("composition", "compositions"), ("compiler", "compiler")):
+        if name in data[part]:
+            return Cover(kind, data[part][name])
+    operator = operator_called(name)
+    return Cover("none") if operator is None else Cover("operator", operator)

@@ -1,0 +1,131 @@
+"""``shardwright operators``: the operators, their rules, and what they cover of MindSpore."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from shardwright.ir.text import parse_type
+from shardwright.operators.communication import Communication
+from shardwright.operators.info import OperatorInfo, operator_class, operator_info, operator_names
+from shardwright.ops.names import Cover, cover, releases
+from shardwright.tools.tables import print_table
+
+_HEAD = """\
+# Operators
+
+Written by `shardwright operators --markdown docs/operators.md`; a test holds it to the code.
+
+A rule names the factors of an operator: `k+` is contracted, `c^` stays whole, `h~` is what windows
+slide over, `(a b)` a dimension of two factors. [How it works](how-it-works.md) tells what follows
+from it. Rules are shown for the first example of an operator.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("name", nargs="?", help="show this operator alone")
+    parser.add_argument("--coverage", action="store_true", help="show what MindSpore's are here")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write all as a document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the operators, or write the document."""
+    if arguments.markdown is not None:
+        arguments.markdown.write_text(document(), "utf-8")
+        return 0
+    if arguments.coverage:
+        print_table("", ("MindSpore", "release", "here", "what"), list(_coverage_rows()))
+        return 0
+    names = (operator_class(arguments.name).name,) if arguments.name else operator_names()
+    rows = [(name, rule_of(name), _summary(operator_class(name))) for name in names]
+    print_table("", ("operator", "rule", "what it is"), rows)
+    return 0
+
+
+def rule_of(name: str) -> str:
+    """Return the rule of an operator's first example; empty where it has none."""
+    examples = operator_class(name).examples
+    if not examples:
+        return ""
+    types = [parse_type(text)[0] for text in examples[0].operands]
+    return operator_info(name, types, examples[0].attributes).rule.text
+
+
+def _summary(operator: type[OperatorInfo]) -> str:
+    return (operator.__doc__ or "").partition("\n")[0]
+
+
+def _coverage_rows() -> Iterator[tuple[str, str, str, str]]:
+    for release, names in releases().items():
+        for name in sorted(names):
+            found = cover(name)
+            yield name, release, _KINDS[found.kind], found.what
+
+
+_KINDS = {
+    "operator": "an operator",
+    "composition": "of several operators",
+    "compiler": "done otherwise",
+    "none": "not there",
+}
+
+
+# The document
+
+
+def document() -> str:
+    """Return docs/operators.md."""
+    return "\n".join([_HEAD, *_operators(), *_coverage()])
+
+
+def _operators() -> Iterator[str]:
+    groups: dict[str, list[str]] = {"": [], "gradient": [], "communication": []}
+    for name in operator_names():
+        if issubclass(operator_class(name), Communication):
+            groups["communication"].append(name)
+        else:
+            gradient = name.endswith("_gradient") and name != "stop_gradient"
+            groups["gradient" if gradient else ""].append(name)
+    yield f"## The {len(groups[''])} operators of models\n"
+    yield "| operator | rule | what it is |\n|---|---|---|"
+    for name in groups[""]:
+        yield f"| `{name}` | `{rule_of(name)}` | {_cell(operator_class(name))} |"
+    yield f"\n## The {len(groups['communication'])} that communicate\n"
+    yield "| operator | what it is |\n|---|---|"
+    for name in groups["communication"]:
+        yield f"| `{name}` | {_cell(operator_class(name))} |"
+    yield f"\n## The {len(groups['gradient'])} that only gradients use\n"
+    yield ", ".join(f"`{name}`" for name in groups["gradient"]) + ".\n"
+
+
+def _coverage() -> Iterator[str]:
+    yield "## MindSpore's operator infos\n"
+    yield (
+        "What takes the place of each class that MindSpore registers, less its ending `Info`.\n"
+        "`ops` and `nn` are modules of `shardwright`; most names can be written as MindSpore has\n"
+        "them: `ops.TensorAdd()`.\n"
+    )
+    found = {
+        release: [(name, cover(name)) for name in names] for release, names in releases().items()
+    }
+    yield "| release | classes | " + " | ".join(_KINDS.values()) + " |\n|---|" + "---|" * 5
+    for release, covers in found.items():
+        counts = [sum(c.kind == kind for _, c in covers) for kind in _KINDS]
+        yield f"| {release} | {len(covers)} | " + " | ".join(map(str, counts)) + " |"
+    for release, covers in found.items():
+        yield f"\n### Release {release}\n\n| MindSpore | here |\n|---|---|"
+        for name, c in sorted(covers):
+            if c.kind != "none":
+                yield f"| {name} | {_here(c)} |"
+        missing = [name for name, c in covers if c.kind == "none"]
+        if missing:
+            yield f"\nNot there ({len(missing)}): " + ", ".join(missing) + "."
+    yield ""
+
+
+def _cell(operator: type[OperatorInfo]) -> str:
+    return _summary(operator).replace("|", "\\|").replace("``", "`")
+
+
+def _here(found: Cover) -> str:
+    return found.what if found.kind == "compiler" else f"`{found.what}`"
