@@ -388,7 +388,7 @@ def main() -> int:
         sys.stdout.write(f"{title}: {total} tests, {alone} on 1 rank, {sharded} on 4\n")
     sys.stdout.write(f"{time.perf_counter() - begin:.1f} s\n")
     if not arguments.only:
-        arguments.out.write_text(document(arguments.out.read_text(), found))
+        arguments.out.write_text(document(DOCUMENT.read_text(), found))
     return 0
 
 

@@ -23,7 +23,8 @@ from shardwright.operators.rule import Rule, ShardView, resolve
 
 
 def sigmoid(x: Array) -> Array:
-    """Return the logistic function; it does not overflow."""
+    """Return the logistic function; it does not overflow. Half precision is computed in single."""
+    x = x.astype(np.float32) if x.dtype == np.float16 else x
     return 0.5 * (1 + np.tanh(0.5 * x))
 
 

@@ -14,8 +14,12 @@ from shardwright.frontends.onnx import (
     quantization,
     recurrent,
     reduction,
+    resizing,
+    sampling,
     shape,
+    signal,
     training,
+    windows,
 )
 from shardwright.frontends.onnx.model import Imported, import_model, read_model
 
@@ -31,6 +35,10 @@ __all__ = [
     "read_model",
     "recurrent",
     "reduction",
+    "resizing",
+    "sampling",
     "shape",
+    "signal",
     "training",
+    "windows",
 ]

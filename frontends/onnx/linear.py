@@ -5,9 +5,8 @@ from typing import Any
 
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.shape import padded
-from shardwright.frontends.onnx.table import Item, UnsupportedError, converts
+from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
-from shardwright.operators.info import Array
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -129,29 +128,3 @@ def _conv_transpose(call: Call) -> Value:
         before = [-a for a, _ in padding]
         found = padded(call, found, (0, 0, *before), (0, 0, *after))
     return call.emit("bias_add", found, call.value(2), axis=1) if call.has(2) else found
-
-
-# Poolings
-
-
-def _pooling(call: Call) -> dict[str, Any]:
-    kernel = tuple(call.attribute("kernel_shape"))
-    how = geometry(call, kernel, call.shape(0)[2:])
-    return {"kernel": kernel, "ceil_mode": bool(call.attribute("ceil_mode", 0)), **how}
-
-
-@converts("MaxPool")
-def _max_pool(call: Call) -> list[Item | Array]:
-    if call.outputs > 1:
-        raise UnsupportedError("positions of the greatest elements of windows")
-    return [call.emit("max_pool", call.value(0), **_pooling(call))]
-
-
-@converts("AveragePool")
-def _average_pool(call: Call) -> Value:
-    how = _pooling(call)
-    dilation = how.pop("dilation")
-    if any(d > 1 for d in dilation):
-        raise UnsupportedError("the mean of windows with gaps")
-    include = bool(call.attribute("count_include_pad", 0))
-    return call.emit("average_pool", call.value(0), count_include_pad=include, **how)

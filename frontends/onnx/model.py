@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+    version_converter,
+)
 
 from shardwright.frontends.onnx.importer import (
     Importer,
@@ -35,6 +43,7 @@ from shardwright.operators.info import Array
 from shardwright.operators.verify import verify
 
 OLDEST_OPSET = 11
+_READ_AS = 13  # what older ones are brought to
 _NODES_NAMED = 3  # in a message, of each operator that is lacking
 
 
@@ -100,6 +109,7 @@ def import_model(
         If something in it cannot be said in our IR. Operators that are lacking are listed all at
         once.
     """
+    model = _recent(model)
     opsets = _opsets(model)
     functions = {(f.domain, f.name): f for f in model.functions}
     _check_operators(model.graph, opsets, functions)
@@ -119,6 +129,16 @@ def import_model(
     known = {parameter.name for parameter in graph.parameters}
     initial = {n: a for n, a in importer.emission.data.items() if n in known}
     return Imported(graph, initial, _highs(graph))
+
+
+def _recent(model: ModelProto) -> ModelProto:
+    """Return a model of an operator set that is read; ONNX itself brings older ones there."""
+    if _opsets(model).get("", OLDEST_OPSET) >= OLDEST_OPSET:
+        return model
+    try:
+        return version_converter.convert_version(model, _READ_AS)
+    except (RuntimeError, ValueError):
+        return model  # what has changed since is listed then
 
 
 def _opsets(model: ModelProto) -> dict[str, int]:
