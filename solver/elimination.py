@@ -27,6 +27,9 @@ from shardwright.solver.problem import Array
 MESSAGE_LIMIT = 2**24
 """Largest message, in entries: 128 MiB."""
 
+LEAST_MESSAGE = 2**12
+"""Messages are made smaller to save time, but not smaller than this."""
+
 WORK_LIMIT = 2**31
 """Most additions for one message: some seconds."""
 
@@ -91,6 +94,23 @@ class Elimination:
         self._plan()
         self._known: dict[Hashable, tuple[int, Array]] = {}
         self.values: list[Array] = []  # of every factor, at the last costs
+
+    @classmethod
+    def within(
+        cls, sizes: list[int], edges: Iterable[tuple[int, int]], work: float
+    ) -> Elimination:
+        """Return an elimination with messages so small that it takes at most so many additions."""
+        edges, limit = list(edges), MESSAGE_LIMIT
+        elimination = cls(sizes, edges, limit)
+        while elimination.work > work and limit > LEAST_MESSAGE:
+            limit //= 8
+            elimination = cls(sizes, edges, limit)
+        return elimination
+
+    @property
+    def work(self) -> int:
+        """Additions that all messages take, about."""
+        return sum(self.entries(group.scope) for groups in self.groups for group in groups)
 
     def _plan(self) -> None:
         """Choose the order; write down which factors go into which message."""

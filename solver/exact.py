@@ -52,6 +52,9 @@ FIRST_REACH = 1 / 64
 
 LONGER_REACH = 8
 
+ADDITIONS = 1e7
+"""Additions that an elimination may take for each second of the time limit."""
+
 MOST_ROWS = 32
 """With more rows the fronts hardly prune."""
 
@@ -123,6 +126,11 @@ class Incumbent:
         return self.assignment is not None and relative_gap(self.cost, self.bound) <= OPTIMALITY_GAP
 
     @property
+    def work(self) -> float:
+        """Additions of one elimination that leave time for others."""
+        return ADDITIONS * (self.deadline - self.started)
+
+    @property
     def remaining(self) -> float:
         """Seconds left."""
         return self.deadline - time.monotonic()
@@ -184,10 +192,10 @@ def _without_memory(network: Network, incumbent: Incumbent, statistics: dict[str
         np.inf,
         network.arrays,
     )
-    elimination = Elimination(free.sizes, free.tables)
+    elimination = Elimination.within(free.sizes, free.tables, incumbent.work)
     if not elimination.exact:
         free = drop_dominated(free, respect_memory=False)
-        elimination = Elimination(free.sizes, free.tables)
+        elimination = Elimination.within(free.sizes, free.tables, incumbent.work)
     dual = Dual(free, MemoryRows(free, np.inf), elimination)
     bound, piece = dual.evaluate(np.zeros(0))
     incumbent.offer(free.lift(piece.choice))
@@ -211,7 +219,10 @@ def _with_memory(
         if rows.hopeless:
             break
         statistics |= {"strategies": sum(network.sizes), "memory_rows": len(rows)}
-        dual = Dual(network, rows, Elimination(network.sizes, network.tables))
+        elimination = Elimination.within(network.sizes, network.tables, incumbent.work)
+        if not len(rows) and not elimination.exact:
+            break  # the bound would be that without memory again
+        dual = Dual(network, rows, elimination)
         state = _price(dual, incumbent)
         if incumbent.assignment is None:
             _make_fit(dual, state, incumbent)
