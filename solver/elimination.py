@@ -96,9 +96,7 @@ class Elimination:
         self.values: list[Array] = []  # of every factor, at the last costs
 
     @classmethod
-    def within(
-        cls, sizes: list[int], edges: Iterable[tuple[int, int]], work: float
-    ) -> Elimination:
+    def within(cls, sizes: list[int], edges: Iterable[tuple[int, int]], work: float) -> Elimination:
         """Return an elimination with messages so small that it takes at most so many additions."""
         edges, limit = list(edges), MESSAGE_LIMIT
         elimination = cls(sizes, edges, limit)

@@ -88,10 +88,11 @@ def test_every_plan_leads_from_its_source_to_its_target(mesh: Mesh, shape: tuple
     whole = np.arange(float(tensor.elements)).reshape(shape)
     planner = RedistributionPlanner(mesh, CPU)
     possible = [layout for layout in every_layout(mesh, len(shape)) if fits(layout, shape, mesh)]
+    random = np.random.default_rng(0)
     for source in possible:
         begin = spread(whole, source, mesh)
-        for target in possible:
-            parts = begin
+        for position in random.permutation(len(possible))[:20]:
+            parts, target = begin, possible[position]
             for move in planner.plan(tensor, source, target):
                 parts = exchanged(move, tensor, parts, mesh)
             assert_lies(parts, whole, target, mesh)

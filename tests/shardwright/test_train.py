@@ -239,8 +239,8 @@ def test_a_model_without_a_loss_is_not_trained():
 
 
 def test_elements_must_have_a_type_of_ours():
-    data = ArrayDataset({"x": X.astype(np.uint8), "label": LABELS}).batch(4)
-    with pytest.raises(ModelError, match="the input `x` has the element type `uint8`"):
+    data = ArrayDataset({"x": X.astype(np.complex64), "label": LABELS}).batch(4)
+    with pytest.raises(ModelError, match="the input `x` has the element type `complex64`"):
         Model(Network(), nn.CrossEntropyLoss()).train(1, data)
 
 
