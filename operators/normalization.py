@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
@@ -434,16 +435,63 @@ class BatchNormalizeGradient(Channelwise):
 
 
 def emit_batch_norm(
-    build: Builder, x: Value, gamma: Value, beta: Value, epsilon: float = 1e-5
+    build: Builder,
+    x: Value,
+    gamma: Value,
+    beta: Value,
+    epsilon: float = 1e-5,
+    parts: int = 1,
 ) -> tuple[Value, Value, Value]:
     """Emit the normalization of each channel over a batch ``[n, channel, ...]``.
+
+    Parameters
+    ----------
+    build : Builder
+        Where to emit.
+    x, gamma, beta : Value
+        The batch, and for each channel the scale and the shift.
+    epsilon : float
+        Added to the variance.
+    parts : int
+        Into how many equal parts the batch is cut, each of which has statistics of its own.
+        Ranks that hold whole parts send nothing for them.
 
     Returns
     -------
     tuple of Value
-        The normalized tensor, and the means and variances, for moving averages.
+        The normalized tensor, and the means and variances, for moving averages; over the parts they
+        are averaged.
+
+    Raises
+    ------
+    IRError
+        If the parts are not equal.
     """
+    if parts > 1:
+        return _emit_norm_of_parts(build, x, gamma, beta, epsilon, parts)
     mean = build.emit("channel_mean", x)
     variance = build.emit("channel_variance", x, build.emit("stop_gradient", mean))
     y = build.emit("batch_normalize", x, mean, variance, gamma, beta, epsilon=epsilon)
     return y, mean, variance
+
+
+def _emit_norm_of_parts(
+    build: Builder, x: Value, gamma: Value, beta: Value, epsilon: float, parts: int
+) -> tuple[Value, Value, Value]:
+    """Normalize with the channels of each part as channels of their own."""
+    samples, channels, *space = x.type.shape
+    if samples % parts:
+        raise IRError(f"a batch of {samples} cannot be cut into {parts} equal parts")
+    cut = (parts, samples // parts, channels, *space)
+    turn = (1, 0, *range(2, len(cut)))
+    mixed = build.emit("transpose", build.emit("reshape", x, shape=cut), permutation=turn)
+    apart = build.emit("reshape", mixed, shape=(cut[1], parts * channels, *space))
+    gammas, betas = (build.emit("tile", v, multiples=(parts,)) for v in (gamma, beta))
+    y, *statistics = emit_batch_norm(build, apart, gammas, betas, epsilon)
+    mixed = build.emit("reshape", y, shape=(cut[1], parts, channels, *space))
+    whole = build.emit("transpose", mixed, permutation=turn)
+    mean, variance = (
+        build.emit("reduce_mean", build.emit("reshape", each, shape=(parts, channels)), axis=(0,))
+        for each in statistics
+    )
+    return build.emit("reshape", whole, shape=x.type.shape), mean, variance

@@ -219,6 +219,82 @@ class Softmax(Activation):
         super().__init__(ops.Softmax(axis=axis))
 
 
+class LogSoftmax(Activation):
+    """The logarithm of the softmax along `axis`."""
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__(ops.LogSoftmax(axis=axis))
+
+
+class ReLU6(Activation):
+    """The positive part, at most six."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.ReLU6())
+
+
+class LeakyReLU(Activation):
+    """The operand, times `alpha` where negative."""
+
+    def __init__(self, alpha: float = 0.2) -> None:
+        super().__init__(ops.LeakyReLU(slope=alpha))
+
+
+class ELU(Activation):
+    """The operand, ``alpha (exp(x) - 1)`` where negative."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(ops.Elu(alpha=alpha))
+
+
+class HSwish(Activation):
+    """The operand times its hard sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.HardSwish())
+
+
+class HSigmoid(Activation):
+    """A line through one half at zero, from zero at -3 to one at 3."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.HardSigmoid())
+
+
+class Softplus(Activation):
+    """``log(1 + exp(x))``."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.Softplus())
+
+
+class Mish(Activation):
+    """The operand times the tanh of its softplus."""
+
+    def __init__(self) -> None:
+        super().__init__(ops.Mish())
+
+
+class PReLU(Cell):
+    """The operand, times a weight where negative; a weight for each channel, the second dimension.
+
+    Parameters
+    ----------
+    channel : int
+        Number of channels.
+    w : float
+        How the weights begin.
+    """
+
+    def __init__(self, channel: int = 1, w: float = 0.25, dtype: str = "float32") -> None:
+        self.w = Parameter(initializer(w, channel, dtype))
+        self.prelu = ops.PReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Apply the function."""
+        return self.prelu(x, self.w)
+
+
 _ACTIVATIONS: dict[str, Callable[[], Cell]] = {
     "relu": ReLU,
     "gelu": GELU,
@@ -226,6 +302,14 @@ _ACTIVATIONS: dict[str, Callable[[], Cell]] = {
     "tanh": Tanh,
     "sigmoid": Sigmoid,
     "softmax": Softmax,
+    "logsoftmax": LogSoftmax,
+    "relu6": ReLU6,
+    "leakyrelu": LeakyReLU,
+    "elu": ELU,
+    "hswish": HSwish,
+    "hsigmoid": HSigmoid,
+    "softplus": Softplus,
+    "mish": Mish,
 }
 
 

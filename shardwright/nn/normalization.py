@@ -77,6 +77,9 @@ class BatchNorm(Cell):
         What is kept of the moving mean and variance in a step.
     dtype : str
         Element type of the parameters.
+    parts : int
+        Into how many equal parts the batch is cut, each of which has statistics of its own: local
+        ones, for which ranks that hold whole parts send nothing.
     """
 
     dimensions: tuple[int, ...]
@@ -87,7 +90,9 @@ class BatchNorm(Cell):
         eps: float = 1e-5,
         momentum: float = 0.9,
         dtype: str = "float32",
+        parts: int = 1,
     ) -> None:
+        self.parts = parts
         self.eps = eps
         self.momentum = momentum
         self.moving_mean = _moving("zeros", num_features, dtype)
@@ -103,7 +108,8 @@ class BatchNorm(Cell):
             )
         tracer = current_tracer()
         gamma, beta = self.gamma.value(tracer), self.beta.value(tracer)
-        y, mean, variance = emit_batch_norm(tracer, x.value(tracer), gamma, beta, self.eps)
+        operands = (x.value(tracer), gamma, beta)
+        y, mean, variance = emit_batch_norm(tracer, *operands, self.eps, self.parts)
         self._move(self.moving_mean, TracedTensor(mean))
         self._move(self.moving_variance, TracedTensor(variance))
         return TracedTensor(y)
@@ -129,3 +135,65 @@ class BatchNorm2d(BatchNorm):
     """Normalization over the batch of ``[n, channel, height, width]``."""
 
     dimensions = (4,)
+
+
+class BatchNorm3d(BatchNorm):
+    """Normalization over the batch of ``[n, channel, depth, height, width]``."""
+
+    dimensions = (5,)
+
+
+class GroupNorm(Cell):
+    """Normalization of groups of channels of each sample, then a scale and a shift.
+
+    Parameters
+    ----------
+    num_groups, num_channels : int
+        How many groups, and how many channels, the second dimension.
+    eps : float
+        Added to the variance.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, dtype: str = "float32"
+    ) -> None:
+        if num_channels % num_groups:
+            raise ModelError(f"{num_channels} channels do not make {num_groups} equal groups")
+        self.gamma = Parameter(initializer("ones", num_channels, dtype))
+        self.beta = Parameter(initializer("zeros", num_channels, dtype))
+        self.group_norm = ops.GroupNorm(groups=num_groups, epsilon=eps)
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Normalize."""
+        return self.group_norm(x, self.gamma, self.beta)
+
+
+class InstanceNorm(GroupNorm):
+    """Normalization of every channel of each sample, then a scale and a shift.
+
+    Parameters
+    ----------
+    num_features : int
+        Number of channels, the second dimension.
+    eps : float
+        Added to the variance.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, dtype: str = "float32") -> None:
+        super().__init__(num_features, num_features, eps, dtype)
+
+
+class InstanceNorm1d(InstanceNorm):
+    """Normalization of every channel of ``[n, channel, length]``."""
+
+
+class InstanceNorm2d(InstanceNorm):
+    """Normalization of every channel of ``[n, channel, height, width]``."""
+
+
+class InstanceNorm3d(InstanceNorm):
+    """Normalization of every channel of ``[n, channel, depth, height, width]``."""

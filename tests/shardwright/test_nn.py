@@ -2,12 +2,15 @@ import numpy as np
 import pytest
 
 from shardwright import nn
+from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel
+from shardwright.passes.compile import CompileOptions, compile_graph
 from shardwright.session import begin
 from shardwright.tensor import Parameter
 from shardwright.tracing import InputSpec, trace
+from tests.equivalence import assert_equal, trained
 from tests.shardwright.programs import outputs_of
 
 RANDOM = np.random.default_rng(0)
@@ -118,6 +121,74 @@ def test_binary_cross_entropy():
     p = 1 / (1 + np.exp(-logits))
     expected = -(labels * np.log(p) + (1 - labels) * np.log(1 - p)).mean()
     assert result_of(nn.BCEWithLogitsLoss(), logits, labels) == pytest.approx(expected)
+
+
+IMAGES = RANDOM.normal(size=(4, 6, 3, 2))
+
+
+def normalized(x, axes):
+    centred = x - x.mean(axes, keepdims=True)
+    return centred / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (nn.InstanceNorm2d(6, dtype="float64"), normalized(IMAGES, (2, 3))),
+        (
+            nn.GroupNorm(2, 6, dtype="float64"),
+            normalized(IMAGES.reshape(4, 2, 3, 3, 2), (2, 3, 4)).reshape(IMAGES.shape),
+        ),
+        (nn.BatchNorm2d(6, dtype="float64"), normalized(IMAGES, (0, 2, 3))),
+        (
+            nn.BatchNorm2d(6, dtype="float64", parts=2),
+            np.concatenate([normalized(part, (0, 2, 3)) for part in (IMAGES[:2], IMAGES[2:])]),
+        ),
+        (nn.PReLU(6, 0.5, "float64"), np.where(IMAGES > 0, IMAGES, IMAGES / 2)),
+        (nn.LeakyReLU(), np.where(IMAGES > 0, IMAGES, IMAGES / 5)),
+        (nn.ELU(), np.where(IMAGES > 0, IMAGES, np.expm1(IMAGES))),
+        (nn.HSwish(), IMAGES * np.clip(IMAGES / 6 + 0.5, 0, 1)),
+        (nn.HSigmoid(), np.clip(IMAGES / 6 + 0.5, 0, 1)),
+        (nn.Softplus(), np.log1p(np.exp(IMAGES))),
+        (nn.Mish(), IMAGES * np.tanh(np.log1p(np.exp(IMAGES)))),
+        (nn.ReLU6(), np.clip(IMAGES, 0, 6)),
+        (nn.LogSoftmax(), np.log(softmax(IMAGES))),
+    ],
+)
+def test_layers_of_images_compute_what_they_say(cell, expected):
+    np.testing.assert_allclose(result_of(cell, IMAGES), expected, rtol=1e-6, atol=1e-12)
+
+
+class NormalizedInParts(nn.Cell):
+    def __init__(self, parts):
+        self.conv = nn.Conv2d(6, 4, 1)
+        self.norm = nn.BatchNorm2d(4, parts=parts)
+
+    def construct(self, x):
+        y = self.norm(self.conv(x))
+        return (y * y * y).mean()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_local_statistics_need_no_sums_between_ranks(parts):
+    spec = InputSpec("x", TensorType("float32", IMAGES.shape))
+    graph = trace(NormalizedInParts(parts), [spec]).graph
+    found = {}
+    for mode, devices in (("stand_alone", 1), ("data_parallel", 2)):
+        options = CompileOptions(mode=mode)
+        found[mode] = compile_graph(graph, cluster("cpu"), devices, options).program
+    partial = {
+        node.results[0].layout.partial
+        for node in found["data_parallel"].nodes
+        if node.operator in ("channel_mean", "channel_variance")
+    }
+    assert partial == {()} if parts == 2 else () not in partial
+    assert_equal(trained(found["data_parallel"]), trained(found["stand_alone"]))
+
+
+def test_parts_of_a_batch_that_are_not_equal_are_refused():
+    with pytest.raises(ModelError, match="a batch of 4 cannot be cut into 3 equal parts"):
+        result_of(nn.BatchNorm2d(6, parts=3, dtype="float64"), IMAGES)
 
 
 def test_gelu_is_near_the_normal_distribution():
