@@ -14,13 +14,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print every cluster with its levels."""
     rows = [_row(cluster(name)) for name in preset_names()]
-    headings = ("cluster", "devices", "device", "memory", "float32", "links, innermost first")
-    print_table("", headings, rows, right=(1, 3, 4))
+    headings = ("cluster", "devices", "device, memory, float32", "links, innermost first")
+    print_table("", headings, rows, right=(1,))
+    print("a cluster of your own is a file: `--cluster my_cluster.yaml`; see docs/clusters.md")
     return 0
 
 
 def _row(found: Cluster) -> tuple[str, ...]:
     device = found.device
+    speed = f"{device.flops_per_second('float32') / 1e12:g} Tflop/s"
     links = [
         f"{level.name} x{level.size}: {level.bandwidth / 1e9:g} GB/s, {seconds_text(level.latency)}"
         for level in found.levels
@@ -28,8 +30,6 @@ def _row(found: Cluster) -> tuple[str, ...]:
     return (
         found.name,
         f"{found.size:,}",
-        device.name,
-        bytes_text(device.memory_bytes),
-        f"{device.flops_per_second('float32') / 1e12:g} Tflop/s",
+        f"{device.name}\n{bytes_text(device.memory_bytes)}, {speed}",
         "\n".join(links),
     )

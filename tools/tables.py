@@ -88,23 +88,25 @@ def _shorten(headings: Sequence[str], rows: Sequence[list[str]], column: int) ->
 
 
 def shortened_path(path: str, room: int) -> str:
-    """Return a path without parts of its middle.
+    """Return a path without parts of its middle; its last two stay as long as they can.
 
     Examples
     --------
     >>> shortened_path("blocks/*/feed_forward/mapping/activation/gelu", 30)
     'blocks/*/…/activation/gelu'
+    >>> shortened_path("blocks/*/feed_forward/mapping/activation/gelu", 20)
+    '…/activation/gelu'
     """
     if len(path) <= room:
         return path
     separator = "/" if "/" in path else "."
     parts = path.split(separator)
-    for dropped in range(1, len(parts) - 1):
-        for head in range(min(2, len(parts) - dropped - 1), -1, -1):
-            kept = [*parts[:head], "…", *parts[head + dropped :]]
-            text = separator.join(kept)
-            if len(text) <= room:
-                return text
+    for tail in (2, 1):
+        for kept in range(len(parts) - 1, tail - 1, -1):  # the most that fits
+            for head in range(min(2, kept - tail), -1, -1):
+                text = separator.join([*parts[:head], "…", *parts[len(parts) - kept + head :]])
+                if len(text) <= room:
+                    return text
     return path[: room - 1] + "…"
 
 
