@@ -6,8 +6,12 @@ The first learns handwritten digits: scikit-learn's, or MNIST's files in FOLDER.
 the bytes of Python's manual, which comes with Python.
 """
 
+import os
 import shlex
 import sys
+
+# Eight ranks take turns in this process on matrices too small for several threads each.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rich.console import Console
 

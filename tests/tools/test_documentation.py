@@ -1,0 +1,77 @@
+"""What the documents say to type, the command line understands."""
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.tools.main import COMMANDS, EXAMPLES, Parser
+from shardwright.zoo import load
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def commands():
+    """Give every command in a document or in the help: where, and what."""
+    for path in DOCUMENTS:
+        for line in re.findall(r"^\$ shardwright (.*)$", path.read_text(), re.MULTILINE):
+            yield path.name, line
+        for line in re.findall(r"`shardwright (\w+ [^`]*)`", path.read_text()):
+            yield path.name, line
+    for command, examples in EXAMPLES.items():
+        for example in examples:
+            yield "help", f"{command} {example.partition('  ')[0]}"
+
+
+@pytest.mark.parametrize(("place", "line"), list(commands()))
+def test_commands_are_understood(place, line, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    line = line.replace("my_operators.py", "examples/own_operator.py")
+    name, *arguments = shlex.split(line)
+    assert name in COMMANDS
+    parser = Parser(prog=name)
+    import_module(f"shardwright.tools.{name}").add_arguments(parser)
+    parser.parse_args(arguments)
+
+
+@pytest.mark.parametrize("path", [ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *DOCUMENTS])
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_architecture_names_files_that_there_are():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for name in re.findall(r"`(\w+/[\w/]+\.py)`", text):
+        assert (ROOT / name).is_file(), name
+
+
+def block(path, language):
+    """Return the first block of code in a language."""
+    found = re.search(rf"```{language}\n(.*?)```", (ROOT / path).read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_model_in_the_documents_is_one(tmp_path):
+    file = tmp_path / "my_model.py"
+    file.write_text(block("docs/models.md", "python"))
+    assert load(f"{file}:network:hidden=64").parameter_count == 785 * 64 + 65 * 10
+
+
+def test_the_cluster_in_the_documents_is_one(tmp_path):
+    file = tmp_path / "my_cluster.yaml"
+    file.write_text(block("docs/clusters.md", "yaml"))
+    assert Cluster.load(file).size == 8
+
+
+def test_the_script_in_the_readme_runs(capsys):
+    script = block("README.md", "python\nimport shardwright as sw")
+    exec("import shardwright as sw\n" + script.replace("steps=10", "steps=2"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "True"
+    assert len(lines) == 4
