@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.ir.errors import IRError
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
 from shardwright.operators.elementwise import Unary
@@ -48,6 +49,31 @@ class Cast(Unary):
         if not (operand.is_float and result.is_float):
             return [None]
         return [build.emit("cast", at.cotangents[0], dtype=operand.dtype)]
+
+
+@register
+class Bitcast(Unary):
+    """The same bits, read as the element type ``dtype``, which is as large."""
+
+    name = "bitcast"
+    defaults: ClassVar = {"dtype": "int32"}
+    flops_per_point = 0.0
+    examples = (
+        Example(("i32[4, 6]",), {"dtype": "uint32"}),
+        Example(("i64[4, 6]",), {"dtype": "float64"}),
+    )
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """The new one."""
+        before, after = self.operand_types[0].dtype, self.attributes["dtype"]
+        if numpy_dtype(before).itemsize != numpy_dtype(after).itemsize:
+            raise IRError(f"the bits of {before} cannot be read as {after}, which is of other size")
+        return (after,)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Read; real numbers that are held in another type are rounded to their own first."""
+        own = np.asarray(operands[0], numpy_dtype(self.operand_types[0].dtype), order="C")
+        return own.view(numpy_dtype(self.attributes["dtype"]))
 
 
 @register

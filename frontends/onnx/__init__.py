@@ -6,6 +6,7 @@ itself gives for it, where it gives one.
 """
 
 from shardwright.frontends.onnx import (
+    attention,
     control,
     elementwise,
     indexing,
@@ -25,6 +26,7 @@ from shardwright.frontends.onnx.model import Imported, import_model, read_model
 
 __all__ = [
     "Imported",
+    "attention",
     "control",
     "elementwise",
     "import_model",

@@ -217,13 +217,8 @@ def _cast_like(call: Call) -> Value:
 
 
 @converts("BitCast")
-def _bit_cast(call: Call) -> Item:
-    dtype = dtype_of(call.attribute("to"))
-    if call.known(0):
-        return call.importer.item(call.array(0).view(numpy_dtype(dtype)), dtype)
-    if dtype == call.dtype(0):
-        return call.value(0)
-    raise UnsupportedError(f"bits of {call.dtype(0)} read as {dtype}")
+def _bit_cast(call: Call) -> Value:
+    return call.emit("bitcast", call.value(0), dtype=dtype_of(call.attribute("to")))
 
 
 @converts("Identity")
@@ -233,8 +228,13 @@ def _identity(call: Call) -> Item:
 
 @converts("Dropout")
 def _dropout(call: Call) -> list[Item | Array]:
-    if call.has(2) and bool(call.number(2)) and (not call.has(1) or call.number(1)):
-        raise UnsupportedError("dropout in training mode (export the model for inference)")
+    rate = float(call.number(1)) if call.has(1) else float(call.attribute("ratio", 0.5))
+    if rate and call.has(2) and bool(call.number(2)):
+        if call.outputs > 1:
+            raise UnsupportedError("the mask of dropout")
+        step, seed = call.importer.step(), int(call.attribute("seed", 0))
+        key = call.names[0] or "dropout"
+        return [call.emit("dropout", call.value(0), step, rate=rate, seed=seed, key=key)]
     kept = call.emit("fill", shape=call.shape(0), dtype="bool", value=True)
     return [call.item(0), kept]
 
@@ -268,6 +268,8 @@ def _prelu(call: Call) -> Value:
     rank = x.type.rank
     if rank > 1 and slope.type.shape == (x.type.shape[1], *(1,) * (rank - 2)):
         return call.emit("prelu", x, call.reshape(slope, slope.type.shape[:1]))
+    if slope.type.rank == 1 < slope.type.elements == x.type.shape[1] != x.type.shape[-1]:
+        return call.emit("prelu", x, slope)  # as old exporters write it
     positive = call.emit("greater_equal", x, call.like(0, x))
     return call.emit("where", positive, x, call.emit("mul", x, slope))
 

@@ -125,6 +125,7 @@ class Importer:
         self.functions = functions
         self.emission = Emission()
         self._node: NodeProto | None = None
+        self._step: Value | None = None
         self._frozen: dict[int, tuple[Constant, Constant]] = {}
 
     @property
@@ -179,6 +180,16 @@ class Importer:
         if id(item) not in self._frozen:
             self._frozen[id(item)] = (item, replace(item, trained=False))
         return self._frozen[id(item)][1]
+
+    def step(self) -> Value:
+        """Return the number of the training step, which is counted on."""
+        if self._step is None:
+            number = Value(self.build.unique_name("step"), TensorType("int64", ()))
+            attributes: Attributes = {"initializer": "zeros", "trainable": False}
+            self._step = self.build.parameter(number, attributes)
+            following = self.build.emit("add_scalar", number, name="step.next", value=1)
+            self.build.updates.append((number.name, following.name))
+        return self._step
 
     # Graphs
 
@@ -244,15 +255,30 @@ class Importer:
         local = self.functions.get((node.domain, node.op_type))
         if local is not None:
             return self._inlined(local, items, attributes, scope)
-        if key_of(node) in CONVERTERS:
-            values = {name: attribute_value(a) for name, a in attributes.items()}
-            opset = scope.opsets.get(_domain(node.domain), 1)
-            if key_of(node) in _TAKE_NUMBERS:
-                items = [self.frozen(item) if _is_number(item) else item for item in items]
-            call = Call(
-                self, key_of(node), items, values, opset, len(node.output), scope, node.input
-            )
+        if key_of(node) not in CONVERTERS:
+            return self._composed(node, items, attributes, scope)
+        values = {name: attribute_value(a) for name, a in attributes.items()}
+        opset = scope.opsets.get(_domain(node.domain), 1)
+        if key_of(node) in _TAKE_NUMBERS:
+            items = [self.frozen(item) if _is_number(item) else item for item in items]
+        key = key_of(node)
+        count = max((i + 1 for i, name in enumerate(node.output) if name), default=0)
+        call = Call(self, key, items, values, opset, count, scope, node.input)
+        try:
             return self._converted(call)
+        except UnsupportedError:
+            if function_body(node, scope.opsets) is None:
+                raise
+            return self._composed(node, items, attributes, scope)
+
+    def _composed(
+        self,
+        node: NodeProto,
+        items: Sequence[Item],
+        attributes: Mapping[str, AttributeProto],
+        scope: Scope,
+    ) -> tuple[Item, ...]:
+        """Return what a node makes of its inputs, as ONNX itself composes it of others."""
         plain = NodeProto(op_type=node.op_type, domain=node.domain, name=node.name)
         plain.input.extend(node.input)
         plain.output.extend(node.output)

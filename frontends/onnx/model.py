@@ -2,8 +2,8 @@
 
 import difflib
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -96,8 +96,8 @@ def import_model(
     model : ModelProto
         The model.
     sizes : mapping of str to int, optional
-        Sizes of dimensions that the model leaves open, by the name it gives them; ``batch`` is
-        any open first dimension.
+        Sizes of dimensions of inputs, by the names that the model gives them where it leaves them
+        open; ``batch`` is the first dimension of every input, ``INPUT.1`` one by its position.
     constants : mapping of str to array, optional
         Inputs that are known now and become part of the program.
     loss : str
@@ -137,7 +137,7 @@ def _recent(model: ModelProto) -> ModelProto:
         return model
     try:
         return version_converter.convert_version(model, _READ_AS)
-    except (RuntimeError, ValueError):
+    except (RuntimeError, ValueError, version_converter.ConvertError):
         return model  # what has changed since is listed then
 
 
@@ -160,6 +160,7 @@ def _convert(
         dtype = dtype_of(tensor.data_type)
         trained = TensorType(dtype, ()).is_float and array.ndim > 0
         names[tensor.name] = Constant(array, dtype, tensor.name, trained)
+    _check_sizes([declared for declared in graph.input if declared.name not in names], sizes)
     for declared in graph.input:
         if declared.name in constants:
             dtype = _dtype(declared)
@@ -197,26 +198,50 @@ def _dtype(declared: ValueInfoProto) -> str:
 
 
 def _shape(declared: ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(
-        dim.dim_value
-        if dim.WhichOneof("value") == "dim_value"
-        else _open_size(declared.name, position, dim.dim_param, sizes)
-        for position, dim in enumerate(declared.type.tensor_type.shape.dim)
-    )
+    """Return the shape of an input; sizes that are given go before those that the model has."""
+    shape = []
+    for position, dim in enumerate(declared.type.tensor_type.shape.dim):
+        names = _size_names(declared, position)
+        given = [sizes[name] for name in names if name in sizes]
+        if given:
+            shape.append(given[0])
+        elif dim.WhichOneof("value") == "dim_value":
+            shape.append(dim.dim_value)
+        else:
+            raise ModelError(
+                f"the input `{declared.name}` has an open size `{dim.dim_param or '?'}` in "
+                f"dimension {position}",
+                hint=f"give it: `model.onnx:{names[0]}=8`",
+            )
+    return tuple(shape)
 
 
-def _open_size(name: str, position: int, param: str, sizes: Mapping[str, int]) -> int:
-    if param in sizes:
-        return sizes[param]
-    if position == 0 and "batch" in sizes:
-        return sizes["batch"]
-    wanted = param if param.isidentifier() else "batch" if position == 0 else f"{name}.{position}"
-    if wanted in sizes:
-        return sizes[wanted]
-    raise ModelError(
-        f"the input `{name}` has an open size `{param or '?'}` in dimension {position}",
-        hint=f"give it: `model.onnx:{wanted}=8`",
-    )
+def _size_names(declared: ValueInfoProto, position: int) -> list[str]:
+    """Return what a size of an input can be called: as in the model, ``batch``, ``INPUT.1``."""
+    param = declared.type.tensor_type.shape.dim[position].dim_param
+    names = [param] if param.isidentifier() else []
+    return [*names, *["batch"] * (position == 0), f"{declared.name}.{position}"]
+
+
+def _check_sizes(inputs: Sequence[ValueInfoProto], sizes: Mapping[str, int]) -> None:
+    """Refuse sizes that no input has.
+
+    Raises
+    ------
+    ModelError
+        Names the size, and those there are.
+    """
+    known = {
+        name
+        for declared in inputs
+        for position in range(len(declared.type.tensor_type.shape.dim))
+        for name in _size_names(declared, position)
+    }
+    for name in sizes:
+        if name not in known:
+            raise ModelError(
+                f"the model has no size `{name}`", hint=f"its sizes are {', '.join(sorted(known))}"
+            )
 
 
 # What is lacking
@@ -294,13 +319,13 @@ def every_node(
 
 def _without_unread(graph: Graph) -> Graph:
     """Return the graph without nodes that lead nowhere, and parameters that nothing reads."""
-    wanted, nodes = set(graph.outputs), []
+    wanted, nodes = set(graph.kept()), []
     for node in reversed(graph.nodes):
         if wanted & {result.name for result in node.results}:
             nodes.append(node)
             wanted |= set(node.operands)
     parameters = tuple(p for p in graph.parameters if p.name in wanted)
-    return Graph(graph.name, graph.inputs, parameters, tuple(reversed(nodes)), graph.outputs)
+    return replace(graph, parameters=parameters, nodes=tuple(reversed(nodes)))
 
 
 # What keeps positions as they are; `mod` those that are not counted from the back.

@@ -74,6 +74,8 @@ def resolved_shape(call: Call, asked: Sequence[int], keeps_zero: bool) -> tuple[
     if -1 in shape:
         rest = prod(n for n in shape if n != -1)
         shape[shape.index(-1)] = prod(before) // rest if rest else 0
+    elif prod(shape) != prod(before) == before[0] * prod(shape[1:]):
+        shape[0] = before[0]  # the batch that the model had is not the one it is imported with
     return tuple(shape)
 
 

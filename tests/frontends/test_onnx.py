@@ -188,6 +188,19 @@ def test_an_open_size_is_asked_for() -> None:
     )
 
 
+def test_a_size_that_no_input_has_is_refused() -> None:
+    assert error_of(lambda: import_model(mlp(), sizes={**SIZES, "length": 3})) == (
+        "the model has no size `length`; its sizes are batch, x.0, x.1"
+    )
+
+
+def test_a_size_goes_before_that_of_the_model() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    proto = model("m", nodes, {"x": (1, 4)}, "y", {})
+    graph = import_model(proto, sizes={"batch": 6, "x.1": 5}).graph
+    assert str(graph.inputs[0].type) == "f32[6, 5]"
+
+
 def test_a_shape_that_is_computed_from_data_is_refused() -> None:
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "shaping")]
     proto = model("m", nodes, {"x": (2, 2), "shape": (1,)}, "y", {}, integers=("shape",))
