@@ -5,7 +5,7 @@ gradient, parameter and state of the optimizer is compared, on every rank.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,6 +66,7 @@ def verify_plan(
     seed: int = 0,
     communicator: Communicator | None = None,
     static: bool = True,
+    progress: Callable[[str], None] | None = None,
 ) -> Verification:
     """Compare a plan's program with the training step of one device.
 
@@ -81,6 +82,8 @@ def verify_plan(
         Hosts all ranks of the plan.
     static : bool
         Whether the rules of the IR are checked first.
+    progress : callable, optional
+        Called after every step with how things stand.
     """
     names = _compared(plan.reference)
     try:
@@ -95,6 +98,8 @@ def verify_plan(
     result = Verification(True, 0.0, None, len(names), {})
     for batch in random_batches(plan.document.inputs, steps, seed):
         result = _worst(result, _compare_step(plan, batch, reference, plan_side, names))
+        if progress is not None:
+            progress(f"largest relative error {result.max_relative_error:.2g}")
         if not result.equal:
             break
     return result

@@ -4,12 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from shardwright.api import verify
 from shardwright.passes.plan_files import is_edited, read_plan
 from shardwright.tools.documents import print_document, verify_document
 from shardwright.tools.options import add_operators, positive
+from shardwright.tools.progress import counting
 from shardwright.tools.tables import styled
-from shardwright.verification import TOLERANCE
+from shardwright.verification import TOLERANCE, verify_plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan = read_plan(arguments.plan, allow_edited=True)
     if is_edited(arguments.plan, plan):
         sys.stderr.write("shardwright: `program.ir` was edited after the plan was written\n")
-    result = verify(plan, arguments.steps)
+    with counting("verifying", arguments.steps) as advance:
+        result = verify_plan(plan, arguments.steps, progress=advance)
     if arguments.json:
         print_document(verify_document(result))
     elif result.equal:
