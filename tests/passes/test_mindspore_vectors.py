@@ -1,0 +1,136 @@
+"""Strategies that MindSpore 2.7 asserts for sharding propagation and recursive programming.
+
+Propagation begins at the operators that are configured; recursive programming runs on 8 devices
+that its inputs reach whole.
+"""
+
+import pytest
+
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.mindspore import mesh_of_binary_axes
+from shardwright.ir.graph import Value
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import SplitCounts
+from shardwright.operators.normalization import emit_batch_norm
+from shardwright.passes.accounting import split_counts
+from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.strategy_search import SearchMode
+
+RACKS = cluster("ascend910-racks")
+
+
+class Net(Builder):
+    """A builder that makes inputs and weights of a shape."""
+
+    def given(self, name: str, *shape: int, dtype: str = "float32") -> Value:
+        return self.input(Value(name, TensorType(dtype, shape)))
+
+    def weight(self, name: str, *shape: int) -> Value:
+        return self.parameter(Value(name, TensorType("float32", shape)))
+
+    def strategies(
+        self, last: Value, search: SearchMode, pins: dict[str, SplitCounts], mesh: Mesh
+    ) -> dict[str, SplitCounts]:
+        graph = self.graph("net", (self.emit("reduce_sum", last).name,))
+        options = CompileOptions(search=search, pins=pins)
+        return split_counts(compile_graph(graph, RACKS, mesh.size, options, mesh))
+
+
+def propagated(
+    net: Net, last: Value, pins: dict[str, SplitCounts], shape: tuple[int, ...]
+) -> dict[str, SplitCounts]:
+    mesh = Mesh(tuple(MeshAxis(f"a{i}", n) for i, n in enumerate(shape)))
+    return net.strategies(last, "sharding_propagation", pins, mesh)
+
+
+def recursive(
+    net: Net, last: Value, pins: dict[str, SplitCounts] | None = None
+) -> dict[str, SplitCounts]:
+    return net.strategies(last, "recursive_programming", pins or {}, mesh_of_binary_axes(8))
+
+
+# Sharding propagation
+
+
+@pytest.mark.parametrize("split", [(8, 1, 1, 1), (1, 1, 1, 8)])
+def test_convolutions_take_the_split_of_what_enters(split: tuple[int, ...]) -> None:
+    """A split of the width goes through windows, too: their halos are exchanged."""
+    net = Net()
+    x = net.emit("relu", net.given("x", 32, 16, 64, 64), name="relu")
+    x = net.emit("convolution", x, net.weight("w", 8, 16, 3, 3), padding="same", name="conv")
+    x, _, _ = emit_batch_norm(net, x, net.weight("gamma", 8), net.weight("beta", 8))
+    norm = x.name
+    x = net.emit("max_pool", x, kernel=2, stride=2, name="pool")
+    weight = net.weight("back", 8, 8, 4, 4)
+    x = net.emit("transposed_convolution", x, weight, stride=2, padding=1, name="deconv")
+    found = propagated(net, net.emit("relu", x, name="last"), {"relu": (split,)}, (2, 2, 2))
+    assert found["conv"] == (split, (1, 1, 1, 1))
+    assert found[norm] == (split, (1,), (1,), (1,), (1,))
+    assert found["pool"] == (split,)
+    assert found["deconv"][0] == found["last"][0] == split
+
+
+def test_a_split_of_rows_alone_reaches_the_convolution() -> None:
+    net = Net()
+    x = net.emit("relu", net.given("x", 32, 16, 64, 64), name="relu")
+    x = net.emit("convolution", x, net.weight("w", 8, 16, 3, 3), padding="same", name="conv")
+    found = propagated(net, x, {"relu": ((1, 1, 2, 1),)}, (2, 2, 2))
+    assert found["conv"][0] == (1, 1, 2, 1)
+
+
+def test_a_product_takes_the_split_of_its_first_operand() -> None:
+    net = Net()
+    first = net.emit("abs", net.given("x", 128, 96), name="abs")
+    last = net.emit("mul", first, net.given("y", 128, 1), name="mul")
+    found = propagated(net, last, {"abs": ((4, 2),)}, (4, 2))
+    assert found["mul"] == ((4, 2), (4, 1))
+
+
+def test_a_matrix_product_follows_a_sum() -> None:
+    net = Net()
+    x = net.given("x", 128, 96)
+    last = net.emit("add", x, net.emit("relu", x, name="relu"), name="add")
+    last = net.emit("matmul", last, net.given("y", 96, 96), name="matmul")
+    found = propagated(net, last, {"relu": ((4, 2),)}, (4, 2))
+    assert found["add"] == ((4, 2), (4, 2))
+    assert found["matmul"] == ((4, 2), (2, 1))
+
+
+def test_a_split_goes_back_to_what_is_read() -> None:
+    net = Net()
+    relu = net.emit("relu", net.given("x", 128, 96), name="relu")
+    last = net.emit("matmul", relu, net.given("y", 96, 96), name="matmul")
+    found = propagated(net, last, {"matmul": ((2, 1), (1, 4))}, (4, 2))
+    assert found["relu"] == ((2, 1),)
+
+
+# Recursive programming
+
+
+def test_a_product_before_one_that_is_pinned() -> None:
+    net = Net()
+    first = net.emit("matmul", net.given("x", 32768, 1024), net.weight("y", 1024, 1024), name="m1")
+    last = net.emit("matmul", first, net.weight("z", 1024, 1024), name="m0")
+    assert recursive(net, last, {"m1": ((1, 1), (1, 8))})["m0"] == ((8, 1), (1, 1))
+
+
+def test_a_weight_that_is_far_larger_is_cut() -> None:
+    net = Net()
+    last = net.emit("matmul", net.given("x", 160, 320), net.weight("y", 320, 3200000), name="m")
+    assert recursive(net, last)["m"] == ((1, 1), (1, 8))
+
+
+def test_rows_that_are_normalized_stay_whole() -> None:
+    net = Net()
+    x = net.emit("matmul", net.given("x", 8, 320), net.weight("y", 320, 409600))
+    last = net.emit("rms_norm", x, net.weight("gamma", 409600), name="norm")
+    assert recursive(net, last)["norm"] == ((8, 1), (1,))
+
+
+def test_many_lookups_in_a_small_table_are_cut() -> None:
+    net = Net()
+    indices = net.given("i", 64, 64, dtype="int64")
+    last = net.emit("gather", net.weight("x", 64, 64), indices, name="gather")
+    assert recursive(net, last)["gather"] == ((1, 1), (8, 1))
