@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 from typing import Literal, NamedTuple
 
 from shardwright.cost_model.mindspore_redistribution import redistribution_volume
@@ -157,6 +157,8 @@ class MindSporeCosts:
         mesh : Mesh
             The mesh.
         """
+        if not all(_divides(tensor, layout, mesh) for layout in (source, target)):
+            return inf  # MindSpore knows no slices of different sizes
         volume = redistribution_volume(tensor, source.reduced(), target.reduced(), mesh)
         communication = self._refined(volume.forward) + self._refined(volume.backward)
         return self.alpha * volume.computation + self.beta * communication
@@ -260,6 +262,12 @@ def _forward_computation(
 
 def _slice_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
     return float(prod(layout.slice_shape(tensor.shape, mesh)) * item_bytes(tensor.dtype))
+
+
+def _divides(tensor: TensorType, layout: Layout, mesh: Mesh) -> bool:
+    """Return whether all slices have one size."""
+    dimensions = zip(tensor.shape, layout.splits, strict=True)
+    return all(size % mesh.extent(axes) == 0 for size, axes in dimensions)
 
 
 def _is_fully_split(layout: Layout, mesh: Mesh) -> bool:
