@@ -48,7 +48,7 @@ class MemoryRows:
         points = np.unique(np.concatenate([starts, ends]))
         base = _profile(points, starts, ends, self.lowest)
         top = base + _profile(points, starts, ends, spread)
-        possible = _uncovered(points, starts[varies], ends[varies], base)
+        possible = uncovered(points, starts[varies], ends[varies], base)
         kept = possible & (top > limit)
         self.times, self.base = points[kept], base[kept]
         self.exact = all(bool((usage == np.floor(usage)).all()) for _, usage, _, _ in uses)
@@ -129,7 +129,7 @@ def _profile(points: Array, starts: Array, ends: Array, amounts: Array) -> Array
     return np.cumsum(change)
 
 
-def _uncovered(points: Array, starts: Array, ends: Array, base: Array) -> Array:
+def uncovered(points: Array, starts: Array, ends: Array, base: Array) -> Array:
     """Mark the segments that no other segment covers.
 
     Segment r is covered by s if nothing that varies ends (or starts, looking back) on the way from

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from shardwright.ir.errors import SolverError
 from shardwright.solver.dynamic_programming import dynamic_programming
 from shardwright.solver.exact import Progress, solve_exact
@@ -48,4 +50,8 @@ def solve(
         raise SolverError(
             f"there is no method `{method}`, expected `exact`, `dynamic_programming` or `anytime`"
         )
+    if method == "anytime":
+        # What it needs takes long to load, and most plans never need it.
+        search = importlib.import_module("shardwright.solver.large.search")
+        return search.solve_anytime(problem, time_limit, seed, workers, progress)
     return solve_exact(problem, time_limit, seed, workers, progress)

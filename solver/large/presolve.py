@@ -104,7 +104,13 @@ def _settle(state: Presolved) -> None:
 
 
 def _drop_decided(state: Presolved) -> None:
-    """Take the variables with a single strategy out; normalised, they are in no table."""
-    if (state.flat.size == 1).any():
-        keep = np.ones(len(state.flat.unary), bool)
-        state.apply(restricted(state.flat, keep, "decided variables taken out"))
+    """Take the variables with a single strategy out; normalised, they are in no table.
+
+    Pairs of a variable with itself, and parallel ones, go on the way.
+    """
+    flat = state.flat
+    keys = flat.first * len(flat.size) + flat.second
+    plain = (flat.first < flat.second).all() and len(np.unique(keys)) == len(keys)
+    if (flat.size == 1).any() or not plain:
+        keep = np.ones(len(flat.unary), bool)
+        state.apply(restricted(flat, keep, "decided variables taken out"))

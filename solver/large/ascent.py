@@ -1,0 +1,114 @@
+"""The Lagrangian bound: a price on every row of memory, raised where the memory is exceeded.
+
+    bound(prices, messages)  =  constant + message bound of c_v + sum of prices over v's uses
+                                - sum over rows of price * capacity
+
+After each sweep the prices follow the excess of the decoded assignment (Polyak's step towards the
+best cost known, on a running mean of the excess), and the messages stay: they remain valid.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from shardwright.solver.large.compiled import compiled
+from shardwright.solver.large.graph import Graph, Rows
+from shardwright.solver.large.messages import ROUNDING, Messages
+from shardwright.solver.memory import round_prices
+from shardwright.solver.problem import Array
+
+MEMORY_OF_EXCESS = 0.7
+"""How much of the running mean of the excess stays at each step."""
+
+PATIENCE = 15
+"""Steps without a better bound before the best one is taken up again, with shorter steps."""
+
+GROWTH, SHRINKING = 1.15, 0.6
+
+FIRST_LENGTH, LONGEST, SHORTEST = 0.05, 1.0, 1e-4
+
+
+class Ascent:
+    """Prices and messages that raise the bound, step by step."""
+
+    def __init__(self, graph: Graph, rows: Rows) -> None:
+        self.graph, self.rows = graph, rows
+        self.messages = Messages(graph)
+        self.prices = np.zeros(len(rows.capacity))
+        self.excess = np.zeros(len(rows.capacity))
+        self.length = FIRST_LENGTH
+        self.best = -math.inf
+        self.best_prices = self.prices
+        self.best_messages = self.messages.save()
+        self.waited = 0
+
+    def step(self, target: float) -> float:
+        """Sweep once and move the prices; return the bound, without the constant."""
+        bound = self.sweep()
+        if bound > self.best:
+            self.best, self.best_prices = bound, self.prices
+            self.best_messages = self.messages.save()
+            self.length = min(self.length * GROWTH, LONGEST)
+            self.waited = 0
+        self.waited += 1
+        if self.waited > PATIENCE:
+            self.restart()
+        if len(self.prices):
+            self._move(max(target - self.best, 1e-6 * abs(bound)))
+        return bound
+
+    def restart(self) -> None:
+        """Take up the best prices again, with shorter steps."""
+        self.length = max(self.length * SHRINKING, SHORTEST)
+        self.waited = 0
+        self.prices = self.best_prices
+        self.messages.restore(self.best_messages)
+
+    def sweep(self) -> float:
+        """Return the bound at the current prices."""
+        unary = self.priced()
+        bound = self.messages.sweep(unary)
+        spent = math.fsum((self.prices * self.rows.capacity).tolist())
+        return bound - spent - ROUNDING * (abs(bound) + float(self.prices @ self.rows.capacity))
+
+    def priced(self) -> Array:
+        """Return the costs of the variables with their memory at the current prices."""
+        return priced_unary(self.graph, self.rows, self.prices)
+
+    def _move(self, gap: float) -> None:
+        excess = used(self.rows, self.messages.choice) - self.rows.capacity
+        self.excess = MEMORY_OF_EXCESS * self.excess + (1 - MEMORY_OF_EXCESS) * excess
+        direction = np.where((self.prices > 0) | (self.excess > 0), self.excess, 0.0)
+        square = float(direction @ direction)
+        if square > 0:
+            prices = self.prices + self.length * gap / square * direction
+            self.prices = round_prices(np.maximum(prices, 0.0))
+
+
+@compiled
+def priced_unary(graph: Graph, rows: Rows, prices: Array) -> Array:
+    """Add to the costs what the memory of each strategy costs at these prices."""
+    total = np.zeros(len(prices) + 1)
+    for t in range(len(prices)):
+        total[t + 1] = total[t] + prices[t]
+    unary = graph.unary.copy()
+    for k in range(len(rows.owner)):
+        price = total[rows.last[k]] - total[rows.first[k]]
+        if price > 0:
+            begin = graph.offset[rows.owner[k]]
+            for a in range(graph.size[rows.owner[k]]):
+                unary[begin + a] += price * rows.amount[rows.place[k] + a]
+    return unary
+
+
+@compiled
+def used(rows: Rows, choice: Array) -> Array:
+    """Return the memory that an assignment uses in each row, above what is unavoidable."""
+    change = np.zeros(len(rows.capacity) + 1)
+    for k in range(len(rows.owner)):
+        amount = rows.amount[rows.place[k] + choice[rows.owner[k]]]
+        change[rows.first[k]] += amount
+        change[rows.last[k]] -= amount
+    return np.cumsum(change)[:-1]

@@ -1,0 +1,218 @@
+"""From a problem to the best assignment that the time allows, with its bound.
+
+1. presolve (`presolve`), and the costs and rows of what is left (`graph`);
+2. prices and messages raise the bound; what they decode is repaired and improved (`ascent`,
+   `local`);
+3. what is small enough goes to CP-SAT until nothing better exists (`finish`);
+4. what is not is improved part by part until the time is over.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.large.ascent import SHORTEST, Ascent, used
+from shardwright.solver.large.flat import flatten
+from shardwright.solver.large.graph import build_graph, build_rows
+from shardwright.solver.large.local import LocalSearch
+from shardwright.solver.large.presolve import Presolved, presolve
+from shardwright.solver.problem import Array, Problem
+from shardwright.solver.solution import Solution, Status
+
+Progress = Callable[[float, float, float], None]
+
+RESERVE = 0.02
+"""Part of the time that is kept for what comes after the search: the answer is evaluated."""
+
+ASCENT_PART, SHORT_ASCENT_PART = 0.4, 0.15
+"""Part of the time for the bound, where CP-SAT cannot close the rest, and where it may."""
+
+LOCAL_PART = 0.3
+"""Part of that time for improving what is decoded."""
+
+MOST_ENTRIES = 250_000
+"""Of all tables together, what CP-SAT is given."""
+
+
+class Incumbent:
+    """The best assignment and the best bound so far, of the reduced problem."""
+
+    def __init__(self, constant: int, deadline: float, progress: Progress | None) -> None:
+        self.constant, self.deadline, self.progress = constant, deadline, progress
+        self.started = time.monotonic()
+        self.choice: Array | None = None
+        self.cost = math.inf
+        self.bound = -math.inf
+        self.how = "presolve"
+
+    def offer(self, choice: Array, cost: float) -> bool:
+        """Keep an assignment that fits if it is the best; its cost is without the constant."""
+        if cost + self.constant >= self.cost:
+            return False
+        self.choice, self.cost = choice.copy(), round(cost) + self.constant
+        self._report()
+        return True
+
+    def raise_bound(self, bound: float) -> None:
+        """Keep a better bound, without the constant; costs are integers."""
+        if math.isfinite(bound):
+            bound = math.ceil(bound) + self.constant
+        if bound > self.bound:
+            self.bound = bound
+            self._report()
+
+    @property
+    def target(self) -> float:
+        """The best cost known, without the constant."""
+        return self.cost - self.constant
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing better exists."""
+        return self.bound >= self.cost or self.bound == math.inf
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left."""
+        return self.deadline - time.monotonic()
+
+    def _report(self) -> None:
+        if self.progress is not None:
+            seconds = time.monotonic() - self.started
+            self.progress(seconds, self.cost, min(self.bound, self.cost))
+
+
+def solve_anytime(
+    problem: Problem,
+    time_limit: float = 60.0,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Solution:
+    """Return the best assignment found within the time, and a bound on all."""
+    started = time.monotonic()
+    deadline = started + time_limit * (1 - RESERVE)
+    statistics: dict[str, float] = {"variables": len(problem.variables)}
+    reduced = presolve(flatten(problem), lambda: time.monotonic() < deadline)
+    flat = reduced.flat
+    statistics |= {
+        "variables_after_presolve": len(flat.size),
+        "pairs_after_presolve": len(flat.first),
+        "strategies_after_presolve": len(flat.unary),
+    }
+    for step in reduced.steps:
+        statistics[step.what] = statistics.get(step.what, 0) + 1
+    incumbent = Incumbent(flat.constant, deadline, progress)
+    incumbent.started = started
+    if reduced.infeasible:
+        incumbent.raise_bound(math.inf)
+    else:
+        Search(reduced, incumbent, time_limit, seed, workers).run()
+    return _solution(problem, reduced, incumbent, started, statistics)
+
+
+class Search:
+    """The phases after the presolve."""
+
+    def __init__(
+        self, reduced: Presolved, incumbent: Incumbent, time_limit: float, seed: int, workers: int
+    ) -> None:
+        self.incumbent, self.time_limit = incumbent, time_limit
+        self.seed, self.workers = seed, workers
+        self.graph, self.rows = build_graph(reduced.flat), build_rows(reduced.flat)
+        self.local = LocalSearch(self.graph, self.rows)
+        self.ascent = Ascent(self.graph, self.rows)
+
+    @property
+    def small(self) -> bool:
+        """Whether CP-SAT may close the gap."""
+        return len(self.graph.tables) <= MOST_ENTRIES
+
+    def run(self) -> None:
+        """Search until the time is over or nothing better exists."""
+        if (self.rows.capacity < 0).any():
+            self.incumbent.raise_bound(math.inf)
+        elif len(self.graph.size) == 0:
+            self.incumbent.offer(np.zeros(0, np.int64), 0.0)
+            self.incumbent.raise_bound(0.0)
+        else:
+            self.raise_bound()
+            if self.small and not self.incumbent.closed:
+                importlib.import_module("shardwright.solver.large.closing").close(self)
+
+    def raise_bound(self) -> None:
+        """Move the prices, and improve what is decoded."""
+        incumbent, ascent = self.incumbent, self.ascent
+        incumbent.how = "presolve, message passing"
+        part = SHORT_ASCENT_PART if self.small else ASCENT_PART
+        begun = time.monotonic()
+        until = min(begun + part * self.time_limit, incumbent.deadline)
+        spent, still = 0.0, 0
+        while time.monotonic() < until and not incumbent.closed:
+            target = incumbent.target if incumbent.choice is not None else self.guess()
+            bound = ascent.step(target)
+            if bound > self.graph.ceiling:  # more than any assignment costs: there is none
+                bound = math.inf
+            incumbent.raise_bound(bound)
+            still = still + 1 if ascent.length <= SHORTEST or not len(ascent.prices) else 0
+            if still > 60:
+                break
+            now = time.monotonic()
+            if spent <= LOCAL_PART * (now - begun):
+                self.decode()
+                spent += time.monotonic() - now
+
+    def guess(self) -> float:
+        """Return a cost to aim at while none is known."""
+        best = self.ascent.best
+        guess = best + max(abs(best), 1.0) if math.isfinite(best) else 1.0
+        return min(guess, 2 * self.graph.ceiling)
+
+    def decode(self) -> None:
+        """Improve the assignment that the messages decode."""
+        state = self.local.improve(self.ascent.messages.choice)
+        if state is not None:
+            self.offer(state.choice)
+
+    def offer(self, choice: Array) -> bool:
+        """Keep an assignment if it fits, is allowed and is the best."""
+        cost = self.local.cost(choice)
+        if cost >= self.graph.big or (used(self.rows, choice) > self.rows.capacity).any():
+            return False
+        return self.incumbent.offer(choice, cost)
+
+
+def _solution(
+    problem: Problem,
+    reduced: Presolved,
+    incumbent: Incumbent,
+    started: float,
+    statistics: dict[str, float],
+) -> Solution:
+    """Return the answer; its cost is what the independent evaluation says."""
+    assignment, cost = None, math.inf
+    if incumbent.choice is not None:
+        assignment = tuple(reduced.lift(incumbent.choice).tolist())
+        judged = evaluate(problem, assignment)
+        assert judged.feasible, "the search believed in an assignment that is not feasible"
+        cost = judged.cost
+    status: Status = "unknown"
+    if assignment is not None:
+        status = "optimal" if incumbent.bound >= cost else "feasible"
+    elif incumbent.bound == math.inf:
+        status = "infeasible"
+    return Solution(
+        assignment=assignment,
+        cost=cost,
+        lower_bound=min(incumbent.bound, cost),
+        status=status,
+        how=incumbent.how,
+        seconds=time.monotonic() - started,
+        statistics=statistics,
+    )
