@@ -176,8 +176,8 @@ class _Explanation:
         """Return whose gradient a collective moves."""
         producer = self.program.producers.get(origin)
         if producer is not None and producer.operator == "pack":
-            unpacked = self.program.uses[node.name][0][0].results
-            first = next(name for name in self._reached(unpacked[0].name) if _is_gradient(name))
+            unpacked = self._unpacked(producer)
+            first = next(name for name in self._reached(unpacked[0]) if _is_gradient(name))
             return f"{len(unpacked)} gradients at once, first that of {first.removesuffix('.grad')}"
         for name in (origin, *self._reached(node.name)):
             if _is_gradient(name):
@@ -187,10 +187,17 @@ class _Explanation:
         before = owners[0] if owners and owners[0] else self.owner.get(origin, "")
         return f"the gradient of {self._called(before)}"
 
+    def _unpacked(self, pack: Node) -> list[str]:
+        """Return what comes out of a fused reduction, in the order of what went in."""
+        reduction = self.program.uses[pack.name][0][0]
+        return [result.name for result in self.program.uses[reduction.name][0][0].results]
+
     def _reached(self, name: str) -> list[str]:
         """Return a value of the gradient and what is only moved, scaled or added up of it."""
         found = [name]
-        for reader, _ in self.program.uses[name]:
+        for reader, position in self.program.uses[name]:
+            if reader.operator == "pack":
+                found += self._reached(self._unpacked(reader)[position])
             passes = reader.operator in ("identity", "scale", "cast", "add")
             if _moves(reader) or (passes and not self.owner.get(reader.name)):
                 found += self._reached(reader.name)

@@ -95,6 +95,12 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
         help="store parameters and optimizer states as finely split as they can be",
     )
     how.add_argument(
+        "--fusion",
+        type=positive_number,
+        metavar="MB",
+        help="reduce gradients together, up to so many megabytes at once (default each alone)",
+    )
+    how.add_argument(
         "--gradients-mean",
         action="store_true",
         help="average the gradients of a hand-written parallel program instead of adding them",
@@ -182,6 +188,8 @@ def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> C
     }
     if arguments.memory is not None:
         asked["memory_limit"] = arguments.memory * _GIB
+    if arguments.fusion is not None:
+        asked["fusion"] = arguments.fusion
     if arguments.loss_scale is not None:
         asked["loss_scale"] = arguments.loss_scale
     optimizer = _optimizer(arguments)

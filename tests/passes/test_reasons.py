@@ -46,6 +46,14 @@ def test_fused_gradients_are_told_as_one():
     assert reason.startswith("adds up each rank's part of 6 gradients at once, first that of layer")
 
 
+def test_a_gradient_that_is_scattered_first_and_fused_then_has_its_name():
+    _, found = explained(GPT, search="tensor_parallel", fusion=64.0)
+    told = [reason for _, reason in reasons(found, False)]
+    names = {reason.rpartition(" ")[2] for reason in told if "part of the gradient of" in reason}
+    _, alone = explained(GPT, search="tensor_parallel")
+    assert names <= {reason.rpartition(" ")[2] for _, reason in reasons(alone, False)}
+
+
 def test_split_storage_is_gathered_for_use_and_again_for_the_gradient():
     _, found = explained("mlp", search="fully_sharded", mesh="4")
     first, again = "layer2/matmul takes its weight", "layer2/matmul takes again its weight"

@@ -145,6 +145,14 @@ def test_small_operators_are_counted_and_shown_when_asked_for(capsys):
     assert "loss/log" in printed(capsys, *arguments, "--full")
 
 
+def test_gradients_are_reduced_together(capsys):
+    arguments = ["compile", "mlp", "--devices", "4", "--mesh", "4", "--mode", "data_parallel"]
+    alone = document(capsys, *arguments)["communication"]["all_reduce"]
+    fused = document(capsys, *arguments, "--fusion", "64")["communication"]["all_reduce"]
+    assert (alone["count"], fused["count"]) == (7, 2)  # six gradients, and the loss
+    assert fused["bytes"] == pytest.approx(alone["bytes"])
+
+
 def test_the_timeline_is_written(capsys, here):
     printed(capsys, "compile", GPT, "--devices", "2", "--trace", "step.json")
     events = json.loads((here / "step.json").read_text())["traceEvents"]
