@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import shardwright
-from benchmarks.onnx_coverage import (
+from benchmarks.onnx_tests import (
     is_plain,
     model_of,
     node_cases,
