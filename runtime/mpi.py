@@ -21,6 +21,8 @@ import numpy as np
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication import Communication
+from shardwright.operators.halo import deal
+from shardwright.operators.halo_exchange import HaloExchange, HaloSum
 from shardwright.operators.info import Array
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 
@@ -107,6 +109,10 @@ class MpiCommunicator:
             return {rank: operator.exchange([part], extents)[0]}
         if operator.name in _MOVES:
             return {rank: self._move(group, operator, extents, part)}
+        if isinstance(operator, HaloExchange):
+            return {rank: self._halo_exchange(group, operator, extents, part)}
+        if isinstance(operator, HaloSum):
+            return {rank: self._halo_sum(group, operator, extents, part)}
         if operator.name in self._collectives and _is_even(group, operator, part):
             return {rank: self._collectives[operator.name](group, operator, part)}
         everything = group.allgather(part)
@@ -180,11 +186,71 @@ class MpiCommunicator:
         self._mpi.Request.Waitall(sends)
         return result
 
+    # Halos: pieces go to neighbours and come from them
+
+    def _halo_exchange(
+        self, group: Any, operator: HaloExchange, extents: Sequence[int], part: Array
+    ) -> Array:
+        halo, me = operator.halo, group.rank
+        sends = [
+            self._sent(group, part[operator.along(piece.start, piece.length)], member)
+            for member in _neighbours(group)
+            for piece in halo.pieces(extents, member)
+            if piece.owner == me
+        ]
+        run = np.zeros(operator.with_size(part.shape, halo.length(group.size)), part.dtype)
+        for piece in halo.pieces(extents, me):
+            place = operator.along(piece.place, piece.length)
+            if piece.owner == me:
+                run[place] = part[operator.along(piece.start, piece.length)]
+            else:
+                run[place] = self._received(group, run[place], piece.owner)
+        self._mpi.Request.Waitall(sends)
+        return run
+
+    def _halo_sum(self, group: Any, operator: HaloSum, extents: Sequence[int], run: Array) -> Array:
+        """Add in the order of the members, as the local communicator does."""
+        halo, me = operator.halo, group.rank
+        sends = [
+            self._sent(group, run[operator.along(piece.place, piece.length)], piece.owner)
+            for piece in halo.pieces(extents, me)
+            if piece.owner != me
+        ]
+        size = deal(halo.size, tuple(extents))[me][1]
+        total = np.zeros(operator.with_size(run.shape, size), run.dtype)
+        for member in sorted({me, *_neighbours(group)}):
+            for piece in halo.pieces(extents, member):
+                if piece.owner != me:
+                    continue
+                place = operator.along(piece.start, piece.length)
+                own = member == me
+                total[place] += (
+                    run[operator.along(piece.place, piece.length)]
+                    if own
+                    else self._received(group, total[place], member)
+                )
+        self._mpi.Request.Waitall(sends)
+        return total
+
+    def _sent(self, group: Any, part: Array, member: int) -> Any:
+        """Begin to send; the request keeps the buffer alive."""
+        return group.Isend(_bytes(np.ascontiguousarray(part)), dest=member)
+
+    def _received(self, group: Any, like: Array, member: int) -> Array:
+        found = np.empty(like.shape, like.dtype)
+        group.Recv(_bytes(found), source=member)
+        return found
+
     def _is_native(self, part: Array) -> bool:
         return part.dtype in (np.float32, np.float64, np.int32, np.int64)
 
     def _operation(self, kind: str) -> Any:
         return {"sum": self._mpi.SUM, "max": self._mpi.MAX, "min": self._mpi.MIN}[kind]
+
+
+def _neighbours(group: Any) -> list[int]:
+    """Return the members before and after: no halo reaches further."""
+    return [member for member in (group.rank - 1, group.rank + 1) if 0 <= member < group.size]
 
 
 def _bytes(array: Array) -> Array:

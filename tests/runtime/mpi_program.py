@@ -68,6 +68,13 @@ def _parts(dtype: str) -> dict[int, Array]:
 def exchanges(mpi: MpiCommunicator, tolerance: float, dtypes: tuple[str, ...]) -> list[str]:
     """Return the exchanges in which a rank gets something else than it does locally."""
     cases = [(*case, axes) for case in OPERATORS for axes in AXES]
+    for axes in AXES:
+        members = MESH.extent(axes)
+        halo = {"slices": members, "stride": 1, "before": 1, "span": 3}
+        even, windows = {"size": 4 * members, "windows": 4 * members}, 6 * members
+        cases.append(("halo_exchange", {"dimension": 0, **halo, **even}, axes))
+        summed = {"dimension": 1, "size": windows, "windows": windows}
+        cases.append(("halo_sum", {**halo, **summed}, axes))
     cases.append(("collective_permute", {"previous": ("x", "y"), "dimension": 0}, ("y", "x")))
     local, rank, wrong = LocalCommunicator(MESH), mpi.ranks[0], []
     for dtype in dtypes:
