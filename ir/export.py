@@ -7,6 +7,13 @@ import networkx as nx
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import type_text
 
+_STYLES = {
+    "input": "shape=ellipse",
+    "parameter": "shape=cylinder",
+    "node": "shape=box",
+    "move": "shape=box, style=filled, fillcolor=lightblue",
+}
+
 
 def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
     """Return the graph of nodes, inputs and parameters; edges carry the name of the value."""
@@ -18,7 +25,9 @@ def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
         view.add_node(parameter.name, kind="parameter", label=label)
     for node in graph.nodes:
         label = f"{node.operator}\n{node.name}: {type_text(node.results[0])}"
-        view.add_node(node.name, kind="node", label=label)
+        # Whatever an operator does: over mesh axes, it moves a tensor between ranks.
+        moves = "axes" in node.attributes or node.operator == "redistribute"
+        view.add_node(node.name, kind="move" if moves else "node", label=label)
     for node in graph.nodes:
         for operand in node.operands:
             producer = graph.producers.get(operand)
@@ -27,13 +36,12 @@ def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
 
 
 def to_dot(graph: Graph) -> str:
-    """Return the graph in Graphviz's language."""
-    shapes = {"input": "ellipse", "parameter": "cylinder", "node": "box"}
+    """Return the graph in Graphviz's language; what moves tensors between ranks is coloured."""
     view = to_networkx(graph)
     lines = [f'digraph "{graph.name}" {{', "  node [fontname=monospace];"]
     for name, data in view.nodes(data=True):
         label = data["label"].replace("\n", "\\n")
-        lines.append(f'  "{name}" [shape={shapes[data["kind"]]}, label="{label}"];')
+        lines.append(f'  "{name}" [{_STYLES[data["kind"]]}, label="{label}"];')
     lines += [f'  "{a}" -> "{b}" [label="{d["value"]}"];' for a, b, d in view.edges(data=True)]
     return "\n".join(lines) + "\n}\n"
 

@@ -15,6 +15,7 @@ from shardwright.passes.reasons import Collective, collectives
 from shardwright.tools.tables import pattern, print_table, styled, width
 
 _SMALL = 0.005  # share of the step below which an operator is only counted
+_OPERATORS = 30  # rows that tell of operators, the dearest
 _MOVES = 12  # rows that tell of communication, the dearest
 _PARAMETERS = 20
 _LABEL = 10  # columns of the labels in the summary
@@ -71,13 +72,13 @@ def _print_strategies(compilation: Compilation, full: bool) -> None:
         if cost.seconds or cost.communication:
             folds.setdefault(_key(compilation, cost), _Fold(cost)).add(cost)
     total = sum(fold.seconds for fold in folds.values())
-    small = [] if full else [f for f in folds.values() if f.seconds < _SMALL * total]
-    small = small if len(small) > 1 else []
-    hidden = {id(fold) for fold in small}
-    rows = [_strategy_row(fold, total) for fold in folds.values() if id(fold) not in hidden]
-    if small:
-        seconds = sum(fold.seconds for fold in small)
-        rest = f"{sum(fold.count for fold in small)} more, each row under {_SMALL:.1%}"
+    hidden = [] if full else _hidden(folds.values(), total)
+    left_out = {id(fold) for fold in hidden}
+    rows = [_strategy_row(fold, total) for fold in folds.values() if id(fold) not in left_out]
+    if hidden:
+        seconds = sum(fold.seconds for fold in hidden)
+        most = max(fold.seconds for fold in hidden) / total
+        rest = f"{sum(fold.count for fold in hidden)} more, each row at most {most:.1%}"
         rows.append((rest, "", "", "", seconds_text(seconds), f"{seconds / total:.1%}"))
     headings: tuple[str, ...] = ("operator", "", "split counts", "over axes", "time", "share")
     title = "strategies: slices of each operand; time forward, backward and for communication"
@@ -87,6 +88,14 @@ def _print_strategies(compilation: Compilation, full: bool) -> None:
         title = "operators: time forward, backward and for communication"
     last = len(headings) - 1
     print_table(title, headings, rows, right=(1, last - 1, last), shortened=0)
+
+
+def _hidden(folds: Iterable[_Fold], total: float) -> list[_Fold]:
+    """Return the rows that are only counted: those that hardly matter, and all but the dearest."""
+    ordered = sorted(folds, key=lambda fold: -fold.seconds)
+    small = [fold for fold in ordered if fold.seconds < _SMALL * total]
+    hidden = ordered[min(_OPERATORS, len(ordered) - len(small)) :]
+    return hidden if len(hidden) > 1 else []
 
 
 def _key(compilation: Compilation, cost: OperatorCost) -> object:

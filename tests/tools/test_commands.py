@@ -139,7 +139,7 @@ def test_a_deep_model_stays_a_screen(capsys):
 def test_small_operators_are_counted_and_shown_when_asked_for(capsys):
     arguments = ["compile", "gpt:layers=3", "--devices", "2"]
     text = printed(capsys, *arguments)
-    hidden = re.search(r"\n(\d+) more, each row under 0.5% ", text)
+    hidden = re.search(r"\n(\d+) more, each row at most 0.\d% ", text)
     assert hidden
     assert "loss/log" not in text
     assert "loss/log" in printed(capsys, *arguments, "--full")
@@ -278,6 +278,21 @@ def test_dump_of_a_model_and_of_passes(capsys):
     )
     assert str(partitioned.mesh) == "x=2 x y=2"
     assert "digraph" in printed(capsys, "dump", GPT, "--format", "dot")
+    dot = printed(
+        capsys,
+        "dump",
+        "mlp",
+        "--devices",
+        "2",
+        "--cluster",
+        "cpu",
+        "--after",
+        "lowering",
+        "--format",
+        "dot",
+    )
+    assert re.search(r"fillcolor=lightblue, label=\"all_reduce", dot)
+    assert not re.search(r"fillcolor=lightblue, label=\"matmul", dot)
     assert json.loads(printed(capsys, "dump", GPT, "--format", "json"))["name"] == "gpt"
 
 
