@@ -166,8 +166,11 @@ def _cheapest(compile_on: Callable[[Mesh], Compilation], meshes: Sequence[Mesh])
                 raise
     objectives = {shape: each.plan.document.objective for shape, each in found.items()}
     best = found[min(objectives, key=objectives.__getitem__)]
-    seconds = sum(each.compiled.seconds for each in found.values())
-    compiled = replace(best.compiled, seconds=seconds)
+    tried = [each.compiled for each in found.values()]
+    searched = sum(each.result.seconds for each in tried if each.result)
+    result = best.compiled.result and replace(best.compiled.result, seconds=searched)
+    seconds = sum(each.seconds for each in tried)
+    compiled = replace(best.compiled, seconds=seconds, result=result)
     return replace(best, compiled=compiled, objectives=objectives)
 
 

@@ -17,6 +17,8 @@ buckets, Dechter and Rish 2003): then the value is a lower bound, and `exact` is
 from __future__ import annotations
 
 import heapq
+import math
+import time
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -27,9 +29,6 @@ from shardwright.solver.problem import Array
 MESSAGE_LIMIT = 2**24
 """Largest message, in entries: 128 MiB."""
 
-LEAST_MESSAGE = 2**12
-"""Messages are made smaller to save time, but not smaller than this."""
-
 WORK_LIMIT = 2**31
 """Most additions for one message: some seconds."""
 
@@ -38,6 +37,11 @@ JOINT_LIMIT = 2**25
 
 CHUNK = 2**16
 """Entries of one broadcast sum: it stays in the cache."""
+
+
+class OutOfTimeError(Exception):
+    """The messages take longer than they may."""
+
 
 Factor = int
 """Position in the list of factors: the variables' costs, the tables, then the messages."""
@@ -74,6 +78,11 @@ class Elimination:
         The pairs of variables that have a table, the lower one first.
     message_limit : int
         Largest message in entries.
+
+    Attributes
+    ----------
+    patience : float
+        Seconds that `minimise` may take before it raises `OutOfTimeError`.
     """
 
     def __init__(
@@ -85,30 +94,17 @@ class Elimination:
         self.sizes = sizes
         self.edges = list(edges)
         self.message_limit = message_limit
+        self.patience = math.inf
         self.exact = True
         self.largest_message = 1
         self.messages_computed = 0
+        self._deadline = math.inf
         self.scopes: list[tuple[int, ...]] = [(index,) for index in range(len(sizes))]
         self.scopes += self.edges
         self.groups: list[list[Group]] = []
         self._plan()
         self._known: dict[Hashable, tuple[int, Array]] = {}
         self.values: list[Array] = []  # of every factor, at the last costs
-
-    @classmethod
-    def within(cls, sizes: list[int], edges: Iterable[tuple[int, int]], work: float) -> Elimination:
-        """Return an elimination with messages so small that it takes at most so many additions."""
-        edges, limit = list(edges), MESSAGE_LIMIT
-        elimination = cls(sizes, edges, limit)
-        while elimination.work > work and limit > LEAST_MESSAGE:
-            limit //= 8
-            elimination = cls(sizes, edges, limit)
-        return elimination
-
-    @property
-    def work(self) -> int:
-        """Additions that all messages take, about."""
-        return sum(self.entries(group.scope) for groups in self.groups for group in groups)
 
     def _plan(self) -> None:
         """Choose the order; write down which factors go into which message."""
@@ -217,7 +213,13 @@ class Elimination:
         tokens : list of hashable, optional
             What identifies each of the `unary` arrays; equal tokens promise equal arrays. Without
             it, and for the tables, the same object is the same array.
+
+        Raises
+        ------
+        OutOfTimeError
+            If it takes longer than `patience`.
         """
+        self._deadline = time.monotonic() + self.patience
         names: list[Hashable] = list(tokens) if tokens else [id(array) for array in unary]
         names += [id(table) for table in tables]
         values = [*unary, *tables]
@@ -245,7 +247,7 @@ class Elimination:
                         _spread(values[factor], axes, len(shape)) for factor, axes in group.factors
                     ]
                     # Negative, so that it is no `id` of an array.
-                    found = (-self.messages_computed, _minimise_out(parts, shape))
+                    found = (-self.messages_computed, _minimise_out(parts, shape, self._deadline))
                 known[key] = found
                 names.append(found[0])
                 values.append(found[1])
@@ -337,7 +339,7 @@ def _outside(joint: Array, message: Array, axes: tuple[int, ...]) -> Array:
     return np.where(np.isnan(rest), np.inf, rest)
 
 
-def _minimise_out(parts: list[Array], shape: tuple[int, ...]) -> Array:
+def _minimise_out(parts: list[Array], shape: tuple[int, ...], deadline: float) -> Array:
     """Return the minimum over the first axis of the broadcast sum of ``parts``."""
     entries = 1
     for size in shape[1:]:
@@ -347,6 +349,8 @@ def _minimise_out(parts: list[Array], shape: tuple[int, ...]) -> Array:
     for start in range(0, shape[0], step):
         total: Array = np.zeros(1)
         for part in sorted(parts, key=lambda part: part.size):
+            if time.monotonic() > deadline:
+                raise OutOfTimeError
             total = total + (part[start : start + step] if part.shape[0] > 1 else part)
         least = np.broadcast_to(total, (total.shape[0], *shape[1:])).min(axis=0)
         best = least if best is None else np.minimum(best, least)

@@ -22,7 +22,7 @@ import numpy as np
 
 from shardwright.solver.descent import descend
 from shardwright.solver.dual import Dual, DualState, Piece, maximise_bound
-from shardwright.solver.elimination import Elimination
+from shardwright.solver.elimination import MESSAGE_LIMIT, Elimination, OutOfTimeError
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.frontier import Frontier
 from shardwright.solver.memory import MemoryRows
@@ -52,14 +52,23 @@ FIRST_REACH = 1 / 64
 
 LONGER_REACH = 8
 
-ADDITIONS = 1e7
-"""Additions that an elimination may take for each second of the time limit."""
+PATIENCE = 1 / 4
+"""Part of the time limit that one elimination may take."""
+
+SMALLER = 16
+"""Messages are made so much smaller when they take too long."""
+
+LEAST_MESSAGE = 2**12
+"""They are not made smaller than this."""
 
 MOST_ROWS = 32
 """With more rows the fronts hardly prune."""
 
 SHRINKING = 0.9
 """Fixing is repeated while it leaves at most this part of the strategies."""
+
+FREE = np.zeros(0)
+"""The prices where memory has none."""
 
 Progress = Callable[[float, float, float], None]
 """Called with seconds, cost and lower bound."""
@@ -85,6 +94,7 @@ class Incumbent:
     bound: float = -math.inf
     set_aside: float = math.inf
     how: str = "variable elimination"
+    message_limit: int = MESSAGE_LIMIT
 
     def __post_init__(self) -> None:
         arrays = [variable.cost for variable in self.problem.variables]
@@ -124,11 +134,6 @@ class Incumbent:
     def closed(self) -> bool:
         """Whether the bound meets the cost."""
         return self.assignment is not None and relative_gap(self.cost, self.bound) <= OPTIMALITY_GAP
-
-    @property
-    def work(self) -> float:
-        """Additions of one elimination that leave time for others."""
-        return ADDITIONS * (self.deadline - self.started)
 
     @property
     def remaining(self) -> float:
@@ -192,16 +197,28 @@ def _without_memory(network: Network, incumbent: Incumbent, statistics: dict[str
         np.inf,
         network.arrays,
     )
-    elimination = Elimination.within(free.sizes, free.tables, incumbent.work)
-    if not elimination.exact:
-        free = drop_dominated(free, respect_memory=False)
-        elimination = Elimination.within(free.sizes, free.tables, incumbent.work)
-    dual = Dual(free, MemoryRows(free, np.inf), elimination)
-    bound, piece = dual.evaluate(np.zeros(0))
-    incumbent.offer(free.lift(piece.choice))
+    bound, choice, elimination = _relaxed(free, incumbent)
+    incumbent.offer(choice)
     incumbent.raise_bound(bound)
     statistics["messages"] = elimination.messages_computed
     statistics["largest_message"] = elimination.largest_message
+
+
+def _relaxed(network: Network, incumbent: Incumbent) -> tuple[float, tuple[int, ...], Elimination]:
+    """Eliminate with messages as large as the time allows; smaller ones give a weaker bound."""
+    patience = PATIENCE * incumbent.remaining
+    while True:
+        limit = incumbent.message_limit
+        elimination = Elimination(network.sizes, network.tables, limit)
+        if not elimination.exact:
+            network = drop_dominated(network, respect_memory=False)
+            elimination = Elimination(network.sizes, network.tables, limit)
+        elimination.patience = patience if limit > LEAST_MESSAGE else math.inf
+        try:
+            bound, piece = Dual(network, MemoryRows(network, np.inf), elimination).evaluate(FREE)
+            return bound, network.lift(piece.choice), elimination
+        except OutOfTimeError:
+            incumbent.message_limit //= SMALLER
 
 
 def _with_memory(
@@ -219,7 +236,7 @@ def _with_memory(
         if rows.hopeless:
             break
         statistics |= {"strategies": sum(network.sizes), "memory_rows": len(rows)}
-        elimination = Elimination.within(network.sizes, network.tables, incumbent.work)
+        elimination = Elimination(network.sizes, network.tables, incumbent.message_limit)
         if not len(rows) and not elimination.exact:
             break  # the bound would be that without memory again
         dual = Dual(network, rows, elimination)
