@@ -129,7 +129,7 @@ def _places(windows: Windows, size: Shape) -> Places:
     found = runs.windows_of(np.arange(prod(runs.grid)).reshape(1, 1, -1))
     starts = [phase * prod(runs.grid) + run.start for phase, run in runs.taps]
     into, out, first = (
-        np.ascontiguousarray(a, np.int64).ravel() for a in (elements, found, starts)
+        np.ascontiguousarray(a, np.int32).ravel() for a in (elements, found, starts)
     )
     return Places(into, out, first, runs.length, len(phases))
 
