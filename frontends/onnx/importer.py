@@ -4,6 +4,7 @@ What is known when a model is imported (shapes, masks, positions) never reaches 
 all of whose inputs are constants is run by our own kernels at once, and is a constant too.
 """
 
+import hashlib
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,18 +74,35 @@ class Emission:
         Parameters that begin as given data.
     constants : dict of int to (Constant, Value)
         The value of each constant, by its identity.
+    equals : dict of object to Value
+        The value of each constant that is not trained, by its elements.
+    held : set of str
+        The names of the values of constants.
     """
 
     build: Builder = field(default_factory=Builder)
     is_scratch: bool = False
     data: dict[str, Array] = field(default_factory=dict)
     constants: dict[int, tuple[Constant, Value]] = field(default_factory=dict)
+    equals: dict[object, Value] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
 
     def enter(self, constant: Constant) -> Value:
         """Return the value that a constant is; a parameter, or one number everywhere."""
         if id(constant) not in self.constants:
-            self.constants[id(constant)] = (constant, self._entered(constant))
+            value = self._entered(constant) if constant.trained else self._shared(constant)
+            self.constants[id(constant)] = (constant, value)
+            self.held.add(value.name)
         return self.constants[id(constant)][1]
+
+    def _shared(self, constant: Constant) -> Value:
+        """Return the value of all constants that are equal to one."""
+        array = constant.array
+        elements = hashlib.sha256(np.ascontiguousarray(array).data).digest()
+        key = (constant.dtype, array.shape, elements)
+        if key not in self.equals:
+            self.equals[key] = self._entered(constant)
+        return self.equals[key]
 
     def _entered(self, constant: Constant) -> Value:
         kind = TensorType(constant.dtype, constant.array.shape)
@@ -96,11 +114,6 @@ class Emission:
         self.data[name] = constant.array
         attributes: Attributes = {"initializer": "data", "trainable": constant.trained}
         return self.build.parameter(Value(name, kind), attributes)
-
-    @property
-    def held(self) -> frozenset[str]:
-        """The names of the values of constants."""
-        return frozenset(value.name for _, value in self.constants.values())
 
 
 def _uniform(array: Array) -> Attribute:

@@ -49,7 +49,9 @@ def enum_of(dtype: str) -> int:
 def array_of(tensor: TensorProto, directory: str = "") -> Array:
     """Return the elements of an ONNX tensor, as numpy holds them here."""
     dtype = dtype_of(tensor.data_type)
-    return np.asarray(numpy_helper.to_array(tensor, directory)).astype(numpy_dtype(dtype))
+    return np.asarray(numpy_helper.to_array(tensor, directory)).astype(
+        numpy_dtype(dtype), copy=False
+    )
 
 
 def plain_name(name: str) -> str:

@@ -154,3 +154,63 @@ def transformer() -> ModelProto:
     ]
     inputs: dict[str, tuple[str | int, ...]] = {"tokens": ("batch", sequence)}
     return model("transformer", nodes, inputs, "scores", weights, integers=("tokens",))
+
+
+def recurrent() -> ModelProto:
+    """A bidirectional LSTM over a sequence, and a layer over its last states."""
+    random = np.random.default_rng(3)
+    node = helper.make_node
+    how = {"direction": "bidirectional", "hidden_size": 8}
+    nodes = [
+        node("Transpose", ["x"], ["by_step"], perm=[1, 0, 2]),
+        node("LSTM", ["by_step", "w", "r", "b"], ["", "last"], "/lstm/LSTM", **how),
+        node("Transpose", ["last"], ["by_sample"], perm=[1, 0, 2]),
+        node("Flatten", ["by_sample"], ["flat"]),
+        node("Gemm", ["flat", "head.weight"], ["scores"]),
+    ]
+    weights = {
+        "w": _normal(random, 2, 32, 6),
+        "r": _normal(random, 2, 32, 8),
+        "b": _normal(random, 2, 64),
+        "head.weight": _normal(random, 16, 4),
+    }
+    inputs: dict[str, tuple[str | int, ...]] = {"x": ("batch", 5, 6)}
+    return model("recurrent", nodes, inputs, "scores", weights)
+
+
+def looped() -> ModelProto:
+    """A matrix applied again and again by a loop, inside of which a branch is taken."""
+    node = helper.make_node
+    value, real, boolean = helper.make_tensor_value_info, TensorProto.FLOAT, TensorProto.BOOL
+    grown = helper.make_graph(
+        [node("MatMul", ["state", "step.weight"], ["moved"]), node("Tanh", ["moved"], ["then"])],
+        "grow",
+        [],
+        [value("then", real, None)],
+    )
+    kept = helper.make_graph(
+        [node("Identity", ["state"], ["otherwise"])], "keep", [], [value("otherwise", real, None)]
+    )
+    body = helper.make_graph(
+        [
+            node("Less", ["trip", "most"], ["early"]),
+            node("If", ["early"], ["next"], then_branch=grown, else_branch=kept),
+            node("Identity", ["going"], ["going.next"]),
+        ],
+        "body",
+        [
+            value("trip", TensorProto.INT64, ()),
+            value("going", boolean, ()),
+            value("state", real, None),
+        ],
+        [value("going.next", boolean, ()), value("next", real, None)],
+    )
+    nodes = [
+        node("Loop", ["trips", "", "x"], ["scores"], "/loop/Loop", body=body),
+    ]
+    weights = {
+        "step.weight": _normal(np.random.default_rng(4), 6, 6) * 4,
+        "trips": np.array(4),
+        "most": np.array(3),
+    }
+    return model("looped", nodes, {"x": ("batch", 6)}, "scores", weights)
