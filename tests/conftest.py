@@ -5,6 +5,7 @@ from hypothesis import settings
 
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
+from shardwright.operators import info as registry
 from shardwright.passes.manager import PassManager
 
 # The same examples in every run, and no limit of time, so that a slow machine fails no test.
@@ -35,3 +36,12 @@ def _every_pass_survives_text() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PassManager, "run", checked)
         yield
+
+
+@pytest.fixture
+def own_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget afterwards the operators that a test registers."""
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    monkeypatch.setattr(registry, "_ORIGINS", dict(registry._ORIGINS))
+    yield
+    registry._cached.cache_clear()

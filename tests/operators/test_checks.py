@@ -5,17 +5,9 @@ import pytest
 
 import shardwright as sw
 from shardwright.ir.errors import IRError, OperatorError
-from shardwright.operators import info as registry
 from shardwright.operators.info import Example, OperatorInfo, register
 
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    """Forget the operators of a test afterwards."""
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
-    monkeypatch.setattr(registry, "_ORIGINS", dict(registry._ORIGINS))
-    yield
-    registry._cached.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_operators")
 
 
 class ColumnMean(OperatorInfo):

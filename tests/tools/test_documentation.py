@@ -27,6 +27,7 @@ def commands():
             yield "help", f"{command} {example.partition('  ')[0]}"
 
 
+@pytest.mark.usefixtures("own_operators")
 @pytest.mark.parametrize(("place", "line"), list(commands()))
 def test_commands_are_understood(place, line, monkeypatch):
     monkeypatch.chdir(ROOT)

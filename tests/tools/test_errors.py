@@ -298,7 +298,7 @@ OTHERS = {
     "unknown_command": (
         ["complie", "mlp"],
         "no command is called `complie`; there are compile, run, verify, dump, bench, models, "
-        "clusters",
+        "operators, clusters",
     ),
     "missing_data": (
         ["run", "plan", "--data", "nowhere"],
