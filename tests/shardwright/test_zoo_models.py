@@ -101,6 +101,18 @@ def test_random_strategies_compute_what_one_device_computes(model: str) -> None:
     assert_equal(trained(program, 1, highs, definition.initial), whole)
 
 
+def test_experts_are_a_factor_like_any_other() -> None:
+    found = compile("mixtral:layers=1,sequence=1024,dtype=bfloat16", 8, batch=8)
+    graph, strategies = found.compiled.source, found.plan.document.strategies
+    experts = [
+        strategies[node.name].split_counts
+        for node in graph.nodes
+        if node.operator == "matmul" and graph.operand_values(node)[1].type.rank == 3
+    ]
+    assert experts == [((8, 1, 1), (8, 1, 1))] * 3
+    assert found.plan.document.communication["all_to_all"].count > 0
+
+
 def random_program(graph: Graph, optimizer: Optimizer, seed: int) -> Graph:
     """Return the training step in which every operator has a random strategy."""
     described = cluster("cpu")
