@@ -27,6 +27,7 @@ from shardwright.operators.windows import Windows, make_windows
 
 # Channels of each tensor: ``b`` of the operand in a group, ``a`` of the result.
 _CHANNELS = {"x": "b", "w": "ab", "y": "a"}
+_COPIES_FOR_A_SUM = 3  # to copy so many columns is as dear as to add one up
 
 
 class ConvolutionFamily(Windowed):
@@ -164,11 +165,8 @@ class Convolution(ConvolutionFamily):
         windows = self.own_windows(view)
         if self.is_depthwise(view):
             return depthwise.forward(x, w, windows)
-        weight, result = self.grouped(w, view), np.empty(view.result_shapes[0], x.dtype)
-        groups, count = len(weight), result.shape[2:]
-        flat = result.reshape(len(x), groups, -1, prod(count))
-        for samples, places, block in columns(x, windows, count, groups):
-            np.matmul(weight, block, out=flat[samples, :, :, places])
+        result = np.empty(view.result_shapes[0], x.dtype)
+        _correlate(x, self.grouped(w, view), windows, result)
         return result
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
@@ -178,6 +176,14 @@ class Convolution(ConvolutionFamily):
         dx = build.emit("transposed_convolution", dy, w, size=size, **self.explicit)
         dw = build.emit("convolution_weight_gradient", x, dy, kernel=kernel, **self.explicit)
         return [dx, dw]
+
+
+def _correlate(x: Array, weight: Array, windows: Windows, result: Array) -> None:
+    """Write the convolution of samples by a matrix for each group: ``[g, out, in kernel]``."""
+    groups, count = len(weight), result.shape[2:]
+    flat = result.reshape(len(x), groups, -1, prod(count))
+    for samples, places, block in columns(x, windows, count, groups):
+        np.matmul(weight, block, out=flat[samples, :, :, places])
 
 
 @register
@@ -233,12 +239,22 @@ class TransposedConvolution(ConvolutionFamily):
             np.matmul(weight, flat, out=result.reshape(len(y), groups, -1, prod(count)))
             return result
         channels, *size = result.shape[1:]
+        around = windows.transposed(tuple(size), count)
+        if around is not None and view.sizes["a"] <= _COPIES_FOR_A_SUM * view.sizes["b"]:
+            _correlate(y, self._turned(w, view), around, result)
+            return result
         padded, inner = windows.padded_size(size), windows.interior(size)
         for samples in sample_blocks(len(y), weight.shape[1] * groups * prod(count)):
             total = np.zeros((samples.stop - samples.start, channels, *padded), y.dtype)
             accumulate_columns(total, weight, flat[samples], windows, count)
             result[samples] = total[inner]
         return result
+
+    def _turned(self, w: Array, view: ShardView) -> Array:
+        """Return a weight turned round, as a matrix for each group: ``[g, in, out kernel]``."""
+        groups, a, b = view.sizes.get("g", 1), view.sizes["a"], view.sizes["b"]
+        by_tap = w.reshape(groups, a, b, self.windows.taps)
+        return by_tap[..., ::-1].swapaxes(1, 2).reshape(groups, b, a * self.windows.taps)
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """A convolution of the cotangent, and its correlation with the operand."""

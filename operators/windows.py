@@ -5,7 +5,7 @@ operator.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -94,6 +94,18 @@ class Windows:
             return room // self.stride[i] + 1
         # A window must begin inside the space or the padding before it.
         return min(-(-room // self.stride[i]), (size + before - 1) // self.stride[i]) + 1
+
+    def transposed(self, size: Shape, count: Shape) -> "Windows | None":
+        """Return the windows over the windows of a space which meet each element's own.
+
+        A convolution over them, by the kernel turned round, is the transpose of one over these.
+        None where there are no such windows: they would have to be further apart than elements.
+        """
+        sides = zip(size, self.padding, self.span, count, strict=True)
+        padding = tuple((p - 1 - a, n + a - c) for n, (a, _), p, c in sides)
+        if max(self.stride) > 1 or min(min(pair) for pair in padding) < 0:
+            return None
+        return replace(self, padding=padding, ceil=False)
 
     def padded_size(self, size: Sequence[int]) -> Shape:
         """Return the size of the padded space, with room for unfilled last windows."""
