@@ -78,6 +78,8 @@ class Emission:
         The value of each constant that is not trained, by its elements.
     held : set of str
         The names of the values of constants.
+    names : dict of str to str
+        What things of the model are called here.
     """
 
     build: Builder = field(default_factory=Builder)
@@ -86,6 +88,7 @@ class Emission:
     constants: dict[int, tuple[Constant, Value]] = field(default_factory=dict)
     equals: dict[object, Value] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)
 
     def enter(self, constant: Constant) -> Value:
         """Return the value that a constant is; a parameter, or one number everywhere."""
@@ -109,8 +112,9 @@ class Emission:
         number = None if constant.trained or self.is_scratch else _uniform(constant.array)
         if number is not None:
             return self.build.emit("fill", shape=kind.shape, dtype=kind.dtype, value=number)
-        base = plain_name(constant.name) if constant.name else "constant"
-        name = self.build.unique_name(base, numbered=not constant.name)
+        name = self.names.get(constant.name, "")
+        if not name or name in self.data:
+            name = self.build.unique_name(name or "constant", numbered=True)
         self.data[name] = constant.array
         attributes: Attributes = {"initializer": "data", "trainable": constant.trained}
         return self.build.parameter(Value(name, kind), attributes)
@@ -132,11 +136,19 @@ class Importer:
     ----------
     functions : mapping of (str, str) to FunctionProto
         The functions of the model, by domain and name.
+    names : iterable of str
+        What the model calls its inputs, weights and results; they are kept for these.
     """
 
-    def __init__(self, functions: Mapping[tuple[str, str], FunctionProto]) -> None:
+    def __init__(
+        self,
+        functions: Mapping[tuple[str, str], FunctionProto],
+        names: Iterable[str] = (),
+    ) -> None:
         self.functions = functions
         self.emission = Emission()
+        for name in names:
+            self.emission.names[name] = self.build.unique_name(plain_name(name))
         self._node: NodeProto | None = None
         self._step: Value | None = None
         self._frozen: dict[int, tuple[Constant, Constant]] = {}
@@ -241,7 +253,7 @@ class Importer:
         found = self.apply(node, items, attributes, scope)
         for name, item in zip(node.output, found, strict=False):
             if name:
-                scope.names[name] = self._named(item, name, mark)
+                scope.names[name] = item if outer else self.named(item, name, mark)
         self._node, self.build.scope = outer, place
 
     def _attributes(self, node: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
@@ -361,17 +373,13 @@ class Importer:
 
     # Names
 
-    def _named(self, item: Item, name: str, mark: int) -> Item:
+    def named(self, item: Item, name: str, mark: int) -> Item:
         """Return a value that was emitted since `mark` under the name that the model gives it."""
         if not isinstance(item, Value) or item.name in self.emission.held:
             return item
-        nodes = self.build.nodes
+        nodes, new = self.build.nodes, self.emission.names[name]
         if not any(r.name == item.name for node in nodes[mark:] for r in node.results):
             return item
-        plain = plain_name(name)
-        if item.name == plain:
-            return item
-        new = self.build.unique_name(plain)
         nodes[mark:] = [_renamed(node, item.name, new) for node in nodes[mark:]]
         return replace(item, name=new)
 

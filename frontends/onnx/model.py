@@ -113,7 +113,7 @@ def import_model(
     opsets = _opsets(model)
     functions = {(f.domain, f.name): f for f in model.functions}
     _check_operators(model.graph, opsets, functions)
-    importer = Importer(functions)
+    importer = Importer(functions, _names(model.graph))
     try:
         outputs = _convert(importer, model.graph, opsets, sizes or {}, constants or {})
         outputs = append_loss(importer.build, outputs, loss)
@@ -139,6 +139,13 @@ def _recent(model: ModelProto) -> ModelProto:
         return version_converter.convert_version(model, _READ_AS)
     except (RuntimeError, ValueError, version_converter.ConvertError):
         return model  # what has changed since is listed then
+
+
+def _names(graph: GraphProto) -> dict[str, None]:
+    """Return what a graph calls its inputs, weights and results, in order."""
+    starts = [value.name for value in (*graph.input, *graph.initializer)]
+    results = [name for node in graph.node for name in node.output if name]
+    return dict.fromkeys([*starts, *results])
 
 
 def _opsets(model: ModelProto) -> dict[str, int]:
@@ -171,7 +178,7 @@ def _convert(
             if 0 in shape:
                 names[declared.name] = importer.item(np.zeros(shape), dtype)
                 continue
-            value = Value(plain_name(declared.name), TensorType(dtype, shape))
+            value = Value(importer.emission.names[declared.name], TensorType(dtype, shape))
             names[declared.name] = importer.build.input(value)
     scope = Scope(ChainMap(names), {}, opsets)
     importer.nodes(graph.node, scope)
@@ -186,7 +193,10 @@ def _outputs(importer: Importer, items: list[Item], graph: GraphProto) -> tuple[
         value = importer.value(item)
         taken = {other.name for other in found}
         if value.name in starts | taken | importer.emission.held:
-            value = importer.build.emit("identity", value, name=plain_name(output.name))
+            mark = len(importer.build.nodes)
+            value = importer.build.emit("identity", value)
+            if importer.emission.names[output.name] not in starts | taken:
+                value = importer.value(importer.named(value, output.name, mark))
         found.append(value)
     return tuple(found)
 

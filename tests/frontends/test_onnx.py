@@ -81,6 +81,41 @@ def test_a_loop_is_unrolled_and_its_branches_are_taken() -> None:
     assert [node.operator for node in imported.graph.nodes] == ["matmul", "tanh"] * 3
 
 
+def test_functions_of_the_model_are_inlined() -> None:
+    node = helper.make_node
+    power = node("LeakyRelu", ["s"], ["y"])
+    power.attribute.append(
+        onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    )
+    opset = [helper.make_opsetid("", 18)]
+    function = helper.make_function(
+        "mine",
+        "Shifted",
+        ["x", "b"],
+        ["y"],
+        [node("Add", ["x", "b"], ["s"]), power],
+        opset,
+        ["slope"],
+    )
+    calls = [
+        node("Shifted", ["x", "b"], ["h"], "/one/Shifted", domain="mine", slope=0.5),
+        node("Shifted", ["h", "b"], ["y"], "/two/Shifted", domain="mine", slope=0.25),
+    ]
+    proto = model("m", calls, {"x": (2, 3)}, "y", {"b": np.array([1, -2, 3], np.float32)})
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("mine", 1))
+    x = np.array([[-3, 1, 2], [4, -5, -6]], np.float32)
+    expected = x
+    for slope in (0.5, 0.25):
+        shifted = expected + np.array([1, -2, 3], np.float32)
+        expected = np.where(shifted < 0, slope * shifted, shifted)
+    imported = import_model(proto)
+    np.testing.assert_allclose(run_alone(imported, {"x": x})[0], expected, rtol=1e-6)
+    assert [value.name for value in imported.graph.parameters] == ["b"]
+    assert {"h", "y"} <= set(imported.graph.values)
+    assert [node.scope for node in imported.graph.nodes] == ["one", "one", "two", "two"]
+
+
 @pytest.fixture(scope="module")
 def some_cases() -> list[onnx.backend.test.case.test_case.TestCase]:
     plain = [case for case in node_cases() if is_plain(model_of(case))]
@@ -125,6 +160,25 @@ def test_shapes_that_the_graph_computes_leave_no_trace() -> None:
         *("norm.weight", "norm.bias"),
     }
     assert import_model(transformer(), sizes=SIZES).highs == {"tokens": 32}
+
+
+def test_inputs_and_constants_that_are_returned_are_results_of_their_own() -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["y"]),
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Cast", ["s"], ["z"], to=onnx.TensorProto.FLOAT),
+    ]
+    proto = model("m", nodes, {"x": (2, 3)}, "y", {})
+    for name in ("z", "x", "y"):
+        declared = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        proto.graph.output.append(declared)
+    imported = import_model(proto)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found = run_alone(imported, {"x": x})
+    for result, right in zip(found, (x, np.array([2, 3]), x, x), strict=True):
+        np.testing.assert_array_equal(result, right)
+    assert len(set(imported.graph.outputs)) == 4
+    assert imported.graph.outputs[:2] == ("y", "z")
 
 
 def test_statistics_of_training_are_not_trained() -> None:
