@@ -118,7 +118,9 @@ def _images(data: Path | None) -> tuple[str, ArrayDataset] | None:
         coloured = any(data.glob("data_batch_*.bin"))
         return f"images in {data}", Cifar10Dataset(data) if coloured else MnistDataset(data)
     try:
-        return "handwritten digits of scikit-learn", digits()
+        found = digits()
+        count = len(found.columns["label"])
+        return f"{count:,} handwritten digits of scikit-learn, enlarged from 8x8", found
     except ModelError:
         return None
 

@@ -1,5 +1,6 @@
 """What the documents say to type, the command line understands."""
 
+import json
 import re
 import shlex
 from importlib import import_module
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.tools.main import COMMANDS, EXAMPLES, Parser
+from shardwright.tools.main import COMMANDS, EXAMPLES, Parser, main
 from shardwright.zoo import load
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,14 @@ def test_architecture_names_files_that_there_are():
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for name in re.findall(r"`(\w+/[\w/]+\.py)`", text):
         assert (ROOT / name).is_file(), name
+
+
+def test_the_keys_of_documents_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    told = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "scripts.md").read_text()))
+    for line in ("compile mlp --devices 2 --out plan", "verify plan", "run plan --steps 1"):
+        assert main([*line.split(), "--json"]) == 0
+        assert set(json.loads(capsys.readouterr().out)) <= told
 
 
 def block(path, language):
