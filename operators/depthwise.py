@@ -184,9 +184,11 @@ def forward(x: Array, w: Array, windows: Windows) -> Array:
 
 def transposed(y: Array, w: Array, windows: Windows, shape: Shape) -> Array:
     """Return the transpose of `forward`: from results to samples of `shape`, ``[n, c, *space]``."""
-    samples, channels = shape[:2]
+    samples, channels, *size = shape
     weight = w.reshape(channels, -1, windows.taps, 1)
-    several = weight.shape[1]
+    several, around = weight.shape[1], windows.transposed(tuple(size), y.shape[2:])
+    if several == 1 and around is not None:
+        return forward(y, weight[:, :, ::-1], around)
     cotangents = y.reshape(samples, channels, several, *y.shape[2:])
     result = np.empty(shape, y.dtype)
     if _loops(y):
