@@ -70,8 +70,9 @@ class Ascent:
         """Return the bound at the current prices."""
         unary = self.priced()
         bound = self.messages.sweep(unary)
+        # No `@`: threads of a linear algebra library would fight for the processor.
         spent = math.fsum((self.prices * self.rows.capacity).tolist())
-        return bound - spent - ROUNDING * (abs(bound) + float(self.prices @ self.rows.capacity))
+        return bound - spent - ROUNDING * (abs(bound) + abs(spent))
 
     def priced(self) -> Array:
         """Return the costs of the variables with their memory at the current prices."""
@@ -81,7 +82,7 @@ class Ascent:
         excess = used(self.rows, self.messages.choice) - self.rows.capacity
         self.excess = MEMORY_OF_EXCESS * self.excess + (1 - MEMORY_OF_EXCESS) * excess
         direction = np.where((self.prices > 0) | (self.excess > 0), self.excess, 0.0)
-        square = float(direction @ direction)
+        square = float((direction * direction).sum())
         if square > 0:
             prices = self.prices + self.length * gap / square * direction
             self.prices = round_prices(np.maximum(prices, 0.0))

@@ -19,49 +19,73 @@ from shardwright.solver.problem import Array
 if TYPE_CHECKING:
     from shardwright.solver.large.search import Search
 
-FIRST_SLICE = 8.0
-"""Seconds for the first search; each later one gets longer."""
+FIRST_SLICE = 4.0
+"""Seconds that each search gets at least."""
 
-LONGER = 2.0
+PLAN = (("part", 0.15), ("whole", 0.5), ("whole, as given", 0.5))
+"""What is searched in turn, and for which part of the time that is left."""
+
+FIRST_REACH = 1 / 8
+"""Part of the gap that the first search looks into, and each later one twice as much."""
 
 TIGHT_ROWS = 50
 
 
-def close(search: Search) -> None:
-    """Search with CP-SAT until the time is over or nothing better exists."""
+def close(search: Search, seconds: float = math.inf) -> None:
+    """Search with CP-SAT until the time is over or nothing better exists.
+
+    The nearer the costs looked for are to the bound, the fewer strategies are possible. So a part
+    of the gap comes first: either something is found there, or the bound rises by that part. Where
+    the time does not suffice for that, the whole gap is next, in either form of the costs.
+    """
     incumbent = search.incumbent
     incumbent.how = "presolve, message passing, cp-sat"
-    ascent = search.ascent
+    until = time.monotonic() + min(seconds, max(incumbent.remaining, 0.0))
+    turn, reach = 0, FIRST_REACH
     keep = np.ones(len(search.graph.unary), bool)
-    seconds, turn = FIRST_SLICE, 0
-    while incumbent.remaining > 0.05 and not incumbent.closed:
-        gap = min(incumbent.target, search.graph.big) - ascent.best
-        ascent.prices = ascent.best_prices
-        ascent.messages.restore(ascent.best_messages)
-        split = reparametrise(search.graph, search.rows, ascent.prices, ascent.messages, gap)
-        incumbent.raise_bound(-(-split.floor // split.scale))
-        known = _known(search)
-        keep &= split.unary <= split.scale * (known - 1) - split.floor
-        if turn % 2 == 1:
-            free = np.zeros(len(ascent.prices))
-            split = reparametrise(search.graph, search.rows, free, None, gap)
-        finish = Finish(search.graph, search.rows, split, keep, known, search.offer)
-        until = time.monotonic() + seconds
-
-        def remaining(until: float = until) -> float:
-            return min(until - time.monotonic(), incumbent.remaining)
-
-        hint = incumbent.choice
-        proven = finish.run(hint, _tight(search), remaining, search.seed + turn, search.workers)
-        incumbent.raise_bound(incumbent.target if proven else finish.lower_bound())
-        seconds, turn = seconds * LONGER, turn + 1
+    while time.monotonic() < until - 0.05 and not incumbent.closed:
+        part, share = PLAN[turn % len(PLAN)]
+        slice_end = time.monotonic() + max(FIRST_SLICE, share * (until - time.monotonic()))
+        whole = part != "part"
+        given = part == "whole, as given"
+        ended = _look(search, keep, 1.0 if whole else reach, min(slice_end, until), given, turn)
+        if ended:
+            reach = min(2 * reach, 1.0)
+        else:
+            turn += 1
 
 
-def _known(search: Search) -> int:
-    """Return what an assignment must cost less than."""
-    if search.incumbent.choice is None:
-        return int(search.graph.big)
-    return int(search.incumbent.target)
+def _look(search: Search, keep: Array, reach: float, until: float, given: bool, turn: int) -> bool:
+    """Search a part of the gap for some time; return whether all of it was searched."""
+    incumbent, ascent = search.incumbent, search.ascent
+    target = min(incumbent.target, search.graph.ceiling)
+    ascent.prices = ascent.best_prices
+    ascent.messages.restore(ascent.best_messages)
+    gap = target - ascent.best
+    split = reparametrise(search.graph, search.rows, ascent.prices, ascent.messages, gap)
+    incumbent.raise_bound(-(-split.floor // split.scale))
+    keep &= split.unary <= split.scale * (math.ceil(target) - 1) - split.floor
+    if given:
+        free = np.zeros(len(ascent.prices))
+        split = reparametrise(search.graph, search.rows, free, None, gap)
+    bound = incumbent.bound - incumbent.constant
+    cutoff = math.ceil(bound + reach * (target - bound))
+    whole = reach >= 1 or cutoff >= target
+    if whole:
+        cutoff = math.ceil(target)
+    finish = Finish(search.graph, search.rows, split, keep, cutoff, search.offer)
+
+    def remaining() -> float:
+        return min(until - time.monotonic(), incumbent.remaining)
+
+    workers, seed = search.workers, search.seed + turn
+    proven = finish.run(incumbent.choice, _tight(search), remaining, seed, workers)
+    if proven:
+        # Nothing else costs less than the cutoff; without one known, nothing fits at all.
+        incumbent.raise_bound(incumbent.target if whole else min(incumbent.target, cutoff))
+    else:
+        incumbent.raise_bound(min(finish.lower_bound(), cutoff))
+    return proven
 
 
 def _tight(search: Search) -> Array:

@@ -18,8 +18,8 @@ import numpy as np
 
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.large.ascent import SHORTEST, Ascent, used
-from shardwright.solver.large.flat import flatten
-from shardwright.solver.large.graph import build_graph, build_rows
+from shardwright.solver.large.flat import Flat, flatten
+from shardwright.solver.large.graph import Graph, Rows, build_graph, build_rows
 from shardwright.solver.large.local import LocalSearch
 from shardwright.solver.large.presolve import Presolved, presolve
 from shardwright.solver.problem import Array, Problem
@@ -36,6 +36,12 @@ ASCENT_PART, SHORT_ASCENT_PART = 0.4, 0.15
 LOCAL_PART = 0.3
 """Part of that time for improving what is decoded."""
 
+FIRST_CLOSING_PART, IMPROVING_PART = 0.05, 0.1
+"""Parts of the time for a first try of CP-SAT, and for improving what it left open."""
+
+POOL = 6
+"""Assignments that are kept to be combined."""
+
 MOST_ENTRIES = 250_000
 """Of all tables together, what CP-SAT is given."""
 
@@ -49,7 +55,7 @@ class Incumbent:
         self.choice: Array | None = None
         self.cost = math.inf
         self.bound = -math.inf
-        self.how = "presolve"
+        self.how = "presolve, message passing"
 
     def offer(self, choice: Array, cost: float) -> bool:
         """Keep an assignment that fits if it is the best; its cost is without the constant."""
@@ -113,7 +119,8 @@ def solve_anytime(
     if reduced.infeasible:
         incumbent.raise_bound(math.inf)
     else:
-        Search(reduced, incumbent, time_limit, seed, workers).run()
+        graph, rows = build_graph(flat), build_rows(flat)
+        Search(graph, rows, incumbent, seed, workers).run(time_limit, flat)
     return _solution(problem, reduced, incumbent, started, statistics)
 
 
@@ -121,38 +128,62 @@ class Search:
     """The phases after the presolve."""
 
     def __init__(
-        self, reduced: Presolved, incumbent: Incumbent, time_limit: float, seed: int, workers: int
+        self, graph: Graph, rows: Rows, incumbent: Incumbent, seed: int, workers: int
     ) -> None:
-        self.incumbent, self.time_limit = incumbent, time_limit
+        self.graph, self.rows, self.incumbent = graph, rows, incumbent
         self.seed, self.workers = seed, workers
-        self.graph, self.rows = build_graph(reduced.flat), build_rows(reduced.flat)
-        self.local = LocalSearch(self.graph, self.rows)
-        self.ascent = Ascent(self.graph, self.rows)
+        self.local = LocalSearch(graph, rows)
+        self.ascent = Ascent(graph, rows)
+        self.pool: list[Array] = []
 
     @property
     def small(self) -> bool:
         """Whether CP-SAT may close the gap."""
-        return len(self.graph.tables) <= MOST_ENTRIES
+        sizes = self.graph.size
+        entries = (sizes[self.graph.first] * sizes[self.graph.second]).sum()
+        return bool(entries <= MOST_ENTRIES)
 
-    def run(self) -> None:
+    def run(self, time_limit: float, flat: Flat) -> None:
         """Search until the time is over or nothing better exists."""
+        if self.trivial():
+            return
+        if not self.small:
+            self.raise_bound(ASCENT_PART * time_limit)
+            self.improve(flat, math.inf)
+            return
+        self.raise_bound(SHORT_ASCENT_PART * time_limit)
+        self.close(FIRST_CLOSING_PART * time_limit)
+        if not self.incumbent.closed:
+            self.improve(flat, IMPROVING_PART * time_limit)
+            self.close()
+
+    def improve(self, flat: Flat, seconds: float) -> None:
+        """Improve the best assignment part by part."""
+        improvement = importlib.import_module("shardwright.solver.large.improvement")
+        improvement.Improvement(self, flat).run(seconds)
+
+    def trivial(self) -> bool:
+        """Answer what needs no search."""
         if (self.rows.capacity < 0).any():
             self.incumbent.raise_bound(math.inf)
         elif len(self.graph.size) == 0:
             self.incumbent.offer(np.zeros(0, np.int64), 0.0)
             self.incumbent.raise_bound(0.0)
         else:
-            self.raise_bound()
-            if self.small and not self.incumbent.closed:
-                importlib.import_module("shardwright.solver.large.closing").close(self)
+            return False
+        return True
 
-    def raise_bound(self) -> None:
+    def close(self, seconds: float = math.inf) -> None:
+        """Let CP-SAT search until the time is over or nothing better exists."""
+        if not self.incumbent.closed:
+            # Loading it takes half a second.
+            importlib.import_module("shardwright.solver.large.closing").close(self, seconds)
+
+    def raise_bound(self, seconds: float, patience: int = 60) -> None:
         """Move the prices, and improve what is decoded."""
         incumbent, ascent = self.incumbent, self.ascent
-        incumbent.how = "presolve, message passing"
-        part = SHORT_ASCENT_PART if self.small else ASCENT_PART
         begun = time.monotonic()
-        until = min(begun + part * self.time_limit, incumbent.deadline)
+        until = min(begun + seconds, incumbent.deadline)
         spent, still = 0.0, 0
         while time.monotonic() < until and not incumbent.closed:
             target = incumbent.target if incumbent.choice is not None else self.guess()
@@ -161,7 +192,7 @@ class Search:
                 bound = math.inf
             incumbent.raise_bound(bound)
             still = still + 1 if ascent.length <= SHORTEST or not len(ascent.prices) else 0
-            if still > 60:
+            if still > patience:
                 break
             now = time.monotonic()
             if spent <= LOCAL_PART * (now - begun):
@@ -179,6 +210,7 @@ class Search:
         state = self.local.improve(self.ascent.messages.choice)
         if state is not None:
             self.offer(state.choice)
+            self.pool = self.pool[-POOL + 1 :] + [state.choice]
 
     def offer(self, choice: Array) -> bool:
         """Keep an assignment if it fits, is allowed and is the best."""
