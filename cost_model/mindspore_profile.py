@@ -94,11 +94,13 @@ class MindSporeProfile:
         graph : Graph
             A program whose operators have strategies, with ``redistribute`` nodes between them.
         """
-        stored = frozenset(p.name for p in graph.parameters if p.trainable)
+        stored = {p.name for p in graph.parameters if p.trainable}
         leaving = {name for name in graph.outputs if not graph.uses[name]}
         total = 0.0
         for node in graph.nodes:
             operands = graph.operand_values(node)
+            if node.operator == "redistribute" and node.operands[0] in stored:
+                stored.add(node.name)  # a parameter that several read, brought to one of them
             if node.operator == "redistribute" and node.name not in leaving:
                 source, target = operands[0].layout, node.results[0].layout
                 assert source is not None

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.documents import compile_document, peak_memory_bytes, print_document
 from shardwright.tools.main import HelpFormatter
 from shardwright.tools.options import add_compile_options, add_model, compile_model
-from shardwright.tools.tables import print_table
+from shardwright.tools.tables import print_table, width
 
 _GIB = 2**30
 _FAILED = dict.fromkeys(
@@ -140,7 +141,7 @@ def _print_model(model: str, rows: list[_Row], arguments: argparse.Namespace) ->
     print_table(title, headings, [_cells(row) for row in rows], right=(1, 2, 3, 5, 6, 7))
     for row in rows:
         if row.problem:
-            print(f"{row.document['search']}: {row.problem}")
+            print(textwrap.fill(f"{row.document['search']}: {row.problem}", width()))
 
 
 def _cells(row: _Row) -> tuple[str, ...]:
@@ -153,7 +154,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
     return (
         name,
         seconds_text(document["predicted_step_seconds"]),
-        f"{document['gap']:.2%}",
+        f"{document['gap']:.2%}" if document["lower_bound"] else "",
         bytes_text(memory),
         "yes" if memory <= row.limit else "no",
         bytes_text(sent),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shardwright import zoo
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore import MindSporeCosts, mesh_of_binary_axes
 from shardwright.cost_model.mindspore_profile import MindSporeProfile
@@ -66,3 +67,13 @@ def test_the_emitted_program_has_the_cost_of_the_search() -> None:
     compiled = compile_graph(multilayer_perceptron(), cluster("cpu"), 8, options)
     assert compiled.result is not None
     assert compiled.result.status == "optimal"
+
+
+@pytest.mark.parametrize("mode", ["recursive_programming", "fully_sharded"])
+def test_a_parameter_that_is_brought_to_a_second_reader_costs_what_the_search_said(mode) -> None:
+    graph = zoo.load("gpt:layers=1,hidden=64,heads=4,batch=8,sequence=32,vocabulary=256").graph
+    options = CompileOptions(cost_model="mindspore", search=mode)
+    compiled = compile_graph(graph, cluster("cpu"), 8, options)
+    table = "embedding.embedding_table"
+    partitioned = compiled.passes.after("partition")
+    assert any(reader.operator == "redistribute" for reader, _ in partitioned.uses[table])
