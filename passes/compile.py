@@ -80,6 +80,8 @@ class CompileOptions:
         In ``hybrid_parallel``: average the gradients of the ranks instead of adding them.
     time_limit : float
         Seconds that a search may take.
+    gap : float
+        How near to the lower bound a plan must come, relatively, for the search to stop.
     dump, detail
         See `PassManager`.
     """
@@ -97,6 +99,7 @@ class CompileOptions:
     loss_scale: float = 1.0
     gradients_mean: bool = False
     time_limit: float = 60.0
+    gap: float = 1e-3
     dump: Path | None = None
     detail: int = 1
 
@@ -316,7 +319,8 @@ class _Automatic:
             "semi_auto_parallel": "sharding_propagation",
         }
         mode = by_mode.get(self.options.mode, self.options.search)
-        return search(space, mode, within, self.options.time_limit, self.progress)
+        options = self.options
+        return search(space, mode, within, options.time_limit, self.progress, options.gap)
 
     def _emit(self, decisions: Decisions, planner: RedistributionPlanner) -> Graph:
         scale, run = self.options.loss_scale, self.passes.run

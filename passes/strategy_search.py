@@ -72,6 +72,7 @@ def search(
     memory_limit: float | None = None,
     time_limit: float = 60.0,
     progress: Progress | None = None,
+    gap: float = 0.0,
 ) -> SearchResult:
     """Choose an option for everything.
 
@@ -88,6 +89,8 @@ def search(
         Seconds.
     progress : callable, optional
         Called with (seconds, cost, bound).
+    gap : float
+        How near to the lower bound the cost must come, relatively, for the search to stop.
 
     Raises
     ------
@@ -96,7 +99,7 @@ def search(
     """
     begin = time.perf_counter()
     if mode in ("exact", "dynamic_programming"):
-        return _solve(space, mode, memory_limit, time_limit, progress)
+        return _solve(space, mode, memory_limit, time_limit, progress, gap)
     if mode not in _HAND_MADE:
         raise PassError(f"no search is called `{mode}`", hint=f"use one of {SEARCH_MODES}")
     assignment = _HAND_MADE[mode](space)
@@ -115,9 +118,10 @@ def _solve(
     memory_limit: float | None,
     time_limit: float,
     progress: Progress | None,
+    gap: float,
 ) -> SearchResult:
     problem = Problem(space.problem.variables, space.problem.pairs, memory_limit)
-    solution = solve(problem, time_limit=time_limit, progress=progress, method=mode)
+    solution = solve(problem, time_limit=time_limit, progress=progress, method=mode, gap=gap)
     if solution.assignment is None:
         raise _does_not_fit(space, memory_limit)
     found = evaluate(problem, solution.assignment)

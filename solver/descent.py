@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.solver.blending import incident_tables
 from shardwright.solver.memory import MemoryRows
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
@@ -19,10 +20,7 @@ def descend(network: Network, rows: MemoryRows, choice: list[int]) -> list[int]:
     """
     choice = list(choice)
     slack = rows.capacity - rows.profile(choice)
-    incident: list[list[tuple[Array, int]]] = [[] for _ in network.unary]
-    for (first, second), table in network.tables.items():
-        incident[first].append((table, second))
-        incident[second].append((table.T, first))
+    incident = incident_tables(network)
     for _ in range(SWEEPS):
         changed = False
         for index, unary in enumerate(network.unary):

@@ -17,9 +17,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
+from shardwright.solver.blending import along, blend, incident_tables
 from shardwright.solver.descent import descend
 from shardwright.solver.dual import Dual, DualState, Piece, maximise_bound
 from shardwright.solver.elimination import MESSAGE_LIMIT, Elimination, OutOfTimeError
@@ -45,7 +47,7 @@ FIRST_WIDTH = 200
 
 WIDENING = 10
 
-LAST_WIDTH = 200_000
+LAST_WIDTH = 20_000
 
 FIRST_REACH = 1 / 64
 """Part of the gap that is searched at first."""
@@ -60,6 +62,9 @@ SMALLER = 16
 
 LEAST_MESSAGE = 2**12
 """They are not made smaller than this."""
+
+BLENDED = 3
+"""Answers that fit, and that do not, which are blended with each other."""
 
 MOST_ROWS = 32
 """With more rows the fronts hardly prune."""
@@ -95,6 +100,7 @@ class Incumbent:
     set_aside: float = math.inf
     how: str = "variable elimination"
     message_limit: int = MESSAGE_LIMIT
+    allowed_gap: float = 0.0
 
     def __post_init__(self) -> None:
         arrays = [variable.cost for variable in self.problem.variables]
@@ -131,9 +137,14 @@ class Incumbent:
         return self.bound + reach * gap
 
     @property
+    def gap(self) -> float:
+        """How far the cost is above the bound, relatively."""
+        return math.inf if self.assignment is None else relative_gap(self.cost, self.bound)
+
+    @property
     def closed(self) -> bool:
-        """Whether the bound meets the cost."""
-        return self.assignment is not None and relative_gap(self.cost, self.bound) <= OPTIMALITY_GAP
+        """Whether the bound is as near to the cost as was asked for."""
+        return self.gap <= max(OPTIMALITY_GAP, self.allowed_gap)
 
     @property
     def remaining(self) -> float:
@@ -147,7 +158,7 @@ class Incumbent:
     def solution(self, statistics: dict[str, float]) -> Solution:
         """Return the answer as it stands."""
         status: Status = "unknown"
-        if self.closed:
+        if self.gap <= OPTIMALITY_GAP:
             status = "optimal"
         elif self.assignment is not None:
             status = "feasible"
@@ -170,9 +181,10 @@ def solve_exact(
     seed: int = 0,
     workers: int = 1,
     progress: Progress | None = None,
+    gap: float = 0.0,
 ) -> Solution:
     """Return the cheapest assignment with a bound that proves how good it is."""
-    incumbent = Incumbent(problem, time.monotonic() + time_limit, progress)
+    incumbent = Incumbent(problem, time.monotonic() + time_limit, progress, allowed_gap=gap)
     statistics: dict[str, float] = {
         "variables": len(problem.variables),
         "pairs": len(problem.pairs),
@@ -243,6 +255,8 @@ def _with_memory(
         state = _price(dual, incumbent)
         if incumbent.assignment is None:
             _make_fit(dual, state, incumbent)
+        if incumbent.closed:
+            return
         _search_fronts(dual, state, incumbent, width)
         if incumbent.closed or incumbent.remaining <= 0:
             return
@@ -267,7 +281,24 @@ def _price(dual: Dual, incumbent: Incumbent) -> DualState:
     incumbent.how = "variable elimination, memory prices"
     state = maximise_bound(dual, on_fit, lambda: incumbent.remaining > 0)
     incumbent.raise_bound(state.bound)
+    _blend(dual, state, incumbent)
     return state
+
+
+def _blend(dual: Dual, state: DualState, incumbent: Incumbent) -> None:
+    """Offer what lies between the answers that fit and those that do not."""
+    incident = incident_tables(dual.network)
+    order = along(incident)
+    values = [piece.constant + float(piece.slope @ state.prices) for piece in state.pieces]
+    near = [state.pieces[i] for i in np.argsort(values, kind="stable")]
+    fitting = [piece for piece in near if piece.fits][:BLENDED]
+    cheap = [piece for piece in near if not piece.fits][:BLENDED]
+    for one, other, way in product(fitting, cheap, (order, order[::-1])):
+        if incumbent.closed or incumbent.remaining <= 0:
+            return
+        found = blend(dual.network, dual.rows, way, incident, one.choice, other.choice)
+        better = descend(dual.network, dual.rows, found)
+        incumbent.offer(dual.network.lift(better))
 
 
 def _make_fit(dual: Dual, state: DualState, incumbent: Incumbent) -> None:

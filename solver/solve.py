@@ -19,6 +19,7 @@ def solve(
     workers: int = 1,
     progress: Progress | None = None,
     method: str = "exact",
+    gap: float = 0.0,
 ) -> Solution:
     """Return the cheapest assignment that fits, with a lower bound and how both are known.
 
@@ -33,6 +34,8 @@ def solve(
     method : {"exact", "dynamic_programming", "anytime"}
         `dynamic_programming` is MindSpore's, which is exact only on some graphs; `anytime` is for
         integer problems with tens of thousands of variables.
+    gap : float
+        `exact` stops once the cost is this near to the lower bound, relatively.
 
     Examples
     --------
@@ -54,4 +57,4 @@ def solve(
         # What it needs takes long to load, and most plans never need it.
         search = importlib.import_module("shardwright.solver.large.search")
         return search.solve_anytime(problem, time_limit, seed, workers, progress)
-    return solve_exact(problem, time_limit, seed, workers, progress)
+    return solve_exact(problem, time_limit, seed, workers, progress, gap)

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwright.api import DEFAULT_CLUSTER, Compilation, compile
 from shardwright.ir.errors import ShardwrightError
-from shardwright.passes.compile import MODES
+from shardwright.passes.compile import MODES, CompileOptions
 from shardwright.passes.optimizer import STATES, Optimizer
 from shardwright.passes.strategy_search import SEARCH_MODES
 from shardwright.tools.main import UsageError
@@ -112,6 +112,13 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
         metavar="S",
         help="seconds that the search may take (default 60)",
     )
+    how.add_argument(
+        "--gap",
+        type=_share,
+        default=CompileOptions.gap,
+        metavar="G",
+        help="stop once the plan costs at most this share more than any could (default 0.001)",
+    )
 
 
 def _add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -164,6 +171,17 @@ def positive_number(text: str) -> float:
     return number
 
 
+def _share(text: str) -> float:
+    """Return a number of at least 0 and below 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is no share, such as 0 or 0.01")
+    return number
+
+
 def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> Compilation:
     """Compile a model as the options say; `others` go before them.
 
@@ -183,6 +201,7 @@ def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> C
         "optimizer_parallel": arguments.optimizer_parallel,
         "gradients_mean": arguments.gradients_mean,
         "time_limit": arguments.time_limit,
+        "gap": arguments.gap,
         "seed": arguments.seed,
         "search": getattr(arguments, "search", "exact"),
     }

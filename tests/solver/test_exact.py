@@ -87,6 +87,17 @@ def test_binding_memory_on_layers(repeated_layers: LayerMaker, share: float):
     check_certificate(limited, found, found.cost)
 
 
+@pytest.mark.parametrize("gap", [0.3, 0.03])
+def test_a_gap_that_is_allowed_is_proven(repeated_layers: LayerMaker, gap: float):
+    problem = repeated_layers(4, 5)
+    most = evaluate(problem, solve(problem).assignment or ()).peak_usage
+    limited = replace(problem, memory_limit=np.floor(most * 0.6))
+    best, found = solve(limited), solve(limited, gap=gap)
+    assert best.status == "optimal"
+    assert found.lower_bound <= best.cost <= found.cost <= found.lower_bound * (1 + 2 * gap)
+    assert evaluate(limited, found.assignment or ()).feasible
+
+
 def test_wide_problem_is_solved_by_what_remains():
     """A clique of 14 variables with 6 strategies has messages of 6**13 entries."""
     random = np.random.default_rng(3)

@@ -1,0 +1,45 @@
+"""Between an assignment that fits and one that does not lies one that fits and costs less."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.solver import Problem
+from shardwright.solver.blending import along, blend, incident_tables
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.memory import MemoryRows
+from shardwright.solver.network import build_network
+
+LayerMaker = Callable[[int, int], Problem]
+
+
+def test_the_order_goes_along_a_chain():
+    left, right = np.zeros((2, 2)), np.ones((2, 2))
+    middle_first = [[(left, 1), (right, 2)], [(left, 0)], [(right, 0)]]
+    order = along(middle_first)
+    assert order in ([1, 0, 2], [2, 0, 1])
+    assert along([[], []]) == [0, 1]  # apart from each other
+
+
+def test_what_is_found_fits_and_is_no_dearer(repeated_layers: LayerMaker):
+    problem = repeated_layers(12, 4)
+    random = np.random.default_rng(0)
+    sizes = problem.sizes
+    better = 0
+    for _ in range(40):
+        one, other = (tuple(int(random.integers(size)) for size in sizes) for _ in range(2))
+        fitting, cheap = sorted((one, other), key=lambda a: evaluate(problem, a).peak_usage)
+        limit = evaluate(problem, fitting).peak_usage
+        limited = replace(problem, memory_limit=limit)
+        network = build_network(limited)
+        incident = incident_tables(network)
+        found = blend(
+            network, MemoryRows(network, limit), along(incident), incident, fitting, cheap
+        )
+        before, after = evaluate(limited, fitting), evaluate(limited, found)
+        assert after.feasible
+        assert after.cost <= before.cost
+        assert all(c in (a, b) for c, a, b in zip(found, one, other, strict=True))
+        better += after.cost < before.cost
+    assert better > 10
