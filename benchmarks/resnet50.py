@@ -47,10 +47,20 @@ def main() -> None:
         data = Path(folder) / "data.npz"
         sizes = ["--batch", str(arguments.batch), "--side", str(arguments.side)]
         own = child([sys.executable, __file__, *sizes, "--measure", str(data)])
-        other = child([arguments.torch, str(HERE / "resnet50_torch.py"), str(data), str(STEPS)])
+        other = None
+        if has_torch(arguments.torch):
+            other = child([arguments.torch, str(HERE / "resnet50_torch.py"), str(data), str(STEPS)])
     if own is None:
         raise SystemExit("the measurement failed")
     arguments.out.write_text(document(arguments.batch, arguments.side, own, other))
+
+
+def has_torch(python: str) -> bool:
+    """Return whether an interpreter is there and has PyTorch."""
+    try:
+        return not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
+    except OSError:
+        return False
 
 
 def child(command: list[str]) -> dict[str, Any] | None:
