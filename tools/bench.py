@@ -127,16 +127,7 @@ def _with_gaps(rows: list[_Row], arguments: argparse.Namespace) -> list[_Row]:
 
 
 def _print_model(model: str, rows: list[_Row], arguments: argparse.Namespace) -> None:
-    headings = (
-        "search",
-        "step",
-        "gap",
-        "memory",
-        "fits",
-        "a device sends",
-        "search takes",
-        "compile",
-    )
+    headings = ("search", "step", "gap", "memory", "fits", "sends", "searching", "compiling")
     title = f"{model} on {arguments.devices} devices of {arguments.cluster}"
     print_table(title, headings, [_cells(row) for row in rows], right=(1, 2, 3, 5, 6, 7))
     for row in rows:
