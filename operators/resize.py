@@ -1,5 +1,6 @@
 """Space made larger or smaller by interpolation, and blocks of it moved to channels and back."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,8 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.rule import Rule, Shape, ShardView, resolve
+from shardwright.operators.windowed import PLACEMENT, Windowed
+from shardwright.operators.windows import Windows
 
 _CHOICES = {
     "mode": ("nearest", "linear"),
@@ -33,6 +36,10 @@ def _positions(before: int, after: int, coordinates: str) -> Array:
     return (index + 0.5) * (before / after) - 0.5
 
 
+def _nearest(place: Array, rounding: str) -> Array:
+    return np.ceil(place - 0.5) if rounding == "round_prefer_floor" else np.floor(place)
+
+
 def interpolation(
     before: int, after: int, mode: str, coordinates: str, rounding: str = "floor"
 ) -> Array:
@@ -45,15 +52,48 @@ def interpolation(
     """
     place = np.clip(_positions(before, after, coordinates), 0, before - 1)
     if mode == "nearest":
-        low = np.ceil(place - 0.5) if rounding == "round_prefer_floor" else np.floor(place)
+        low = _nearest(place, rounding)
         return np.asarray(low[:, None] == np.arange(before), np.float64)
     return np.maximum(0, 1 - np.abs(place[:, None] - np.arange(before)))
 
 
-class Interpolation(OperatorInfo):
-    """What resizing and its transpose share; space stays whole.
+def _window(
+    before: int, after: int, mode: str, coordinates: str, rounding: str
+) -> "_Window | None":
+    """Return the windows along one dimension; None where the sizes are no multiple of each other.
 
-    ``mode`` is nearest or linear. ``coordinates`` say where an element lies: the centres of pixels
+    As many results as the larger size is a multiple of the smaller one share a window.
+    """
+    if after % before and before % after:
+        return None
+    place = np.clip(_positions(before, after, coordinates), 0, before - 1)
+    lowest, highest = np.floor(place), np.ceil(place)
+    if mode == "nearest":
+        lowest = highest = _nearest(place, rounding)
+    stride, repeat = max(1, before // after), max(1, after // before)
+    begins = np.arange(after) // repeat * stride
+    first, last = max(0, int((begins - lowest).max())), int((highest - begins).max())
+    count, span = after // repeat, first + last + 1
+    behind = max(0, (count - 1) * stride + span - before - first)
+    return _Window(span, stride, (first, behind), repeat)
+
+
+@dataclass(frozen=True)
+class _Window:
+    span: int
+    stride: int
+    padding: tuple[int, int]
+    repeat: int  # results that share a window
+
+
+_WHOLE = _Window(1, 1, (0, 0), 1)
+
+
+class Interpolation(Windowed):
+    """What resizing and its transpose share.
+
+    Along a dimension whose sizes are no multiple of each other the space stays whole. ``mode`` is
+    nearest or linear. ``coordinates`` say where an element lies: the centres of pixels
     (``half_pixel``), their corners (``asymmetric``), or with both ends in place
     (``align_corners``). ``rounding`` of the nearest: ``floor`` or ``round_prefer_floor``.
     """
@@ -63,8 +103,10 @@ class Interpolation(OperatorInfo):
         "mode": "nearest",
         "coordinates": "half_pixel",
         "rounding": "floor",
+        **PLACEMENT,
     }
     linear = ((0,),)
+    of_space: ClassVar[bool]  # whether the operand is the space, and not the results
     examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[2, 4, 3]",), {"size": (5,)}),
         Example(("f64[2, 4, 3, 4]",), {"size": (6, 2), "mode": "linear"}),
@@ -75,26 +117,70 @@ class Interpolation(OperatorInfo):
             ("f64[2, 2, 5]",),
             {"size": (2,), "coordinates": "asymmetric", "rounding": "round_prefer_floor"},
         ),
+        Example(("f64[1, 2, 6, 4]",), {"size": (12, 2), "mode": "linear"}),
+        Example(("f64[2, 1, 6, 6]",), {"size": (12, 3)}),
     )
 
     def make_rule(self) -> Rule:
-        """Keep the space whole."""
+        """Split windows, where there are any."""
         shape, size = self.operand_types[0].shape, self.attributes["size"]
         if len(shape) < 3 or len(size) != len(shape) - 2:
             raise IRError(f"the size {size} does not fit the shape {shape}")
         for key, known in _CHOICES.items():
             if self.attributes[key] not in known:
                 raise IRError(f"{key} is `{self.attributes[key]}`, it is one of {known}")
-        left = " ".join(f"i{d}^" for d in range(len(size)))
-        right = " ".join(f"o{d}^" for d in range(len(size)))
-        return resolve(
-            f"n c {left} -> n c {right}", [shape], {f"o{d}": s for d, s in enumerate(size)}
+        self.space = self.true_space(shape[2:]) if self.of_space else size
+        self.after = size if self.of_space else shape[2:]
+        pairs = zip(self.space, self.after, strict=True)
+        how = [self.attributes[key] for key in _CHOICES]
+        self.along = [_window(before, after, *how) for before, after in pairs]
+        each = [window or _WHOLE for window in self.along]
+        ones = (1,) * len(each)
+        self.windows = Windows(
+            tuple(w.span for w in each),
+            tuple(w.stride for w in each),
+            tuple(w.padding for w in each),
+            ones,
         )
+        return self._resolve(shape)
+
+    def _resolve(self, shape: Shape) -> Rule:
+        sizes = {"n": shape[0], "c": shape[1]}
+        space, results = [], []
+        for d, (held, after, window) in enumerate(
+            zip(self.held(), self.after, self.along, strict=True)
+        ):
+            if window is None:
+                space.append(f"i{d}^")
+                results.append(f"o{d}^")
+                sizes |= {f"i{d}": held, f"o{d}": after}
+                continue
+            name = f"s{d}" if self.windows.is_pointwise(d) else f"s{d}~"
+            space.append(name)
+            results.append(f"(s{d} r{d}^)" if window.repeat > 1 else f"s{d}")
+            sizes |= {f"s{d}": after // window.repeat, name: held, f"r{d}": window.repeat}
+        left, right = (space, results) if self.of_space else (results, space)
+        return resolve(f"n c {' '.join(left)} -> n c {' '.join(right)}", [shape], sizes)
 
     def matrix(self, before: int, after: int) -> Array:
         """Return the matrix that resizes a dimension."""
         how = (self.attributes[key] for key in _CHOICES)
         return interpolation(before, after, *how)
+
+    def own_matrix(self, d: int, view: ShardView) -> Array:
+        """Return the rows of a rank's own results, for the elements that it holds."""
+        before, after, window = self.space[d], self.after[d], self.along[d]
+        matrix = self.matrix(before, after)
+        if window is None or (self.slices[d] == 1 and not self.windows.is_pointwise(d)):
+            return matrix
+        start, count = view.starts[f"s{d}"], view.sizes[f"s{d}"]
+        first = start * window.stride - window.padding[0]
+        elements = first + np.arange((count - 1) * window.stride + window.span)
+        inside = (elements >= 0) & (elements < before)
+        own = np.zeros((count * window.repeat, len(elements)))
+        rows = matrix[start * window.repeat : (start + count) * window.repeat]
+        own[:, inside] = rows[:, elements[inside]]
+        return own
 
     @property
     def flops(self) -> float:
@@ -115,16 +201,16 @@ class Resize(Interpolation):
     """``[n, channel, *space]`` with the space ``size``."""
 
     name = "resize"
+    of_space = True
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Apply a matrix to each dimension."""
-        x = operands[0]
-        pairs = zip(x.shape[2:], self.attributes["size"], strict=True)
-        return self.applied(x, [self.matrix(before, after) for before, after in pairs])
+        x = self.own(operands[0], view)
+        return self.applied(x, [self.own_matrix(d, view) for d in range(len(self.space))])
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Apply the transposed matrices."""
-        attributes = {**self.attributes, "size": at.operands[0].type.shape[2:]}
+        attributes = {**self.attributes, "size": self.space}
         return [build.emit("resize_gradient", at.cotangents[0], **attributes)]
 
 
@@ -133,16 +219,16 @@ class ResizeGradient(Interpolation):
     """The transpose of `resize`, to the space ``size``."""
 
     name = "resize_gradient"
+    of_space = False
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Apply the transposed matrix to each dimension."""
-        dy = operands[0]
-        pairs = zip(self.attributes["size"], dy.shape[2:], strict=True)
-        return self.applied(dy, [self.matrix(before, after).T for before, after in pairs])
+        matrices = [self.own_matrix(d, view).T for d in range(len(self.space))]
+        return self.with_rest(self.applied(operands[0], matrices), view, 0)
 
     def gradient(self, build: Builder, at: Linearization) -> Gradients:
         """Linear: the operator it is the transpose of."""
-        attributes = {**self.attributes, "size": at.operands[0].type.shape[2:]}
+        attributes = {**self.attributes, "size": self.after}
         return [build.emit("resize", at.cotangents[0], **attributes)]
 
 

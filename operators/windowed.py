@@ -61,9 +61,10 @@ class Windowed(OperatorInfo):
 
     def on_runs(self, slices: Mapping[str, int]) -> Attributes:
         """Add ``space`` and ``slices``; padding is written out, since it belongs to the space."""
+        padding = {"padding": self.windows.padding} if "padding" in self.defaults else {}
         return {
             **self.attributes,
-            "padding": self.windows.padding,
+            **padding,
             "space": self.space,
             "slices": tuple(slices.get(f"s{d}", 1) for d in range(len(self.space))),
         }

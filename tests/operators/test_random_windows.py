@@ -113,3 +113,30 @@ def test_poolings(
         attributes["count_include_pad"] = not ceil_mode
     info = made(name, [(2, 2, *space)], attributes)
     check(info, arrays_of(info), split)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(3, 12),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from(["nearest", "linear"]),
+    st.sampled_from(["half_pixel", "asymmetric", "align_corners"]),
+    st.sampled_from(["floor", "round_prefer_floor"]),
+    st.sampled_from(SPLITS[:3]),
+)
+def test_resizing(
+    size: int,
+    factor: int,
+    enlarge: bool,
+    mode: str,
+    coordinates: str,
+    rounding: str,
+    split: dict[str, tuple[str, ...]],
+) -> None:
+    sizes = (size, size * factor) if enlarge else (size * factor, size)
+    how = {"mode": mode, "coordinates": coordinates, "rounding": rounding}
+    info = made("resize", [(1, 2, sizes[0], 3)], {"size": (sizes[1], 5), **how})
+    check(info, arrays_of(info), split)
+    back = made("resize_gradient", [(1, 2, sizes[1], 5)], {"size": (sizes[0], 3), **how})
+    check(back, arrays_of(back), split)
