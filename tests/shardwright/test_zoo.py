@@ -46,6 +46,13 @@ def test_the_first_loss_is_that_of_a_guess(model, loss):
     assert outputs_of(zoo.load(model))[0] == pytest.approx(loss, rel=0.02)
 
 
+def test_a_preset_takes_further_sizes():
+    definition = zoo.load("gpt2-xl:layers=1,batch=2,vocabulary=64")
+    tokens, _ = definition.inputs
+    assert (tokens.type.shape, tokens.high) == ((2, 1024), 64)
+    assert definition.parameter_count == gpt_count(1, 1600, 1024, 64)
+
+
 def test_scopes_of_a_transformer_are_paths():
     scopes = [node.scope for node in zoo.load(SMALL_GPT).graph]
     assert "blocks/1/attention/query_key_value" in scopes
@@ -63,6 +70,7 @@ def test_every_model_has_random_inputs():
     ("model", "what", "hint"),
     [
         ("gtp", "no model is called `gtp`", "did you mean `gpt`?"),
+        ("resnet51", "no model is called `resnet51`", "did you mean `resnet50`?"),
         ("gpt:layer=2", "`gpt` has no size `layer`", "did you mean `layers`?"),
         ("gpt:layers", "`layers` is not a size of `gpt`", "write `size=value`"),
         ("gpt:layers=two", "`layers` of `gpt` is `two`, it must be of type int", None),
