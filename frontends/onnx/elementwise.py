@@ -121,6 +121,9 @@ def _mul(call: Call) -> Value:
 
 @converts("Div")
 def _div(call: Call) -> Value:
+    beside = _number_beside(call)
+    if beside and beside[2] == 1 and beside[1]:
+        return call.emit("scale", beside[0], factor=1 / beside[1])
     a, b = call.values
     if a.type.is_float:
         return call.emit("div", a, b)

@@ -380,11 +380,12 @@ class Importer:
         nodes, new = self.build.nodes, self.emission.names[name]
         if not any(r.name == item.name for node in nodes[mark:] for r in node.results):
             return item
-        nodes[mark:] = [_renamed(node, item.name, new) for node in nodes[mark:]]
+        nodes[mark:] = [renamed_result(node, item.name, new) for node in nodes[mark:]]
         return replace(item, name=new)
 
 
-def _renamed(node: Node, old: str, new: str) -> Node:
+def renamed_result(node: Node, old: str, new: str) -> Node:
+    """Return a node in which a value that it reads or makes has another name."""
     operands = tuple(new if name == old else name for name in node.operands)
     results = tuple(replace(r, name=new) if r.name == old else r for r in node.results)
     return replace(node, operands=operands, results=results)

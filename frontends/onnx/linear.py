@@ -33,13 +33,9 @@ def product(call: Call, a: Value, b: Value) -> Value:
 @converts("Gemm")
 def _gemm(call: Call) -> Value:
     a, b = call.value(0), call.value(1)
-    found = call.emit(
-        "matmul",
-        a,
-        b,
-        transpose_a=bool(call.attribute("transA", 0)),
-        transpose_b=bool(call.attribute("transB", 0)),
-    )
+    turned = {"transpose_a": "transA", "transpose_b": "transB"}
+    how = {ours: True for ours, theirs in turned.items() if call.attribute(theirs, 0)}
+    found = call.emit("matmul", a, b, **how)
     found = scaled(call, found, call.attribute("alpha", 1.0))
     if not call.has(2):
         return found

@@ -28,6 +28,7 @@ from shardwright.frontends.onnx.importer import (
     title,
 )
 from shardwright.frontends.onnx.loss import append_loss
+from shardwright.frontends.onnx.patterns import fuse
 from shardwright.frontends.onnx.table import (
     CONVERTERS,
     Constant,
@@ -124,7 +125,7 @@ def import_model(
     graph = importer.build.graph(
         plain_name(model.graph.name or "model"), tuple(value.name for value in outputs)
     )
-    graph = _without_unread(graph)
+    graph = _without_unread(fuse(_without_unread(graph), importer.emission.data))
     verify(graph)
     known = {parameter.name for parameter in graph.parameters}
     initial = {n: a for n, a in importer.emission.data.items() if n in known}

@@ -156,6 +156,87 @@ def transformer() -> ModelProto:
     return model("transformer", nodes, inputs, "scores", weights, integers=("tokens",))
 
 
+class _Exporter:
+    """Writes nodes as exporters do: named by their scope, constants as nodes."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.nodes: list[NodeProto] = []
+        self.weights: dict[str, np.ndarray] = {}
+
+    def __call__(self, operator: str, *inputs: object, scope: str = "", **how: object) -> str:
+        names = [i if isinstance(i, str) else self.constant(i) for i in inputs]
+        name = f"{scope}/{operator}_{len(self.nodes)}"
+        node = helper.make_node(operator, names, [f"{name}_output_0"], name, **how)
+        self.nodes.append(node)
+        return node.output[0]
+
+    def constant(self, value: object) -> str:
+        array = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
+        name = f"/Constant_{len(self.nodes)}"
+        node = helper.make_node("Constant", [], [f"{name}_output_0"], name)
+        node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(array)))
+        self.nodes.append(node)
+        return node.output[0]
+
+    def weight(self, name: str, *shape: int) -> str:
+        self.weights[name] = _normal(self.random, *shape)
+        return name
+
+    def layer_norm(self, x: str, name: str, size: int) -> str:
+        centred = self("Sub", x, self("ReduceMean", x, [-1]))
+        variance = self("ReduceMean", self("Pow", centred, 2.0), [-1])
+        root = self("Sqrt", self("Add", variance, 1e-5))
+        scaled = self("Mul", self("Div", centred, root), self.weight(f"{name}.weight", size))
+        return self("Add", scaled, self.weight(f"{name}.bias", size))
+
+    def heads(self, x: str, count: int, size: int, order: list[int]) -> str:
+        shape = self("Shape", x)
+        leading = [self("Unsqueeze", self("Gather", shape, i, axis=0), [0]) for i in (0, 1)]
+        wanted = self("Concat", *leading, [count], [size], axis=0)
+        return self("Transpose", self("Reshape", x, wanted), perm=order)
+
+    def gelu(self, x: str) -> str:
+        cube = self("Mul", self("Pow", x, 3.0), 0.044715)
+        tanh = self("Tanh", self("Mul", self("Add", x, cube), (2 / np.pi) ** 0.5))
+        return self("Mul", self("Mul", x, 0.5), self("Add", tanh, 1.0))
+
+
+def exported_gpt() -> ModelProto:
+    """GPT-2 with one block, every composition written out."""
+    hidden, heads, places, vocabulary = 16, 4, 12, 32
+    e = _Exporter(5)
+    length = e("Gather", e("Shape", "tokens"), 1, axis=0)
+    positions = e("Unsqueeze", e("Range", 0, length, 1), [0])
+    tokens = e("Gather", e.weight("wte.weight", vocabulary, hidden), "tokens")
+    x = e("Add", tokens, e("Gather", e.weight("wpe.weight", places, hidden), positions))
+    y = e.layer_norm(x, "h.0.ln_1", hidden)
+    flat = e("Reshape", y, [-1, hidden])
+    mixed = e("Gemm", flat, e.weight("qkv.weight", hidden, 3 * hidden), e.weight("qkv.bias", 48))
+    mixed = e("Reshape", mixed, e("Concat", e("Shape", "tokens"), [3 * hidden], axis=0))
+    parts = [e("Slice", mixed, [i * hidden], [(i + 1) * hidden], [2]) for i in range(3)]
+    orders = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    q, k, v = (
+        e.heads(part, heads, hidden // heads, order)
+        for part, order in zip(parts, orders, strict=True)
+    )
+    scores = e("Div", e("MatMul", q, k, scope="/h.0/attn"), (hidden / heads) ** 0.5)
+    e.weights["h.0.attn.bias"] = np.tril(np.ones((1, 1, places, places), bool))
+    rows = e("Slice", "h.0.attn.bias", [0], e("Unsqueeze", length, [0]), [2])
+    mask = e("Slice", rows, [0], e("Unsqueeze", length, [0]), [3])
+    weights = e("Softmax", e("Where", mask, scores, -3.4e38), axis=-1)
+    read = e("Transpose", e("MatMul", weights, v, scope="/h.0/attn"), perm=[0, 2, 1, 3])
+    read = e("Reshape", read, [0, 0, hidden])
+    x = e("Add", x, e("MatMul", read, e.weight("out.weight", hidden, hidden)))
+    y = e.layer_norm(x, "h.0.ln_2", hidden)
+    wide = e.gelu(e("MatMul", y, e.weight("up.weight", hidden, 4 * hidden)))
+    x = e("Add", x, e("MatMul", wide, e.weight("down.weight", 4 * hidden, hidden)))
+    x = e.layer_norm(x, "ln_f", hidden)
+    scores = e("MatMul", x, e.weight("head.weight", hidden, vocabulary))
+    inputs: dict[str, tuple[str | int, ...]] = {"tokens": ("batch", "sequence")}
+    return model("exported_gpt", e.nodes, inputs, scores, e.weights, integers=("tokens",))
+
+
 def recurrent() -> ModelProto:
     """A bidirectional LSTM over a sequence, and a layer over its last states."""
     random = np.random.default_rng(3)
@@ -174,7 +255,7 @@ def recurrent() -> ModelProto:
         "b": _normal(random, 2, 64),
         "head.weight": _normal(random, 16, 4),
     }
-    inputs: dict[str, tuple[str | int, ...]] = {"x": ("batch", 5, 6)}
+    inputs: dict[str, tuple[str | int, ...]] = {"x": ("batch", 3, 6)}
     return model("recurrent", nodes, inputs, "scores", weights)
 
 

@@ -1,13 +1,14 @@
 """ONNX models: they compute what ONNX says, on any number of ranks, and can be trained."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto, NodeProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import shardwright
@@ -23,9 +24,17 @@ from shardwright.frontends.onnx import import_model
 from shardwright.ir.errors import ModelError
 from shardwright.tools.main import main
 from shardwright.zoo import load
-from tests.frontends.models import conv_net, looped, mlp, model, recurrent, transformer
+from tests.frontends.models import (
+    conv_net,
+    exported_gpt,
+    looped,
+    mlp,
+    model,
+    recurrent,
+    transformer,
+)
 
-MODELS = (mlp, conv_net, transformer, recurrent, looped)
+MODELS = (mlp, conv_net, transformer, exported_gpt, recurrent, looped)
 SIZES = {"batch": 8}
 EVERY = 11  # of the node tests one in so many is run here
 
@@ -40,10 +49,16 @@ def saved(tmp_path: Path, make: Callable[[], ModelProto]) -> Path:
     return path
 
 
+def sizes_of(proto: ModelProto) -> dict[str, int]:
+    if proto.graph.name == "m":  # whose sizes are known
+        return {}
+    return {**SIZES, "sequence": 8} if proto.graph.name == "exported_gpt" else SIZES
+
+
 def inputs_of(proto: ModelProto) -> dict[str, np.ndarray]:
     random = np.random.default_rng(7)
     found = {}
-    for value in import_model(proto, sizes=SIZES).graph.inputs:
+    for value in import_model(proto, sizes=sizes_of(proto)).graph.inputs:
         shape = value.type.shape
         real = value.type.is_float
         found[value.name] = (
@@ -62,7 +77,7 @@ def test_a_model_computes_what_onnx_says(make: Callable[[], ModelProto]) -> None
     proto = make()
     inputs = inputs_of(proto)
     expected = ReferenceEvaluator(proto).run(None, inputs)
-    imported = import_model(proto, sizes=SIZES)
+    imported = import_model(proto, sizes=sizes_of(proto))
     assert len(imported.graph.outputs) == len(expected)
     random = np.random.default_rng(0)
     for found in (run_alone(imported, inputs), run_sharded(imported, inputs, random)):
@@ -187,12 +202,92 @@ def test_statistics_of_training_are_not_trained() -> None:
     assert frozen == {"mean", "variance"}
 
 
+# Compositions
+
+
+def operators_of(proto: ModelProto) -> list[str]:
+    return [node.operator for node in import_model(proto, sizes=sizes_of(proto)).graph.nodes]
+
+
+def test_compositions_that_exporters_write_out_are_one_operator() -> None:
+    found = Counter(operators_of(exported_gpt()))
+    assert (found["layer_norm"], found["gelu"], found["scaled_dot_product_attention"]) == (3, 1, 1)
+    assert not {"softmax", "tanh", "sqrt", "where"} & set(found)
+    graph = import_model(exported_gpt(), sizes=sizes_of(exported_gpt())).graph
+    node = next(n for n in graph.nodes if n.operator == "scaled_dot_product_attention")
+    assert node.attributes == {"causal": True, "scale": 0.5}
+    assert len(node.operands) == 3
+    assert node.scope == "h.0/attn"
+
+
+def pointwise(*nodes: NodeProto, **weights: np.ndarray) -> ModelProto:
+    return model("m", list(nodes), {"x": (3, 8)}, nodes[-1].output[0], weights)
+
+
+def erf_gelu(root: float, half: float) -> ModelProto:
+    node = helper.make_node
+    return pointwise(
+        node("Div", ["x", "root"], ["a"]),
+        node("Erf", ["a"], ["b"]),
+        node("Add", ["b", "one"], ["c"]),
+        node("Mul", ["x", "c"], ["d"]),
+        node("Mul", ["d", "half"], ["y"]),
+        root=np.array(root, np.float32),
+        one=np.array(1, np.float32),
+        half=np.array(half, np.float32),
+    )
+
+
+def rms_norm(first: str) -> ModelProto:
+    node = helper.make_node
+    return pointwise(
+        node("Pow", ["x", "two"], ["a"]),
+        node("ReduceMean", ["a", "axis"], ["b"]),
+        node("Add", ["b", "epsilon"], ["c"]),
+        node("Sqrt", ["c"], ["d"]),
+        node("Reciprocal", ["d"], ["e"]),
+        node("Mul", [first, "e"], ["f"]),
+        node("Mul", ["weight", "f"], ["y"]),
+        two=np.array(2, np.float32),
+        axis=np.array([-1]),
+        epsilon=np.array(1e-3, np.float32),
+        weight=np.arange(8, dtype=np.float32),
+    )
+
+
+def silu() -> ModelProto:
+    node = helper.make_node
+    return pointwise(node("Sigmoid", ["x"], ["a"]), node("Mul", ["x", "a"], ["y"]))
+
+
+_UNFUSED = ["square", "reduce_mean", "add_scalar", "sqrt", "reciprocal", "mul", "mul"]
+
+
+@pytest.mark.parametrize(
+    ("proto", "operators"),
+    [
+        (erf_gelu(2**0.5, 0.5), ["gelu"]),
+        (erf_gelu(2.0, 0.5), ["scale", "erf", "add_scalar", "mul", "scale"]),
+        (erf_gelu(2**0.5, 1.5), ["scale", "erf", "add_scalar", "mul", "scale"]),
+        (rms_norm("x"), ["rms_norm"]),
+        (rms_norm("d"), _UNFUSED),
+        (silu(), ["silu"]),
+    ],
+)
+def test_only_what_is_the_same_is_made_one(proto: ModelProto, operators: list[str]) -> None:
+    assert operators_of(proto) == operators
+    inputs = inputs_of(proto)
+    expected = ReferenceEvaluator(proto).run(None, inputs)[0]
+    found = run_alone(import_model(proto), inputs)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 # Training
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_training_on_four_ranks_is_training_on_one(saved: Path) -> None:
-    text = f"{saved}:batch=8"
+    text = f"{saved}:" + ",".join(f"{k}={v}" for k, v in sizes_of(onnx.load(saved)).items())
     plan = shardwright.compile(text, 4, cluster="cpu")
     result = shardwright.verify(plan)
     assert result.equal, result.reason
