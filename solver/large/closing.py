@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwright.solver.large.ascent import used
 from shardwright.solver.large.finish import Finish, reparametrise
+from shardwright.solver.large.graph import Graph
 from shardwright.solver.problem import Array
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ FIRST_REACH = 1 / 8
 
 TIGHT_ROWS = 50
 
+BUILDING = 2e-5
+"""Seconds to build the model, for each entry of a table in it."""
+
 
 def close(search: Search, seconds: float = math.inf) -> None:
     """Search with CP-SAT until the time is over or nothing better exists.
@@ -41,22 +45,31 @@ def close(search: Search, seconds: float = math.inf) -> None:
     incumbent = search.incumbent
     incumbent.how = "presolve, message passing, cp-sat"
     until = time.monotonic() + min(seconds, max(incumbent.remaining, 0.0))
-    turn, reach = 0, FIRST_REACH
+    turn, reach, too_large = 0, FIRST_REACH, 0
     keep = np.ones(len(search.graph.unary), bool)
     while time.monotonic() < until - 0.05 and not incumbent.closed:
         part, share = PLAN[turn % len(PLAN)]
-        slice_end = time.monotonic() + max(FIRST_SLICE, share * (until - time.monotonic()))
+        left = until - time.monotonic()
+        slice_end = time.monotonic() + min(left, max(FIRST_SLICE, share * left))
         whole = part != "part"
         given = part == "whole, as given"
-        ended = _look(search, keep, 1.0 if whole else reach, min(slice_end, until), given, turn)
+        ended = _look(search, keep, 1.0 if whole else reach, slice_end, given, turn)
+        too_large = too_large + 1 if ended is None else 0
+        if too_large == len(PLAN):
+            break
         if ended:
             reach = min(2 * reach, 1.0)
         else:
             turn += 1
 
 
-def _look(search: Search, keep: Array, reach: float, until: float, given: bool, turn: int) -> bool:
-    """Search a part of the gap for some time; return whether all of it was searched."""
+def _look(
+    search: Search, keep: Array, reach: float, until: float, given: bool, turn: int
+) -> bool | None:
+    """Search a part of the gap for some time; return whether all of it was searched.
+
+    Nothing is returned if even the model would take too long to build.
+    """
     incumbent, ascent = search.incumbent, search.ascent
     target = min(incumbent.target, search.graph.ceiling)
     ascent.prices = ascent.best_prices
@@ -73,6 +86,10 @@ def _look(search: Search, keep: Array, reach: float, until: float, given: bool, 
     whole = reach >= 1 or cutoff >= target
     if whole:
         cutoff = math.ceil(target)
+    most = split.scale * (cutoff - 1) - split.floor
+    entries = entries_left(search.graph, keep & (split.unary <= most))
+    if entries * BUILDING > until - time.monotonic():
+        return None
     finish = Finish(search.graph, search.rows, split, keep, cutoff, search.offer)
 
     def remaining() -> float:
@@ -86,6 +103,12 @@ def _look(search: Search, keep: Array, reach: float, until: float, given: bool, 
     else:
         incumbent.raise_bound(min(finish.lower_bound(), cutoff))
     return proven
+
+
+def entries_left(graph: Graph, keep: Array) -> int:
+    """Return how many entries the tables have between the strategies kept."""
+    counts = np.add.reduceat(keep.astype(np.int64), graph.offset[:-1])
+    return int((counts[graph.first] * counts[graph.second]).sum())
 
 
 def _tight(search: Search) -> Array:

@@ -17,14 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from ortools.sat.python import cp_model
 
 from shardwright.solver.large.ascent import priced_unary, used
-from shardwright.solver.large.compiled import compiled
 from shardwright.solver.large.graph import Graph, Rows
-from shardwright.solver.large.messages import Messages, Pieces
+from shardwright.solver.large.messages import Messages, diffuse
 from shardwright.solver.problem import Array
 
 DIFFUSIONS = 300
@@ -53,47 +53,6 @@ class Reparametrised:
     prices: Array
     unary: Array
     tables: list[Array]
-
-
-@compiled
-def diffuse(graph: Graph, unary: Array, pieces: Pieces, passes: int) -> None:
-    """Spread every variable's costs evenly over its tables, so that none stays negative."""
-    sizes, first, second, place = graph.size, graph.first, graph.second, graph.place
-    to_first, first_place = pieces.to_first, pieces.first_place
-    to_second, second_place = pieces.to_second, pieces.second_place
-    total = np.empty(sizes.max())
-    for _ in range(passes):
-        for v in range(len(sizes)):
-            size = sizes[v]
-            for a in range(size):
-                total[a] = unary[graph.offset[v] + a]
-            ahead = graph.ahead[graph.ahead_start[v] : graph.ahead_start[v + 1]]
-            behind = graph.behind[graph.behind_start[v] : graph.behind_start[v + 1]]
-            for e in ahead:
-                mine, other, width = first_place[e], second_place[e], sizes[second[e]]
-                for a in range(size):
-                    least = np.inf
-                    for b in range(width):
-                        entry = graph.tables[place[e] + a * width + b] - to_second[other + b]
-                        least = min(least, entry)
-                    to_first[mine + a] = least
-                    total[a] += least
-            for e in behind:
-                mine, other, width = second_place[e], first_place[e], sizes[first[e]]
-                for a in range(size):
-                    least = np.inf
-                    for b in range(width):
-                        entry = graph.turned[place[e] + a * width + b] - to_first[other + b]
-                        least = min(least, entry)
-                    to_second[mine + a] = least
-                    total[a] += least
-            share = 1.0 / (len(ahead) + len(behind) + 1)
-            for e in ahead:
-                for a in range(size):
-                    to_first[first_place[e] + a] -= total[a] * share
-            for e in behind:
-                for a in range(size):
-                    to_second[second_place[e] + a] -= total[a] * share
 
 
 def reparametrise(
@@ -211,7 +170,8 @@ class IntegerModel:
             self._charge(literal, int(part[i, j]))
         for sides, groups in ((one, by_row), (other, by_column)):
             for (_, literal), group in zip(sides, groups, strict=True):
-                self.model.add(sum(group) == literal)
+                # Just what the literal says: one of the group, or not the literal.
+                self.model.add_exactly_one([*group, ~literal])
 
     def add_row(self, t: int) -> None:
         """Add the memory limit at one time."""
@@ -249,21 +209,23 @@ class IntegerModel:
         ``on_choice`` is told every assignment found, which may break rows that are not in the
         model. The bound is more than ``most`` if there is nothing at or below it.
         """
-        objective = cp_model.LinearExpr.weighted_sum(self.terms, self.weights)
-        model = self.model.clone()
-        model.add(objective <= self.most)
-        model.minimize(objective)
+        if not self.model.has_objective():
+            objective = cp_model.LinearExpr.weighted_sum(self.terms, self.weights)
+            self.model.add(objective <= self.most)
+            self.model.minimize(objective)
+        untyped: Any = self.model  # `clear_hints` has no types
+        untyped.clear_hints()
         if hint is not None:
             for v, place in enumerate((self.graph.offset[:-1] + hint).tolist()):
                 for other in range(self.graph.offset[v], self.graph.offset[v + 1]):
                     literal = self.literals[other]
                     if literal is not None:
-                        model.add_hint(literal, other == place)
+                        self.model.add_hint(literal, other == place)
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(seconds, 0.01)
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
-        status = solver.solve(model, _Listener(self, on_choice))
+        status = solver.solve(self.model, _Listener(self, on_choice))
         if status == cp_model.INFEASIBLE:
             return self.most + 1, "exhausted"
         bound = max(0, math.floor(solver.best_objective_bound))

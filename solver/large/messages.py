@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.solver.large.compiled import compiled
+from shardwright.solver.large.compiled import COMPILED, compiled
 from shardwright.solver.large.flat import offsets
 from shardwright.solver.large.graph import Graph
 from shardwright.solver.problem import Array
@@ -85,14 +85,18 @@ def _send(
 
     The least of them is taken out and returned.
     """
-    for b in range(columns):
-        out[begin + b] = source[0] + tables[place + b]
-    for a in range(1, rows):
-        value = source[a]
-        row = place + a * columns
+    if COMPILED:
         for b in range(columns):
-            total = value + tables[row + b]
-            out[begin + b] = total if total < out[begin + b] else out[begin + b]
+            out[begin + b] = source[0] + tables[place + b]
+        for a in range(1, rows):
+            value = source[a]
+            row = place + a * columns
+            for b in range(columns):
+                total = value + tables[row + b]
+                out[begin + b] = total if total < out[begin + b] else out[begin + b]
+    else:
+        table = tables[place : place + rows * columns].reshape(rows, columns)
+        out[begin : begin + columns] = (table + source[:rows].reshape(rows, 1)).min(axis=0)
     least = out[begin]
     for b in range(1, columns):
         least = min(least, out[begin + b])
@@ -180,3 +184,44 @@ def _backward(graph: Graph, unary: Array, pieces: Pieces, marginals: Array) -> t
             magnitude += abs(lowest) * (counts[0] + counts[1] + 2)
             bound += lowest
     return bound, magnitude + abs(bound) * 4
+
+
+@compiled
+def diffuse(graph: Graph, unary: Array, pieces: Pieces, passes: int) -> None:
+    """Spread every variable's costs evenly over its tables, so that none stays negative."""
+    sizes, first, second, place = graph.size, graph.first, graph.second, graph.place
+    to_first, first_place = pieces.to_first, pieces.first_place
+    to_second, second_place = pieces.to_second, pieces.second_place
+    total = np.empty(sizes.max())
+    for _ in range(passes):
+        for v in range(len(sizes)):
+            size = sizes[v]
+            for a in range(size):
+                total[a] = unary[graph.offset[v] + a]
+            ahead = graph.ahead[graph.ahead_start[v] : graph.ahead_start[v + 1]]
+            behind = graph.behind[graph.behind_start[v] : graph.behind_start[v + 1]]
+            for e in ahead:
+                mine, other, width = first_place[e], second_place[e], sizes[second[e]]
+                for a in range(size):
+                    least = np.inf
+                    for b in range(width):
+                        entry = graph.tables[place[e] + a * width + b] - to_second[other + b]
+                        least = min(least, entry)
+                    to_first[mine + a] = least
+                    total[a] += least
+            for e in behind:
+                mine, other, width = second_place[e], first_place[e], sizes[first[e]]
+                for a in range(size):
+                    least = np.inf
+                    for b in range(width):
+                        entry = graph.turned[place[e] + a * width + b] - to_first[other + b]
+                        least = min(least, entry)
+                    to_second[mine + a] = least
+                    total[a] += least
+            share = 1.0 / (len(ahead) + len(behind) + 1)
+            for e in ahead:
+                for a in range(size):
+                    to_first[first_place[e] + a] -= total[a] * share
+            for e in behind:
+                for a in range(size):
+                    to_second[second_place[e] + a] -= total[a] * share

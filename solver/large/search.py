@@ -20,9 +20,10 @@ from shardwright.solver.evaluate import evaluate
 from shardwright.solver.large.ascent import SHORTEST, Ascent, used
 from shardwright.solver.large.flat import Flat, flatten
 from shardwright.solver.large.graph import Graph, Rows, build_graph, build_rows
-from shardwright.solver.large.local import LocalSearch
+from shardwright.solver.large.local import LocalSearch, descend, exchange
+from shardwright.solver.large.messages import diffuse
 from shardwright.solver.large.presolve import Presolved, presolve
-from shardwright.solver.problem import Array, Problem
+from shardwright.solver.problem import Array, MemoryUse, Pair, Problem, Variable
 from shardwright.solver.solution import Solution, Status
 
 Progress = Callable[[float, float, float], None]
@@ -38,6 +39,9 @@ LOCAL_PART = 0.3
 
 FIRST_CLOSING_PART, IMPROVING_PART = 0.05, 0.1
 """Parts of the time for a first try of CP-SAT, and for improving what it left open."""
+
+MOMENT = 0.05
+"""Seconds that are too short to begin anything."""
 
 POOL = 6
 """Assignments that are kept to be combined."""
@@ -119,9 +123,26 @@ def solve_anytime(
     if reduced.infeasible:
         incumbent.raise_bound(math.inf)
     else:
+        warm_up()
         graph, rows = build_graph(flat), build_rows(flat)
         Search(graph, rows, incumbent, seed, workers).run(time_limit, flat)
     return _solution(problem, reduced, incumbent, started, statistics)
+
+
+def warm_up() -> None:
+    """Compile all inner loops on a tiny problem, not where the time is short."""
+    table = np.array([[0, 2], [1, 0]])
+    use = MemoryUse(np.array([1, 2]), 0, 1)
+    variables = tuple(Variable(name, np.array([1, 0]), (use,)) for name in ("one", "other"))
+    flat = flatten(Problem(variables, (Pair(0, 1, table),), 3))
+    graph, rows = build_graph(flat), build_rows(flat)
+    ascent = Ascent(graph, rows)
+    ascent.step(1.0)
+    diffuse(graph, graph.unary, ascent.messages.pieces, 1)
+    local = LocalSearch(graph, rows)
+    state = local.start(np.zeros(2, np.int64))
+    descend(graph, rows, state, True)
+    exchange(graph, rows, state, local.trail, np.arange(2), 1)
 
 
 class Search:
@@ -153,9 +174,11 @@ class Search:
             return
         self.raise_bound(SHORT_ASCENT_PART * time_limit)
         self.close(FIRST_CLOSING_PART * time_limit)
-        if not self.incumbent.closed:
+        while not self.incumbent.closed and self.incumbent.remaining > MOMENT:
             self.improve(flat, IMPROVING_PART * time_limit)
             self.close()
+            if self.incumbent.choice is None:
+                self.raise_bound(IMPROVING_PART * time_limit)
 
     def improve(self, flat: Flat, seconds: float) -> None:
         """Improve the best assignment part by part."""
