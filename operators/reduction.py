@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Attributes, Value
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
@@ -157,6 +158,49 @@ class ReduceMin(Selection):
 
     name = "reduce_min"
     extremum = "min"
+
+
+class Truths(Reduction):
+    """A reduction of truths."""
+
+    extremum: ClassVar[str]
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("bool[4, 6]",)),
+        Example(("bool[4, 2, 6]",), {"axis": (0, -1), "keep_dims": True}),
+    )
+
+    @property
+    def mark(self) -> str:
+        """A partial extremum: false is less than true."""
+        return f"+{self.extremum}"
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """True or false."""
+        if self.operand_types[0].dtype != "bool":
+            raise IRError(f"{self.name}: the operand is {self.operand_types[0]}, not truths")
+        return ("bool",)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Compare."""
+        function = np.any if self.extremum == "max" else np.all
+        keep_dims = self.attributes["keep_dims"]
+        return np.asarray(function(operands[0], axis=self.axes, keepdims=keep_dims))
+
+
+@register
+class ReduceAll(Truths):
+    """Whether all are true."""
+
+    name = "reduce_all"
+    extremum = "min"
+
+
+@register
+class ReduceAny(Truths):
+    """Whether one at least is true."""
+
+    name = "reduce_any"
+    extremum = "max"
 
 
 @register

@@ -1,6 +1,7 @@
 """Operators whose elements depend on their position along a dimension."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import ShardView
+from shardwright.operators.rule import Rule, ShardView
 from shardwright.operators.softmax import AlongAxis
 
 
@@ -50,6 +51,80 @@ class CumulativeSum(AlongAxis):
         """Sums of the cotangent from the other end."""
         attributes = {**self.attributes, "reverse": not self.attributes["reverse"]}
         return [build.emit("cumsum", at.cotangents[0], **attributes)]
+
+
+@register
+class CumulativeProduct(AlongAxis):
+    """The product of all elements up to each along ``axis``."""
+
+    name = "cumprod"
+    flops_per_point = 1.0
+    examples = (
+        Example(("f64[4, 6]",), ranges={0: (0.5, 2.0)}),
+        Example(("f64[4, 3, 2]",), {"axis": 1}, {0: (-2.0, -0.5)}),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply."""
+        return np.cumprod(operands[0], axis=self.axes[0], dtype=operands[0].dtype)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Sum what follows of the cotangent times the product, over the element: not zero."""
+        terms = build.emit("mul", at.cotangents[0], at.results[0])
+        sums = build.emit("cumsum", terms, axis=self.axes[0], reverse=True)
+        return [build.emit("div", sums, at.operands[0])]
+
+
+class CumulativeExtremum(AlongAxis):
+    """The extremum of all elements up to each along ``axis``, and where the last such stands."""
+
+    flops_per_point = 1.0
+    function: ClassVar[np.ufunc]
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[4, 6]",)),
+        Example(("i64[4, 6, 2]",), {"axis": 1}),
+    )
+
+    def make_rule(self) -> Rule:
+        """Keep the dimension whole."""
+        rule = super().make_rule()
+        return replace(rule, results=rule.results * 2)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the operand, and that of positions."""
+        return (self.operand_types[0].dtype, "int64")
+
+    def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, Array]:
+        """Compare."""
+        x, axis = operands[0], self.axes[0]
+        found = self.function.accumulate(x, axis=axis)
+        shape = [-1 if d == axis else 1 for d in range(x.ndim)]
+        places = np.arange(x.shape[axis]).reshape(shape)
+        last = np.maximum.accumulate(np.where(x == found, places, 0), axis=axis)
+        return found, last
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Put the cotangent of the extrema back to where they come from."""
+        x, axis = at.operands[0], self.axes[0]
+        how = {"axis": axis, "size": x.type.shape[axis]}
+        operands = (at.cotangents[0], at.results[1])
+        return [build.emit("gather_elements_gradient", *operands, name=None, like=x, **how)]
+
+
+@register
+class CumulativeMaximum(CumulativeExtremum):
+    """The greatest of all elements up to each along ``axis``, and where the last such stands."""
+
+    name = "cummax"
+    function = np.maximum
+
+
+@register
+class CumulativeMinimum(CumulativeExtremum):
+    """The least of all elements up to each along ``axis``, and where the last such stands."""
+
+    name = "cummin"
+    function = np.minimum
 
 
 @register

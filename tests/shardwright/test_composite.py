@@ -14,6 +14,9 @@ RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(4, 6)), RANDOM.normal(size=(4, 6))
 
 
+WILD = np.array([1.0, np.nan, np.inf, -np.inf])
+
+
 class Function(nn.Cell):
     def __init__(self, function):
         self.function = function
@@ -48,10 +51,27 @@ def results(function, *arrays):
             (X, Y),
             (np.exp(Y) * (Y - X)).sum() / 4,
         ),
+        (lambda x: ops.SplitWithSize()(x, (1, 5), -1)[1], (X,), X[:, 1:]),
+        (lambda x: ops.SplitTensor()(x, 4, 1)[1], (X,), X[:, 4:]),
+        (ops.RepeatElements(3, 1), (X,), np.repeat(X, 3, axis=1)),
+        (lambda x: x * ops.Range()(0, 6).astype("float64"), (X,), X * np.arange(6)),
+        (lambda x: x * ops.LinSpace()(0, 1, 6).astype("float64"), (X,), X * np.linspace(0, 1, 6)),
+        (ops.NanToNum(1.0, 2.0, 3.0), (WILD,), np.nan_to_num(WILD, True, 1.0, 2.0, 3.0)),
+        (ops.TruncateMod(), (X, Y), np.fmod(X, Y)),
+        (ops.TruncateDiv(), (X, Y), np.trunc(X / Y)),
+        (ops.Xlogy(), (np.array([0.0, 2.0]), np.array([0.0, 3.0])), [0, 2 * np.log(3)]),
+        (ops.Xdivy(), (np.array([0.0, 2.0]), np.array([0.0, 4.0])), [0, 0.5]),
+        (lambda x: ops.TraceV2()(x, 1), (X,), np.trace(X, 1)),
+        (ops.Cdist(), (X, Y), np.linalg.norm(X[:, None] - Y, axis=-1)),
     ],
 )
 def test_compositions(function, arrays, expected):
-    np.testing.assert_allclose(results(function, *arrays)[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(results(function, *arrays)[0], expected, rtol=1e-6, atol=1e-12)
+
+
+def test_parts_that_do_not_make_up_a_dimension_are_refused():
+    with pytest.raises(ModelError, match=r"parts of \(1, 2\) do not make up 6 elements"):
+        results(lambda x: ops.SplitWithSize()(x, (1, 2), 1), X)
 
 
 @pytest.mark.parametrize("axis", [0, -1])
@@ -97,6 +117,27 @@ def test_a_parameter_is_given_another_value(name):
     graph = trace(Counter(getattr(ops, name)()), [spec]).graph
     ((parameter, _),) = graph.updates
     assert parameter == "total"
+
+
+@pytest.mark.parametrize("name", ["ScatterAdd", "ScatterSub", "ScatterUpdate"])
+def test_rows_of_a_parameter_are_given_other_values(name):
+    class Rows(nn.Cell):
+        def __init__(self):
+            self.table = Parameter("ones", shape=(4, 3), requires_grad=False, dtype="float64")
+
+        def construct(self, indices, x):
+            return getattr(ops, name)()(self.table, indices, x)
+
+    kinds = (TensorType("int64", (2,)), TensorType("float64", (2, 3)))
+    specs = [InputSpec(f"x{i}", kind, 4) for i, kind in enumerate(kinds)]
+    definition = trace(Rows(), specs)
+    assert [parameter for parameter, _ in definition.graph.updates] == ["table"]
+    rows = np.array([3, 1])
+    expected = np.ones((4, 3))
+    sign = {"ScatterAdd": 1, "ScatterSub": -1}.get(name)
+    expected[rows] = Y[:2, :3] if sign is None else 1 + sign * Y[:2, :3]
+    found = outputs_of(definition, {"x0": rows, "x1": Y[:2, :3]})[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_a_trained_parameter_is_not_assigned_to():

@@ -1,0 +1,164 @@
+"""Ways to cut, repeat and fill tensors that MindSpore has as one operator each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwright.ir.errors import ModelError
+from shardwright.ops.composite import Assign, TensorScatterAdd, TensorScatterSub
+from shardwright.tensor import Parameter, Tensor, apply
+
+
+class SplitWithSize:
+    """A dimension cut into parts of given sizes."""
+
+    def __call__(self, x: Tensor, sizes: Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+        """Cut; the sizes add up to that of the dimension."""
+        if sum(sizes) != x.shape[axis]:
+            raise ModelError(f"parts of {tuple(sizes)} do not make up {x.shape[axis]} elements")
+        axis, begin, parts = axis % x.ndim, 0, []
+        for size in sizes:
+            start = tuple(begin if d == axis else 0 for d in range(x.ndim))
+            shape = tuple(size if d == axis else n for d, n in enumerate(x.shape))
+            parts.append(apply("slice", x, begin=start, size=shape))
+            begin += size
+        return tuple(parts)
+
+
+class SplitTensor:
+    """A dimension cut into parts of one size, the last of which may be smaller."""
+
+    def __call__(self, x: Tensor, split_size: int, axis: int = 0) -> tuple[Tensor, ...]:
+        """Cut."""
+        whole, rest = divmod(x.shape[axis], split_size)
+        return SplitWithSize()(x, [split_size] * whole + [rest] * bool(rest), axis)
+
+
+class RepeatElements:
+    """Every element of a dimension `rep` times, one behind the other."""
+
+    def __init__(self, rep: int, axis: int = 0) -> None:
+        self.rep, self.axis = rep, axis
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Repeat."""
+        axis = self.axis % x.ndim
+        wider = apply("expand_dims", x, axis=axis + 1)
+        shape = (*x.shape[: axis + 1], self.rep, *x.shape[axis + 1 :])
+        copies = apply("broadcast_to", wider, shape=shape)
+        return copies.reshape((*x.shape[:axis], x.shape[axis] * self.rep, *x.shape[axis + 1 :]))
+
+
+class Range:
+    """The numbers from `start` to before `limit` by `delta`, as a constant."""
+
+    def __call__(self, start: float, limit: float, delta: float = 1) -> Tensor:
+        """Count; whole numbers where all three are."""
+        numbers = np.arange(start, limit, delta)
+        return Tensor(numbers.astype(np.int64 if numbers.dtype.kind == "i" else np.float32))
+
+
+class LinSpace:
+    """So many numbers evenly from `start` to `stop`, as a constant."""
+
+    def __call__(self, start: float, stop: float, num: int) -> Tensor:
+        """Divide the way."""
+        return Tensor(np.linspace(start, stop, num).astype(np.float32))
+
+
+class NanToNum:
+    """A tensor with numbers where there are none, or infinite ones."""
+
+    def __init__(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None):
+        self.nan, self.posinf, self.neginf = nan, posinf, neginf
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Replace."""
+        largest = float(np.finfo("float32" if x.dtype == "bfloat16" else x.dtype).max)
+        high = largest if self.posinf is None else self.posinf
+        low = -largest if self.neginf is None else self.neginf
+        infinite = apply("where", apply("greater", x, 0.0), _filled(high, x), _filled(low, x))
+        finite = apply("where", apply("is_inf", x), infinite, x)
+        return apply("where", apply("is_nan", x), _filled(self.nan, x), finite)
+
+
+def _filled(value: float, like: Tensor) -> Tensor:
+    return apply("fill", shape=(), value=float(value), dtype=like.dtype)
+
+
+class TruncateMod:
+    """What a quotient rounded towards zero leaves, with the sign of the first."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Divide, and take away."""
+        return x - apply("trunc", x / y) * y
+
+
+class TruncateDiv:
+    """A quotient rounded towards zero."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Divide and round."""
+        return apply("trunc", x / y)
+
+
+class Xlogy:
+    """The first times the logarithm of the second; zero where the first is zero."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Take the logarithm where it counts."""
+        counts = apply("not_equal", x, 0.0)
+        return x * apply("log", apply("where", counts, y, _filled(1.0, y)))
+
+
+class Xdivy:
+    """A quotient; zero where the first is zero."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Divide where it counts."""
+        counts = apply("not_equal", x, 0.0)
+        return x / apply("where", counts, y, _filled(1.0, y))
+
+
+class TraceV2:
+    """The sum of the diagonal of matrices."""
+
+    def __call__(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Keep the diagonal, and add up."""
+        diagonal = apply("tril", apply("triu", x, diagonal=offset), diagonal=offset)
+        return diagonal.sum((-2, -1))
+
+
+class Cdist:
+    """The distance of every row of the first to every row of the second."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Subtract every pair; rows that are equal have no gradient."""
+        pairs = apply("expand_dims", x, axis=-2) - apply("expand_dims", y, axis=-3)
+        return apply("sqrt", apply("square", pairs).sum(-1))
+
+
+class ScatterAdd:
+    """Add to rows of a parameter that is not trained, at the end of the step."""
+
+    change: type[TensorScatterAdd] = TensorScatterAdd
+
+    def __call__(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
+        """Return the new value."""
+        positions = apply("expand_dims", indices, axis=-1)
+        return Assign()(input_x, self.change()(input_x, positions, updates))
+
+
+class ScatterSub(ScatterAdd):
+    """Subtract from rows of a parameter that is not trained, at the end of the step."""
+
+    change = TensorScatterSub
+
+
+class ScatterUpdate:
+    """Give rows of a parameter that is not trained other values, at the end of the step."""
+
+    def __call__(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
+        """Return the new value."""
+        positions = apply("expand_dims", indices, axis=-1)
+        return Assign()(input_x, apply("scatter_nd_update", input_x, positions, updates))
