@@ -15,7 +15,7 @@ from shardwright.tools.options import (
     compile_model,
     dumping,
 )
-from shardwright.tools.report import print_compilation
+from shardwright.tools.report import BRIEF, FULL, USUAL, print_compilation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the timeline of a step, for chrome://tracing",
     )
-    output.add_argument("--full", action="store_true", help="print every row of every table")
+    extent = output.add_mutually_exclusive_group()
+    extent.add_argument("--full", action="store_true", help="print every row of every table")
+    extent.add_argument("--brief", action="store_true", help="print what matters most")
     output.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -58,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_document(compile_document(compilation))
     else:
-        print_compilation(compilation, timeline, directory, arguments.full)
+        extent = FULL if arguments.full else BRIEF if arguments.brief else USUAL
+        print_compilation(compilation, timeline, directory, extent)
     return 0
 
 

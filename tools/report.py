@@ -14,15 +14,28 @@ from shardwright.passes.plan_document import PlanDocument
 from shardwright.passes.reasons import Collective, collectives
 from shardwright.tools.tables import pattern, print_table, styled, width
 
-_SMALL = 0.005  # share of the step below which an operator is only counted
-_OPERATORS = 30  # rows that tell of operators, the dearest
-_MOVES = 12  # rows that tell of communication, the dearest
-_PARAMETERS = 20
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is told: rows of operators, parameters and moves of tensors, the dearest first.
+
+    Operators with a smaller share of the step than `least` are only counted.
+    """
+
+    operators: int
+    parameters: int
+    moves: int
+    least: float = 0.005
+
+
+USUAL = Extent(30, 20, 12)
+BRIEF = Extent(10, 0, 4)
+FULL = Extent(10**9, 10**9, 10**9, 0.0)
 _LABEL = 10  # columns of the labels in the summary
 
 
 def print_compilation(
-    compilation: Compilation, timeline: Timeline, directory: Path, full: bool = False
+    compilation: Compilation, timeline: Timeline, directory: Path, extent: Extent = USUAL
 ) -> None:
     """Print all there is to know about a compiled model.
 
@@ -34,8 +47,8 @@ def print_compilation(
         One step of it, with communication beside computation.
     directory : Path
         Where its plan is.
-    full : bool
-        Print every row of every table.
+    extent : Extent
+        How much is printed.
     """
     document = compilation.plan.document
     mesh = " ".join(f"{axis.name}={axis.size}" for axis in document.mesh)
@@ -47,9 +60,9 @@ def print_compilation(
     ]
     one = " ".join(lines)
     print(styled(one if len(one) <= width() else "\n".join(lines), "bold") + "\n")
-    _print_strategies(compilation, full)
-    _print_parameters(document, full)
-    _print_collectives(compilation, full)
+    _print_strategies(compilation, extent)
+    _print_parameters(document, extent)
+    _print_collectives(compilation, extent)
     _print_summary(compilation, timeline, directory)
 
 
@@ -66,13 +79,13 @@ class _Fold:
         self.seconds += cost.seconds
 
 
-def _print_strategies(compilation: Compilation, full: bool) -> None:
+def _print_strategies(compilation: Compilation, extent: Extent) -> None:
     folds: dict[object, _Fold] = {}
     for cost in operator_costs(compilation.compiled, compilation.cluster):
         if cost.seconds or cost.communication:
             folds.setdefault(_key(compilation, cost), _Fold(cost)).add(cost)
     total = sum(fold.seconds for fold in folds.values())
-    hidden = [] if full else _hidden(folds.values(), total)
+    hidden = _hidden(folds.values(), total, extent)
     left_out = {id(fold) for fold in hidden}
     rows = [_strategy_row(fold, total) for fold in folds.values() if id(fold) not in left_out]
     if hidden:
@@ -90,11 +103,11 @@ def _print_strategies(compilation: Compilation, full: bool) -> None:
     print_table(title, headings, rows, right=(1, last - 1, last), shortened=0)
 
 
-def _hidden(folds: Iterable[_Fold], total: float) -> list[_Fold]:
+def _hidden(folds: Iterable[_Fold], total: float, extent: Extent) -> list[_Fold]:
     """Return the rows that are only counted: those that hardly matter, and all but the dearest."""
     ordered = sorted(folds, key=lambda fold: -fold.seconds)
-    small = [fold for fold in ordered if fold.seconds < _SMALL * total]
-    hidden = ordered[min(_OPERATORS, len(ordered) - len(small)) :]
+    small = [fold for fold in ordered if fold.seconds < extent.least * total]
+    hidden = ordered[min(extent.operators, len(ordered) - len(small)) :]
     return hidden if len(hidden) > 1 else []
 
 
@@ -126,7 +139,9 @@ def _times(count: int) -> str:
     return f"{count}x" if count > 1 else ""
 
 
-def _print_parameters(document: PlanDocument, full: bool) -> None:
+def _print_parameters(document: PlanDocument, extent: Extent) -> None:
+    if not extent.parameters:
+        return
     folds: dict[tuple[str, str, str, tuple[int, ...]], list[str]] = {}
     for name, item in document.parameters.items():
         if not _is_state(name, document):
@@ -142,8 +157,9 @@ def _print_parameters(document: PlanDocument, full: bool) -> None:
         )
         for (path, kind, layout, shape), names in folds.items()
     ]
-    if len(rows) > _PARAMETERS and not full:
-        rows = [*rows[:_PARAMETERS], (f"{len(rows) - _PARAMETERS} more rows", "", "", "", "")]
+    if len(rows) > extent.parameters:
+        rest = (f"{len(rows) - extent.parameters} more rows", "", "", "", "")
+        rows = [*rows[: extent.parameters], rest]
     headings = ("parameter", "", "whole", "split over", "a device holds")
     title = "parameters; their gradients and optimizer states lie alike"
     print_table(title, headings, rows, right=(1,), shortened=0)
@@ -156,7 +172,7 @@ def _is_state(name: str, document: PlanDocument) -> bool:
     return base in document.parameters and any(name == f"{base}.{state}" for state in states)
 
 
-def _print_collectives(compilation: Compilation, full: bool) -> None:
+def _print_collectives(compilation: Compilation, extent: Extent) -> None:
     moves: dict[str, list[Collective]] = {}
     for item in collectives(compilation.compiled, compilation.cluster):
         moves.setdefault(item.move, []).append(item)
@@ -166,7 +182,7 @@ def _print_collectives(compilation: Compilation, full: bool) -> None:
     if not folds:
         return
     by_seconds = sorted(folds.values(), key=lambda fold: -_seconds(chain(*fold)))
-    shown = {id(fold) for fold in (by_seconds if full else by_seconds[:_MOVES])}
+    shown = {id(fold) for fold in by_seconds[: extent.moves]}
     rows = [_moves_row(fold) for fold in folds.values() if id(fold) in shown]
     rest = [item for fold in by_seconds if id(fold) not in shown for item in chain(*fold)]
     if rest:

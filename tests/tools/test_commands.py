@@ -143,6 +143,9 @@ def test_small_operators_are_counted_and_shown_when_asked_for(capsys):
     assert hidden
     assert "loss/log" not in text
     assert "loss/log" in printed(capsys, *arguments, "--full")
+    brief = printed(capsys, *arguments, "--brief").splitlines()
+    assert len(brief) < 45
+    assert {"step", "memory", "plan", "written"} <= {line.partition(" ")[0] for line in brief}
 
 
 def test_gradients_are_reduced_together(capsys):
