@@ -4,16 +4,24 @@ What is known when a model is imported (shapes, masks, positions) never reaches 
 all of whose inputs are constants is run by our own kernels at once, and is a constant too.
 """
 
-import hashlib
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs, helper
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, helper
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.emission import Emission, evaluated
+from shardwright.frontends.onnx.schemas import (
+    domain_of,
+    folder,
+    function_body,
+    key_of,
+    schema_of,
+    title,
+)
 from shardwright.frontends.onnx.table import (
     CONVERTERS,
     FOLDERS,
@@ -23,18 +31,23 @@ from shardwright.frontends.onnx.table import (
     Result,
     UnsupportedError,
 )
-from shardwright.frontends.onnx.types import array_of, attribute_value, enum_of, plain_name
+from shardwright.frontends.onnx.types import (
+    array_of,
+    attribute_value,
+    dtype_of,
+    enum_of,
+    plain_name,
+)
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Attribute, Attributes, Node, Value
+from shardwright.ir.graph import Attributes, Node, Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Array, operator_info, whole_kernel
+from shardwright.operators.info import Array
 
 # Never folded as a whole: the nodes of a body are folded one by one.
 _WITH_BODY = ("If", "Loop", "Scan")
 # Where one number is a bound, a divisor or a choice, and no weight.
 _TAKE_NUMBERS = ("Clip", "Div", "Max", "Min", "Pow", "Where")
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
@@ -58,75 +71,6 @@ class Scope:
     def inside(self) -> "Scope":
         """Return the scope of a branch."""
         return replace(self, names=self.names.new_child())
-
-
-@dataclass
-class Emission:
-    """A graph that grows, and the constants that have entered it.
-
-    Parameters
-    ----------
-    build : Builder
-        Grows the graph.
-    is_scratch : bool
-        Whether it is only there to be run once.
-    data : dict of str to array
-        Parameters that begin as given data.
-    constants : dict of int to (Constant, Value)
-        The value of each constant, by its identity.
-    equals : dict of object to Value
-        The value of each constant that is not trained, by its elements.
-    held : set of str
-        The names of the values of constants.
-    names : dict of str to str
-        What things of the model are called here.
-    """
-
-    build: Builder = field(default_factory=Builder)
-    is_scratch: bool = False
-    data: dict[str, Array] = field(default_factory=dict)
-    constants: dict[int, tuple[Constant, Value]] = field(default_factory=dict)
-    equals: dict[object, Value] = field(default_factory=dict)
-    held: set[str] = field(default_factory=set)
-    names: dict[str, str] = field(default_factory=dict)
-
-    def enter(self, constant: Constant) -> Value:
-        """Return the value that a constant is; a parameter, or one number everywhere."""
-        if id(constant) not in self.constants:
-            value = self._entered(constant) if constant.trained else self._shared(constant)
-            self.constants[id(constant)] = (constant, value)
-            self.held.add(value.name)
-        return self.constants[id(constant)][1]
-
-    def _shared(self, constant: Constant) -> Value:
-        """Return the value of all constants that are equal to one."""
-        array = constant.array
-        elements = hashlib.sha256(np.ascontiguousarray(array).data).digest()
-        key = (constant.dtype, array.shape, elements)
-        if key not in self.equals:
-            self.equals[key] = self._entered(constant)
-        return self.equals[key]
-
-    def _entered(self, constant: Constant) -> Value:
-        kind = TensorType(constant.dtype, constant.array.shape)
-        number = None if constant.trained or self.is_scratch else _uniform(constant.array)
-        if number is not None:
-            return self.build.emit("fill", shape=kind.shape, dtype=kind.dtype, value=number)
-        name = self.names.get(constant.name, "")
-        if not name or name in self.data:
-            name = self.build.unique_name(name or "constant", numbered=True)
-        self.data[name] = constant.array
-        attributes: Attributes = {"initializer": "data", "trainable": constant.trained}
-        return self.build.parameter(Value(name, kind), attributes)
-
-
-def _uniform(array: Array) -> Attribute:
-    """Return the one number that all elements are; None if they differ."""
-    first = array.ravel()[:1]
-    if np.isnan(first).any() or not (array == first).all():
-        return None
-    number: Attribute = first[0].item()
-    return number
 
 
 class Importer:
@@ -222,7 +166,9 @@ class Importer:
         """Convert a graph whose inputs are in scope, and return what its outputs are."""
         for tensor in graph.initializer:
             if tensor.name not in scope.names.maps[0]:
-                scope.names[tensor.name] = Constant(array_of(tensor), _dtype(tensor), tensor.name)
+                scope.names[tensor.name] = Constant(
+                    array_of(tensor), dtype_of(tensor.data_type), tensor.name
+                )
         self.nodes(graph.node, scope)
         return tuple(scope.names[output.name] for output in graph.output)
 
@@ -283,7 +229,7 @@ class Importer:
         if key_of(node) not in CONVERTERS:
             return self._composed(node, items, attributes, scope)
         values = {name: attribute_value(a) for name, a in attributes.items()}
-        opset = scope.opsets.get(_domain(node.domain), 1)
+        opset = scope.opsets.get(domain_of(node.domain), 1)
         if key_of(node) in _TAKE_NUMBERS:
             items = [self.frozen(item) if _is_number(item) else item for item in items]
         key = key_of(node)
@@ -329,7 +275,7 @@ class Importer:
     ) -> tuple[Item, ...]:
         given = [*items, *[None] * (len(function.input) - len(items))]
         names = dict(zip(function.input, given, strict=False))
-        opsets = {**scope.opsets, **{_domain(o.domain): o.version for o in function.opset_import}}
+        opsets = {**scope.opsets, **{domain_of(o.domain): o.version for o in function.opset_import}}
         defaults = {a.name: a for a in function.attribute_proto}
         inner = Scope(ChainMap(names), {**defaults, **attributes}, opsets)
         self.nodes(function.node, inner)
@@ -391,25 +337,6 @@ def renamed_result(node: Node, old: str, new: str) -> Node:
     return replace(node, operands=operands, results=results)
 
 
-def evaluated(emission: Emission, items: Sequence[Item]) -> tuple[Item, ...]:
-    """Run what has been emitted, and return the items as constants."""
-    arrays: dict[str, Array] = dict(emission.data)
-    types = {p.name: p.value.type for p in emission.build.parameters}
-    for node in emission.build.nodes:
-        info = operator_info(node.operator, [types[n] for n in node.operands], node.attributes)
-        results = whole_kernel(info, *(arrays[name] for name in node.operands))
-        for result, array in zip(node.results, results, strict=True):
-            arrays[result.name] = np.asarray(array, numpy_dtype(result.type.dtype))
-            types[result.name] = result.type
-
-    def known(item: Item) -> Item:
-        if isinstance(item, Value):
-            return Constant(arrays[item.name], item.type.dtype)
-        return tuple(map(known, item)) if isinstance(item, tuple) else item
-
-    return tuple(map(known, items))
-
-
 def items_of(result: Result) -> tuple[Item, ...]:
     """Return what a converter returned as items; a list stands for several results."""
     return tuple(map(_item, result)) if isinstance(result, list) else (_item(result),)
@@ -431,79 +358,7 @@ def _is_number(item: Item) -> bool:
     return isinstance(item, Constant) and item.array.size == 1
 
 
-def _dtype(tensor: Any) -> str:
-    return "bfloat16" if tensor.data_type == enum_of("bfloat16") else array_of(tensor).dtype.name
-
-
-def _domain(domain: str) -> str:
-    return "" if domain in _DEFAULT_DOMAINS else domain
-
-
-def key_of(node: NodeProto) -> str:
-    """Return under which name the table holds the operator of a node."""
-    domain = _domain(node.domain)
-    return f"{domain}.{node.op_type}" if domain else node.op_type
-
-
-def title(node: NodeProto) -> str:
-    """Return what a node is called; its first result where it has no name."""
-    return node.name or (node.output[0] if node.output else node.op_type)
-
-
-def folder(node: NodeProto) -> str:
-    """Return the scope that the name of a node tells: ``/encoder/layer.0/MatMul``."""
-    parts = node.name.replace("'", "_").replace("#", "_").strip("/").split("/")[:-1]
-    return "/".join(parts)
-
-
-def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:
-    """Return what ONNX says of the operator of a node; None if it says nothing."""
-    domain = _domain(node.domain)
-    try:
-        return defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
-    except defs.SchemaError:
-        return None
-
-
 def _defaults(node: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
     schema = schema_of(node, scope.opsets)
     found = {} if schema is None else schema.attributes
     return {name: a.default_value for name, a in found.items() if a.default_value.name}
-
-
-def function_body(
-    node: NodeProto, opsets: Mapping[str, int], types: Sequence[TypeProto] | None = None
-) -> FunctionProto | None:
-    """Return how ONNX itself composes the operator of a node of others; None if it does not.
-
-    Parameters
-    ----------
-    node : NodeProto
-        The node.
-    opsets : mapping of str to int
-        Version of each operator set.
-    types : sequence of TypeProto, optional
-        Types of its inputs, which some bodies depend on.
-    """
-    schema: Any = schema_of(node, opsets)
-    if schema is None:
-        return None
-    version = opsets.get(_domain(node.domain), 1)
-    body = FunctionProto()
-    plain, depending = (
-        schema.function_opset_versions,
-        schema.context_dependent_function_opset_versions,
-    )
-    if not plain and not depending:
-        return None
-    known = plain or depending
-    chosen = max((v for v in known if v <= version), default=min(known))
-    if plain:
-        body.ParseFromString(schema.get_function_with_opset_version(chosen))
-    elif types is not None:
-        body.ParseFromString(
-            schema.get_context_dependent_function_with_opset_version(
-                chosen, node.SerializeToString(), [t.SerializeToString() for t in types]
-            )
-        )
-    return body

@@ -19,16 +19,10 @@ from onnx import (
     version_converter,
 )
 
-from shardwright.frontends.onnx.importer import (
-    Importer,
-    Scope,
-    function_body,
-    key_of,
-    schema_of,
-    title,
-)
+from shardwright.frontends.onnx.importer import Importer, Scope
 from shardwright.frontends.onnx.loss import append_loss
 from shardwright.frontends.onnx.patterns import fuse
+from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
 from shardwright.frontends.onnx.table import (
     CONVERTERS,
     Constant,
@@ -163,6 +157,8 @@ def _convert(
     constants: Mapping[str, Array],
 ) -> tuple[Value, ...]:
     names: dict[str, Item] = {}
+    if graph.sparse_initializer:
+        raise UnsupportedError("a weight of which only some elements are stored")
     for tensor in graph.initializer:
         array = array_of(tensor)
         dtype = dtype_of(tensor.data_type)

@@ -1,0 +1,101 @@
+"""The graph that grows while a model is imported, and the constants that enter it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwright.frontends.onnx.table import Constant, Item
+from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import Array, operator_info, whole_kernel
+
+
+@dataclass
+class Emission:
+    """A graph that grows, and the constants that have entered it.
+
+    Parameters
+    ----------
+    build : Builder
+        Grows the graph.
+    is_scratch : bool
+        Whether it is only there to be run once.
+    data : dict of str to array
+        Parameters that begin as given data.
+    constants : dict of int to (Constant, Value)
+        The value of each constant, by its identity.
+    equals : dict of object to Value
+        The value of each constant that is not trained, by its elements.
+    held : set of str
+        The names of the values of constants.
+    names : dict of str to str
+        What things of the model are called here.
+    """
+
+    build: Builder = field(default_factory=Builder)
+    is_scratch: bool = False
+    data: dict[str, Array] = field(default_factory=dict)
+    constants: dict[int, tuple[Constant, Value]] = field(default_factory=dict)
+    equals: dict[object, Value] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def enter(self, constant: Constant) -> Value:
+        """Return the value that a constant is; a parameter, or one number everywhere."""
+        if id(constant) not in self.constants:
+            value = self._entered(constant) if constant.trained else self._shared(constant)
+            self.constants[id(constant)] = (constant, value)
+            self.held.add(value.name)
+        return self.constants[id(constant)][1]
+
+    def _shared(self, constant: Constant) -> Value:
+        """Return the value of all constants that are equal to one."""
+        array = constant.array
+        elements = hashlib.sha256(np.ascontiguousarray(array).data).digest()
+        key = (constant.dtype, array.shape, elements)
+        if key not in self.equals:
+            self.equals[key] = self._entered(constant)
+        return self.equals[key]
+
+    def _entered(self, constant: Constant) -> Value:
+        kind = TensorType(constant.dtype, constant.array.shape)
+        number = None if constant.trained or self.is_scratch else _uniform(constant.array)
+        if number is not None:
+            return self.build.emit("fill", shape=kind.shape, dtype=kind.dtype, value=number)
+        name = self.names.get(constant.name, "")
+        if not name or name in self.data:
+            name = self.build.unique_name(name or "constant", numbered=True)
+        self.data[name] = constant.array
+        attributes: Attributes = {"initializer": "data", "trainable": constant.trained}
+        return self.build.parameter(Value(name, kind), attributes)
+
+
+def _uniform(array: Array) -> Attribute:
+    """Return the one number that all elements are; None if they differ."""
+    first = array.ravel()[:1]
+    if np.isnan(first).any() or not (array == first).all():
+        return None
+    number: Attribute = first[0].item()
+    return number
+
+
+def evaluated(emission: Emission, items: Sequence[Item]) -> tuple[Item, ...]:
+    """Run what has been emitted, and return the items as constants."""
+    arrays: dict[str, Array] = dict(emission.data)
+    types = {p.name: p.value.type for p in emission.build.parameters}
+    for node in emission.build.nodes:
+        info = operator_info(node.operator, [types[n] for n in node.operands], node.attributes)
+        results = whole_kernel(info, *(arrays[name] for name in node.operands))
+        for result, array in zip(node.results, results, strict=True):
+            arrays[result.name] = np.asarray(array, numpy_dtype(result.type.dtype))
+            types[result.name] = result.type
+
+    def known(item: Item) -> Item:
+        if isinstance(item, Value):
+            return Constant(arrays[item.name], item.type.dtype)
+        return tuple(map(known, item)) if isinstance(item, tuple) else item
+
+    return tuple(map(known, items))
