@@ -1,6 +1,46 @@
 """The assignment problem and its solvers; knows nothing of graphs of operators.
 
 `problem` states the problem, `evaluate` judges an answer, `solve` finds one with a bound.
+
+Choose a strategy x_v for every variable v (`problem.Problem`, `evaluate.evaluate`):
+
+    minimise  sum_v c_v(x_v) + sum_(u,v) T_uv(x_u, x_v)                                       (1)
+    such that sum_v m_v,t(x_v) <= limit                                at every time t        (2)
+
+Presolve keeps an optimum (`network.drop_dominated`; `large.reductions`, `large.dominance`):
+
+    T(a, b) = f(a) + g(b)                          goes into c            `reductions.normalised`
+    T(a, b) < inf for one b = f(a) only            x_v = f(x_u)           `reductions.contracted`
+    c(b) - c(a) + sum_T max_y (T(b,y) - T(a,y)) <= 0,  m_t(b) <= m_t(a)
+                                                   a goes                 `dominance.undominated`
+    rows t whose uses another row has too          go                     `memory.uncovered`
+
+Bounds. With a price p_t >= 0 on every row, (2) moves into the costs (Lagrange):
+
+    L(p) = min_x [ (1) + sum_t p_t sum_v m_v,t(x_v) ] - p . limit  <=  optimum                (3)
+
+    `dual.Dual` for narrow graphs (the minimum is exact, `elimination.Elimination`),
+    `large.ascent.Ascent` for wide ones (the minimum is bounded by (4)).
+
+Messages M(u to v) split (1) anew, whatever their values (`large.messages.Messages`):
+
+    D_v(a) = c_v(a) + sum_u M(u to v)(a)
+    T'_uv(a, b) = T_uv(a, b) - M(v to u)(a) - M(u to v)(b)
+    (1) = sum_v D_v(x_v) + sum_uv T'_uv(x_u, x_v)  >=  sum_v min D_v + sum_uv min T'_uv       (4)
+
+    a pass improves chains of pairs at once (`messages.Messages.sweep`), (4) itself is what
+    `messages.diffuse` makes of it.
+
+Fixing. With (4) as the bound and U the best cost known, strategy a of v goes if
+
+    bound + D_v(a) - min D_v >= U                               `exact`, `large.closing`      (5)
+
+Closing. In units of 1 / scale all of (4) is whole, and the memory left is s_t = limit - use_t:
+
+    cost(x) = bound + sum_v D_v + sum_uv T'_uv + sum_t p_t s_t,  all terms >= 0               (6)
+
+    `frontier.Frontier` searches it by Pareto fronts, `large.finish.IntegerModel` by CP-SAT: either
+    something cheaper than U is found, or it is proven that there is nothing.
 """
 
 from shardwright.solver.brute_force import brute_force

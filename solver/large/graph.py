@@ -141,7 +141,7 @@ def _merged(
     """Add up the uses of one variable over the same rows."""
     keys = np.stack([flat.use_variable[seen], first, last], axis=1).reshape(-1, 3)
     merged, group = np.unique(keys, axis=0, return_inverse=True)
-    owner = merged[:, 0]
+    owner = merged[:, 0].copy()
     place = offsets(flat.size[owner])
     total = np.zeros(int(place[-1]), np.int64)
     counts = flat.size[flat.use_variable[seen]]
