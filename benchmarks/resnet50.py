@@ -1,8 +1,8 @@
 """ResNet-50 forward and backward on numpy, beside PyTorch: ``python benchmarks/resnet50.py``.
 
-Both run on one processor core, in processes of their own, with the same weights and images; the
-losses are compared. PyTorch may live in another interpreter: ``--torch path/to/python``. Seconds
-are those of the processor, which other programs on the machine do not lengthen.
+Both run in processes of their own, with the same weights and images; the losses are compared.
+PyTorch may live in another interpreter: ``--torch path/to/python``. Beside the seconds of the clock
+stand those of the processor, which other programs on the machine lengthen less.
 """
 
 import argparse
@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--side", type=int, default=224)
+    parser.add_argument("--threads", type=int, default=1, help="of both")
     parser.add_argument("--torch", default=sys.executable, help="an interpreter that has PyTorch")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
@@ -46,13 +47,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npz"
         sizes = ["--batch", str(arguments.batch), "--side", str(arguments.side)]
-        own = child([sys.executable, __file__, *sizes, "--measure", str(data)])
+        environment = {**os.environ, **dict.fromkeys(THREADS, str(arguments.threads))}
+        own = child([sys.executable, __file__, *sizes, "--measure", str(data)], environment)
         other = None
         if has_torch(arguments.torch):
-            other = child([arguments.torch, str(HERE / "resnet50_torch.py"), str(data), str(STEPS)])
+            script = str(HERE / "resnet50_torch.py")
+            other = child([arguments.torch, script, str(data), str(STEPS)], environment)
     if own is None:
         raise SystemExit("the measurement failed")
-    arguments.out.write_text(document(arguments.batch, arguments.side, own, other))
+    setting = f"batch {arguments.batch} at {arguments.side} x {arguments.side}, float32"
+    arguments.out.write_text(document(f"{setting}, threads: {arguments.threads}", own, other))
 
 
 def has_torch(python: str) -> bool:
@@ -63,9 +67,8 @@ def has_torch(python: str) -> bool:
         return False
 
 
-def child(command: list[str]) -> dict[str, Any] | None:
-    """Return what a process on one core prints; None where it fails."""
-    environment = {**os.environ, **dict.fromkeys(THREADS, "1")}
+def child(command: list[str], environment: dict[str, str]) -> dict[str, Any] | None:
+    """Return what a process prints; None where it fails."""
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else None
 
@@ -82,15 +85,17 @@ def measured(batch: int, side: int, data: Path) -> dict[str, Any]:
     weights = {p.name: state[p.name][0] for p in plan.program.parameters if p.trainable}
     np.savez(data, image=image, label=label, **{f"{i}": w for i, w in enumerate(weights.values())})
     spent = watch_kernels()
-    seconds, loss = [], 0.0
+    seconds, clock, loss = [], [], 0.0
     for step in range(STEPS):
         spent.clear()
-        begin = time.process_time()
+        begin, began = time.process_time(), time.perf_counter()
         result = executor.step({"image": image, "label": label}, state)
         seconds.append(time.process_time() - begin)
+        clock.append(time.perf_counter() - began)
         if step == 0:
             loss = float(next(iter(result.outputs.values()))[0])
-    return {"loss": loss, "seconds": min(seconds), "memory": peak(), "operators": dict(spent)}
+    found = {"loss": loss, "seconds": min(seconds), "clock": min(clock), "memory": peak()}
+    return {**found, "operators": dict(spent)}
 
 
 def watch_kernels() -> Counter[str]:
@@ -125,11 +130,12 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def document(batch: int, side: int, own: dict[str, Any], other: dict[str, Any] | None) -> str:
+def document(setting: str, own: dict[str, Any], other: dict[str, Any] | None) -> str:
     """Return the page."""
     rows = [("shardwright on numpy", own)] + ([("PyTorch", other)] if other else [])
     lines = [
-        f"| {name} | {found['seconds']:.2f} | {found['memory'] / 2**20:.0f} | {found['loss']:.5f} |"
+        f"| {name} | {found['seconds']:.2f} | {found['clock']:.2f} "
+        f"| {found['memory'] / 2**20:.0f} | {found['loss']:.5f} |"
         for name, found in rows
     ]
     if other is None:
@@ -146,12 +152,12 @@ def document(batch: int, side: int, own: dict[str, Any], other: dict[str, Any] |
         (
             "# ResNet-50, forward and backward",
             "",
-            f"Written by `benchmarks/resnet50.py`: batch {batch} at {side} x {side}, float32, one",
-            f"core, the best of {STEPS} steps; both with the same weights and images.",
+            f"Written by `benchmarks/resnet50.py`: {setting},",
+            f"the best of {STEPS} steps; both with the same weights and images.",
             f"Measured on {machine()}.",
             "",
-            "| | processor seconds per step | peak MiB | loss of the first step |",
-            "| --- | --- | --- | --- |",
+            "| | seconds of the processor | of the clock | peak MiB | loss of the first step |",
+            "| --- | --- | --- | --- | --- |",
             *lines,
             "",
             verdict,
