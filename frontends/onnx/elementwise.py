@@ -1,12 +1,12 @@
 """Operators point by point: arithmetic, functions, comparison, logic, bits, activations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.table import CONVERTERS, Item, UnsupportedError, converts
+from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS, Item, UnsupportedError, converts
 from shardwright.frontends.onnx.types import dtype_of
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype
@@ -77,6 +77,15 @@ def _variadic(ours: str) -> Callable[[Call], Value]:
 CONVERTERS.update({name: _unary(ours) for name, ours in _UNARY.items()})
 CONVERTERS.update({name: _binary(ours) for name, ours in _BINARY.items()})
 CONVERTERS.update({name: _variadic(ours) for name, ours in _VARIADIC.items()})
+
+
+def _nothing(call: Call, arrays: Sequence[Array]) -> Array:
+    """Return what is left of arithmetic on no elements."""
+    return np.zeros(np.broadcast_shapes(*(array.shape for array in arrays)), arrays[0].dtype)
+
+
+_ON_NOTHING = (set(_UNARY) - {"IsNaN", "Not"}) | {"Add", "Sub", "Mul", "Div"}
+FOLDERS.update(dict.fromkeys(_ON_NOTHING, _nothing))
 
 
 # Arithmetic

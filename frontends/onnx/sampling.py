@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from math import prod
 
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.linear import geometry
 from shardwright.frontends.onnx.table import UnsupportedError, converts
 from shardwright.ir.graph import Value
 
@@ -28,7 +30,11 @@ def _grid_sample(call: Call) -> Value:
 
 
 def sampled(
-    call: Call, x: Value, taps: Sequence[Sequence[Tap]], settle: Callable[[Value, int], Value]
+    call: Call,
+    x: Value,
+    taps: Sequence[Sequence[Tap]],
+    settle: Callable[[Value, int], Value],
+    combine: str = "add",
 ) -> Value:
     """Return ``[n, channel, *places]``: for each place the weighted sum of its neighbours.
 
@@ -42,6 +48,8 @@ def sampled(
         For each dimension of the space positions ``[n, *places]``, and their weights.
     settle : callable
         Brings a position along a dimension to where it is looked up; zeros lie outside.
+    combine : str
+        What is made of weighted neighbours: their sum, or the greatest (``maximum``).
     """
     rank = len(taps)
     order = (0, *range(2, rank + 2), 1)
@@ -60,7 +68,7 @@ def sampled(
         index = call.emit("stack", *positions, axis=-1)
         found = call.emit("gather_nd", images, index)
         term = call.emit("mul", found, call.reshape(weight, (*shape, 1)))
-        total = term if total is None else call.emit("add", total, term)
+        total = term if total is None else call.emit(combine, total, term)
     assert total is not None
     return call.transpose(total, (0, rank + 1, *range(1, rank + 1)))
 
@@ -153,6 +161,51 @@ _TAPS: dict[str, Callable[[Call, Value, int], list[Tap]]] = {
 }
 
 
+@converts("DeformConv")
+def _deformed(call: Call) -> Value:
+    """Samples for every tap of the kernel at moved places, and a product with the weights."""
+    x, w, offset = (call.value(i) for i in range(3))
+    kernel, rank = w.type.shape[2:], x.type.rank - 2
+    how = geometry(call, kernel, x.type.shape[2:])
+    groups, parts = call.attribute("group", 1), call.attribute("offset_group", 1)
+    samples, channels = x.type.shape[:2]
+    count = offset.type.shape[2:]
+    taps = list(np.ndindex(*kernel))
+    # [sample part, tap, dimension, *count]: each part of the channels is moved by itself.
+    moved = call.reshape(offset, (samples * parts, len(taps), rank, *count))
+    images = call.reshape(x, (samples * parts, channels // parts, *x.type.shape[2:]))
+    mask = None
+    if call.has(4):
+        mask = call.reshape(call.value(4), (samples * parts, len(taps), *count))
+    found = []
+    for number, tap in enumerate(taps):
+        places = []
+        for d in range(rank):
+            line = np.arange(count[d]) * how["stride"][d] - how["padding"][d][0]
+            line = (line + tap[d] * how["dilation"][d]).reshape(-1, *(1,) * (rank - 1 - d))
+            own = _component(call, moved, number, d)
+            places.append(linear(call, call.emit("add", own, call.like(line, own)), 0))
+        made = sampled(call, images, places, lambda position, d: position)
+        if mask is not None:
+            weight = _component(call, mask, number)
+            made = call.emit("mul", made, call.reshape(weight, (samples * parts, 1, *count)))
+        found.append(made)
+    columns = call.emit("stack", *found, axis=2)  # [sample part, channel, tap, *count]
+    flat = call.reshape(columns, (samples, groups, -1, prod(count)))
+    weight = call.reshape(w, (1, groups, w.type.shape[0] // groups, -1))
+    y = call.reshape(call.emit("matmul", weight, flat), (samples, w.type.shape[0], *count))
+    return call.emit("bias_add", y, call.value(3), axis=1) if call.has(3) else y
+
+
+def _component(call: Call, x: Value, *places: int) -> Value:
+    """Return what stands at some places of the dimensions behind the first."""
+    shape = x.type.shape
+    begin = (0, *places, *(0,) * (len(shape) - 1 - len(places)))
+    size = (shape[0], *(1,) * len(places), *shape[1 + len(places) :])
+    cut = call.emit("slice", x, begin=begin, size=size)
+    return call.reshape(cut, (shape[0], *shape[1 + len(places) :]))
+
+
 @converts("RoiAlign")
 def _roi_align(call: Call) -> Value:
     x, rois = call.value(0), call.value(1)
@@ -179,18 +232,18 @@ def _roi_align(call: Call) -> Value:
         inside.append(within)
         kept = call.emit("clip", place, low=0.0, high=high - 1)
         taps.append(linear(call, kept, x.type.shape[2 + d]))
-    if call.attribute("mode", "avg") == "max":
-        raise UnsupportedError("the greatest weighted neighbour of a region")
+    greatest = call.attribute("mode", "avg") == "max"
 
     def kept_inside(position: Value, d: int) -> Value:
         return call.emit("clip", position, low=0.0, high=x.type.shape[2 + d] - 1.0)
 
-    found = sampled(call, images, taps, kept_inside)
+    combine = "maximum" if greatest else "add"
+    found = sampled(call, images, taps, kept_inside, combine)
     both = call.emit("logical_and", *inside)
     found = call.emit("mask", found, call.reshape(both, (count, 1, *both.type.shape[1:])))
     channels = x.type.shape[1]
     found = call.reshape(found, (count, channels, size[0], ratio, size[1], ratio))
-    return call.emit("reduce_mean", found, axis=(3, 5))
+    return call.emit("reduce_max" if greatest else "reduce_mean", found, axis=(3, 5))
 
 
 def _roi_places(call: Call, rois: Value, first: int, n: int, ratio: int) -> Value:
