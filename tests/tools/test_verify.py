@@ -46,6 +46,14 @@ def test_every_mode_and_optimizer(mode, optimizer, tmp_path, capsys):
     assert found["tensors"] == 1 + parameters * (2 + states) + (optimizer == "adam")
 
 
+def test_a_plan_that_exchanges_halos_computes_the_same():
+    """One image on eight ranks: the search splits its space."""
+    plan = compile("unet:batch=1,side=64,width=8,depth=1", 8, cluster="cpu").plan
+    assert {"halo_exchange", "halo_sum"} <= set(plan.document.communication)
+    result = verify(plan)
+    assert (result.equal, result.first_difference) == (True, None)
+
+
 def test_an_edited_program_is_verified_as_it_is(tmp_path, capsys):
     plan = compile(GPT, 4, search="tensor_parallel").plan
     out = tmp_path / "plan"
