@@ -54,6 +54,8 @@ def _binder(value: Value) -> str:
 def _literal(value: Attribute) -> str:
     """Spell a constant so that the parser reads it back: no bare ``#``, no name ``inf``."""
     if isinstance(value, tuple):
+        if set(map(type, value)) == {int}:  # the ranks of a group can be many
+            return repr(value)
         return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, float) and isinf(value):
         return "1e999" if value > 0 else "-1e999"

@@ -4,13 +4,14 @@ Types become those of the rank's own slices, and every collective names the rank
 """
 
 from dataclasses import replace
+from functools import cache
 
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
 from shardwright.operators.communication import Communication
-from shardwright.operators.info import operator_info
+from shardwright.operators.info import operator_class
 
 
 def bind_rank(program: Graph, rank: int) -> Graph:
@@ -39,32 +40,39 @@ def bind_rank(program: Graph, rank: int) -> Graph:
             f"there is no rank {rank}, the program has {mesh.size}",
             hint=f"ranks are 0 to {mesh.size - 1}",
         )
+    bind = _Binding(mesh, rank)
     return replace(
         program,
         name=f"{program.name}.rank_{rank:05d}",
-        inputs=tuple(_local(value, mesh) for value in program.inputs),
-        parameters=tuple(replace(p, value=_local(p.value, mesh)) for p in program.parameters),
-        nodes=tuple(_bound(node, program, mesh, rank) for node in program.nodes),
+        inputs=tuple(bind.value(value) for value in program.inputs),
+        parameters=tuple(replace(p, value=bind.value(p.value)) for p in program.parameters),
+        nodes=tuple(bind.node(node) for node in program.nodes),
         mesh=None,
     )
 
 
-def _local(value: Value, mesh: Mesh) -> Value:
-    if value.layout is None:
-        return value
-    shape = value.layout.slice_shape(value.type.shape, mesh)
-    return Value(value.name, value.type.with_shape(shape))
+class _Binding:
+    """A rank's own slices and groups; a program has few distinct ones."""
 
+    def __init__(self, mesh: Mesh, rank: int) -> None:
+        self.slice_type = cache(
+            lambda kind, layout: kind.with_shape(layout.slice_shape(kind.shape, mesh))
+        )
+        self.group = cache(lambda axes: mesh.group(rank, axes or mesh.names))
 
-def _bound(node: Node, program: Graph, mesh: Mesh, rank: int) -> Node:
-    results = tuple(_local(result, mesh) for result in node.results)
-    attributes = dict(node.attributes)
-    if "axes" in attributes:
-        types = [value.type for value in program.operand_values(node)]
-        info = operator_info(node.operator, types, node.attributes)
-        if isinstance(info, Communication):
-            attributes["ranks"] = mesh.group(rank, info.axes or mesh.names)
-    return replace(node, results=results, attributes=attributes, strategy=None)
+    def value(self, value: Value) -> Value:
+        """Return a value with the type of the rank's slice."""
+        if value.layout is None:
+            return value
+        return Value(value.name, self.slice_type(value.type, value.layout))
+
+    def node(self, node: Node) -> Node:
+        """Return a node on slices; a collective names the ranks of its group."""
+        results = tuple(self.value(result) for result in node.results)
+        attributes = dict(node.attributes)
+        if "axes" in attributes and issubclass(operator_class(node.operator), Communication):
+            attributes["ranks"] = self.group(attributes["axes"])
+        return replace(node, results=results, attributes=attributes, strategy=None)
 
 
 def rank_text(program: Graph, rank: int) -> str:
