@@ -16,6 +16,7 @@ from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.documents import compile_document, peak_memory_bytes, print_document
 from shardwright.tools.main import HelpFormatter
 from shardwright.tools.options import add_compile_options, add_model, compile_model
+from shardwright.tools.report import gap_text
 from shardwright.tools.tables import print_table, width
 
 _GIB = 2**30
@@ -145,7 +146,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
     return (
         name,
         seconds_text(document["predicted_step_seconds"]),
-        f"{document['gap']:.2%}" if document["lower_bound"] else "",
+        gap_text(document["gap"]) if document["lower_bound"] else "",
         bytes_text(memory),
         "yes" if memory <= row.limit else "no",
         bytes_text(sent),

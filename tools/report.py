@@ -271,10 +271,22 @@ def _line(label: str, text: str, style: str = "") -> None:
 def _quality_text(document: PlanDocument) -> str:
     if document.lower_bound <= 0:
         return f"{document.status}, no lower bound is known ({document.how})"
-    return (
-        f"{document.status}: cost {_cost_text(document.objective, document)}, lower bound "
-        f"{_cost_text(document.lower_bound, document)}, gap {document.gap:.3%} ({document.how})"
-    )
+    cost, bound = (_cost_text(x, document) for x in (document.objective, document.lower_bound))
+    gap = gap_text(document.gap)
+    return f"{document.status}: cost {cost}, lower bound {bound}, gap {gap} ({document.how})"
+
+
+def gap_text(gap: float) -> str:
+    """Return a relative gap in percent; one that is not zero never looks so.
+
+    Examples
+    --------
+    >>> gap_text(0.0206), gap_text(0.0), gap_text(3e-6)
+    ('2.06%', '0%', '0.0003%')
+    """
+    if gap < 1e-9:
+        return "0%"
+    return f"{gap:.2%}" if gap >= 5e-5 else f"{100 * gap:.1g}%"
 
 
 def _cost_text(cost: float, document: PlanDocument) -> str:
