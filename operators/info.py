@@ -19,7 +19,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.halo import Halo
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.rule import Rule, ShardView, base, resolve
 
 if TYPE_CHECKING:
     from shardwright.operators.builder import Builder
@@ -118,6 +118,18 @@ class OperatorInfo:
         except (IndexError, ValueError) as error:
             types = ", ".join(map(str, operand_types)) or "none"
             raise IRError(f"`{self.name}` cannot take the operands: {types}") from error
+
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        """Refuse factors ``h~`` whose windows are not known: their halos could not be exchanged."""
+        for factor, kind in self.rule.kinds.items():
+            if kind == "halo" and base(factor) not in {*self.halos, *self.runs}:
+                raise IRError(
+                    f"the rule of `{self.name}` has the factor `{factor}`, and `halos` does not "
+                    f"tell the windows of `{base(factor)}`",
+                    hint="derive the operator from `shardwright.operators.windowed.Windowed`",
+                )
 
     # What a subclass says
 

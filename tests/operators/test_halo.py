@@ -5,14 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.ir.errors import StrategyError
+from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication import Communication
 from shardwright.operators.halo import Halo, deal
 from shardwright.operators.halo_exchange import halo_plan
-from shardwright.operators.info import operator_info
+from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.rule import Rule, resolve
 
 halos = st.builds(
     Halo,
@@ -115,3 +116,15 @@ def test_runs_exchanged_otherwise_than_split_are_refused() -> None:
     finer = Layout(((), (), ("x", "y"), ()))
     with pytest.raises(StrategyError, match="exchanged in 2 slices"):
         runs.infer_layouts((finer, weight), MESH)
+
+
+def test_windows_that_nobody_describes_are_refused() -> None:
+    class Smooth(OperatorInfo):
+        name = "smooth"
+        notation = "n h~ -> n h"
+
+        def make_rule(self) -> Rule:
+            return resolve(self.notation, [self.operand_types[0].shape], {"h": 4})
+
+    with pytest.raises(IRError, match=r"has the factor `h~`, and `halos` does not tell"):
+        Smooth([TensorType("float32", (2, 6))], {})
