@@ -23,6 +23,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from shardwright.solver.large.ascent import priced_unary, used
+from shardwright.solver.large.flat import ranges
 from shardwright.solver.large.graph import Graph, Rows
 from shardwright.solver.large.messages import Messages, diffuse
 from shardwright.solver.problem import Array
@@ -177,18 +178,20 @@ class IntegerModel:
         """Add the memory limit at one time."""
         self.in_model.add(t)
         rows, graph = self.rows, self.graph
+        alive = np.flatnonzero((rows.first <= t) & (t < rows.last))
+        counts = graph.size[rows.owner[alive]]
+        amounts = np.zeros(len(graph.unary), np.int64)
+        places = ranges(graph.offset[rows.owner[alive]], counts)
+        np.add.at(amounts, places, rows.amount[ranges(rows.place[alive], counts)])
         terms: list[cp_model.IntVar] = []
-        amounts: list[int] = []
-        for k in np.flatnonzero((rows.first <= t) & (t < rows.last)).tolist():
-            v = rows.owner[k]
-            for a in range(graph.size[v]):
-                literal = self.literals[graph.offset[v] + a]
-                amount = int(rows.amount[rows.place[k] + a])
-                if literal is not None and amount:
-                    terms.append(literal)
-                    amounts.append(amount)
+        weights: list[int] = []
+        for place in np.flatnonzero(amounts).tolist():
+            literal = self.literals[place]
+            if literal is not None:
+                terms.append(literal)
+                weights.append(int(amounts[place]))
         price, capacity = int(self.costs.prices[t]), int(rows.capacity[t])
-        used_here = cp_model.LinearExpr.weighted_sum(terms, amounts)
+        used_here = cp_model.LinearExpr.weighted_sum(terms, weights)
         if price == 0:
             self.model.add(used_here <= capacity)
         else:
