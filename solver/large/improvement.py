@@ -38,6 +38,12 @@ SECONDS = 2.0
 ASCENT_SECONDS = 0.5
 """Of these, at most this long for the bound."""
 
+LONGEST_FUSION = 8.0
+"""Seconds for a fusion grow up to this while it is not solved to the end."""
+
+BETWEEN, ASCENT_AGAIN = 6, 3.0
+"""After so many parts the bound is raised again, for some seconds: new assignments come of it."""
+
 FORGETTING = 0.6
 """How much of its record a kind of neighbourhood keeps when it is tried again."""
 
@@ -57,6 +63,7 @@ class Improvement:
         self.size = dict.fromkeys(self.kinds, float(FIRST_SIZE))
         self.record = {action: (0.0, 1e-3) for action in self.actions}  # gain, seconds
         self.tried = 0
+        self.fusion_seconds = SECONDS
 
     def run(self, seconds: float) -> None:
         """Improve until the time is over."""
@@ -77,6 +84,9 @@ class Improvement:
                 FORGETTING * spent + time.monotonic() - begun,
             )
             self.tried += 1
+            if self.tried % BETWEEN == 0 and not self.search.small:
+                self.search.raise_bound(min(ASCENT_AGAIN, until - time.monotonic()), patience=5)
+                self.settle()
 
     def settle(self) -> None:
         """Take up the best prices; the slack of each variable tells where to look."""
@@ -104,7 +114,9 @@ class Improvement:
         """Try one neighbourhood."""
         deadline = min(time.monotonic() + SECONDS, until)
         if action == "fusion":
-            self.fuse(deadline)
+            solved = self.fuse(min(time.monotonic() + self.fusion_seconds, until))
+            longer = self.fusion_seconds * (0.9 if solved else 1.2)
+            self.fusion_seconds = min(max(longer, SECONDS), LONGEST_FUSION)
         elif action == "exchange":
             self.exchange(deadline)
         else:
@@ -224,25 +236,28 @@ class Improvement:
             count = max(1, min(2 * count, int(count * 0.2 / (time.monotonic() - begun + 1e-6))))
         search.offer(self.state.choice)
 
-    def fuse(self, deadline: float) -> None:
-        """Combine the best assignment with others."""
-        others = self.others(deadline)
+    def fuse(self, deadline: float) -> bool:
+        """Combine the best assignment with others; return whether that was searched to the end."""
+        others = self.others()
         if not others:
-            return
+            return True
         state = fused(self.flat, [self.best, *others])
         if state.infeasible:
-            return
+            return True
         graph, rows = build_graph(state.flat), build_rows(state.flat)
         kind, incumbent = type(self.search), type(self.search.incumbent)
-        inner = kind(graph, rows, incumbent(0, deadline, None), self.search.seed, 2)
+        inner = kind(
+            graph, rows, incumbent(0, deadline, None), self.search.seed, self.search.workers
+        )
         if not inner.trivial():
             inner.raise_bound((deadline - time.monotonic()) / 2, patience=5)
             if inner.small:
                 inner.close()
         if inner.incumbent.choice is not None:
             self.adopt(state.lift(inner.incumbent.choice))
+        return inner.incumbent.closed
 
-    def others(self, deadline: float) -> list[Array]:
+    def others(self) -> list[Array]:
         """Return assignments decoded at prices that are disturbed, stretch by stretch."""
         search, ascent = self.search, self.search.ascent
         pool = search.pool
@@ -250,7 +265,7 @@ class Improvement:
         prices = ascent.prices
         if len(prices):
             knots = max(2, min(20, len(prices)))
-            factors = np.exp(self.random.normal(0.0, 0.15, knots))
+            factors = np.exp(self.random.normal(0.0, self.random.uniform(0.02, 0.3), knots))
             scale = np.interp(np.linspace(0, knots - 1, len(prices)), np.arange(knots), factors)
             saved = ascent.messages.save()
             ascent.prices = prices * scale
