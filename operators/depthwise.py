@@ -25,6 +25,7 @@ from shardwright.operators.windows import Index, Windows
 
 _ELEMENTS_IN_A_RUN = 1 << 12
 _ELEMENTS_AT_ONCE = 1 << 16
+_SHORT_ROW = 10
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,19 @@ def _places(windows: Windows, size: Shape) -> Places:
     elements = runs.join(phases.reshape(prod(windows.stride), 1, -1))
     found = runs.windows_of(np.arange(prod(runs.grid)).reshape(1, 1, -1))
     starts = [phase * prod(runs.grid) + run.start for phase, run in runs.taps]
-    into, out, first = (
-        np.ascontiguousarray(a, np.int32).ravel() for a in (elements, found, starts)
-    )
-    return Places(into, out, first, runs.length, len(phases))
+    rows = (*_rows(elements), *_rows(found))
+    return Places(*rows, np.array(starts), runs.length, len(phases))
+
+
+def _rows(places: Array) -> tuple[Array, int]:
+    """Return where the rows of places in their order begin, and how long they are.
+
+    Where they do not lie in one piece, or are too short to be worth it, each place is a row.
+    """
+    rows = places.reshape(-1, places.shape[-1]).astype(np.int32)
+    if rows.shape[1] >= _SHORT_ROW and (rows[:, -1] - rows[:, 0] == rows.shape[1] - 1).all():
+        return np.ascontiguousarray(rows[:, 0]), rows.shape[1]
+    return rows.ravel(), 1
 
 
 def _loops(x: Array) -> bool:

@@ -24,12 +24,14 @@ COMPILED = importlib.util.find_spec("numba") is not None
 class Places(NamedTuple):
     """Where the elements of a plane and of its windows lie in scratch buffers.
 
+    Both come in rows of equal width that lie there in one piece.
+
     Attributes
     ----------
-    elements : array
-        For each element of the plane its place in the buffer, which has zeros elsewhere.
-    windows : array
-        For each window its place in a run.
+    elements, element_width : array, int
+        For each row of the plane where it begins in the buffer, which has zeros elsewhere.
+    windows, window_width : array, int
+        For each row of windows where it begins in a run.
     starts : array
         For each tap where its run begins in the buffer.
     length : int
@@ -39,10 +41,45 @@ class Places(NamedTuple):
     """
 
     elements: Array
+    element_width: int
     windows: Array
+    window_width: int
     starts: Array
     length: int
     size: int
+
+
+def _put(values: Any, starts: Any, width: int, buffer: Any) -> None:
+    """Put rows of values where they lie in a buffer."""
+    if width == 1:
+        for k in range(len(starts)):
+            buffer[starts[k]] = values[k]
+    else:
+        for k in range(len(starts)):
+            to, row = buffer[starts[k] : starts[k] + width], values[k * width : (k + 1) * width]
+            for j in range(width):
+                to[j] = row[j]
+
+
+def _take(buffer: Any, starts: Any, width: int, values: Any) -> None:
+    """Take rows of values out of a buffer."""
+    if width == 1:
+        for k in range(len(starts)):
+            values[k] = buffer[starts[k]]
+    else:
+        for k in range(len(starts)):
+            row, to = buffer[starts[k] : starts[k] + width], values[k * width : (k + 1) * width]
+            for j in range(width):
+                to[j] = row[j]
+
+
+@cache
+def _numba() -> Any:
+    """Return numba, which from then on knows the functions that the loops call."""
+    numba = importlib.import_module("numba")
+    for function in (_put, _take):
+        numba.extending.register_jitable(function)
+    return numba
 
 
 def _compiled(function: Function) -> Function:
@@ -50,10 +87,10 @@ def _compiled(function: Function) -> Function:
 
     @cache
     def fast() -> Any:
-        numba = importlib.import_module("numba")
         # Sums may be taken in any order, so that several are taken at once.
         order = {"reassoc", "contract"}
-        return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=order)(function)
+        options = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": order}
+        return _numba().njit(**options)(function)
 
     def call(*arguments: object) -> None:
         fast()(*arguments)
@@ -64,62 +101,60 @@ def _compiled(function: Function) -> Function:
 @_compiled
 def forward(x: Any, w: Any, out: Any, places: Any) -> None:
     """Convolve ``[n, c, element]`` by ``[c, m, tap]`` to ``[n, c, m, window]``."""
-    elements, windows, starts, length, size = places
-    taps = len(starts)
-    plane, total = np.zeros(size, x.dtype), np.empty(length, x.dtype)
+    elements, width, windows, span, starts, length, size = places
+    whole = len(starts) // 3 * 3
+    plane, total = np.zeros(size, x.dtype), np.zeros(length, x.dtype)
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):
-            for e in range(len(elements)):
-                plane[elements[e]] = x[n, c, e]
+            _put(x[n, c], elements, width, plane)
             for m in range(w.shape[1]):
-                total[:] = 0
-                whole = taps // 3 * 3
+                if not whole:
+                    total[:] = 0
                 for t in range(0, whole, 3):  # three taps in one pass
                     f0, f1, f2 = w[c, m, t], w[c, m, t + 1], w[c, m, t + 2]
                     a = plane[starts[t] : starts[t] + length]
                     b = plane[starts[t + 1] : starts[t + 1] + length]
                     d = plane[starts[t + 2] : starts[t + 2] + length]
-                    for i in range(length):
-                        total[i] += a[i] * f0 + b[i] * f1 + d[i] * f2
-                for t in range(whole, taps):
+                    if t:
+                        for i in range(length):
+                            total[i] += a[i] * f0 + b[i] * f1 + d[i] * f2
+                    else:
+                        for i in range(length):
+                            total[i] = a[i] * f0 + b[i] * f1 + d[i] * f2
+                for t in range(whole, len(starts)):
                     factor, a = w[c, m, t], plane[starts[t] : starts[t] + length]
                     for i in range(length):
                         total[i] += a[i] * factor
-                for o in range(len(windows)):
-                    out[n, c, m, o] = total[windows[o]]
+                _take(total, windows, span, out[n, c, m])
 
 
 @_compiled
 def transposed(y: Any, w: Any, out: Any, places: Any) -> None:
     """Do the transpose of `forward`: ``[n, c, m, window]`` to ``[n, c, element]``."""
-    elements, windows, starts, length, size = places
+    elements, width, windows, span, starts, length, size = places
     plane, spread = np.zeros(size, y.dtype), np.zeros(length, y.dtype)
     for n in range(y.shape[0]):
         for c in range(y.shape[1]):
             plane[:] = 0
             for m in range(y.shape[2]):
-                for o in range(len(windows)):
-                    spread[windows[o]] = y[n, c, m, o]
+                _put(y[n, c, m], windows, span, spread)
                 for t in range(len(starts)):
                     factor, a = w[c, m, t], plane[starts[t] : starts[t] + length]
                     for i in range(length):
                         a[i] += spread[i] * factor
-            for e in range(len(elements)):
-                out[n, c, e] = plane[elements[e]]
+            _take(plane, elements, width, out[n, c])
 
 
 @_compiled
 def weight_gradient(x: Any, y: Any, total: Any, places: Any) -> None:
     """Add the gradient of `forward` by its weight to ``[c, m, tap]``."""
-    elements, windows, starts, length, size = places
+    elements, width, windows, span, starts, length, size = places
     plane, spread = np.zeros(size, x.dtype), np.zeros(length, y.dtype)
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):
-            for e in range(len(elements)):
-                plane[elements[e]] = x[n, c, e]
+            _put(x[n, c], elements, width, plane)
             for m in range(y.shape[2]):
-                for o in range(len(windows)):
-                    spread[windows[o]] = y[n, c, m, o]
+                _put(y[n, c, m], windows, span, spread)
                 for t in range(len(starts)):
                     a = plane[starts[t] : starts[t] + length]
                     product = spread[0] * a[0]

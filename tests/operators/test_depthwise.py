@@ -32,11 +32,12 @@ def taps(windows, size):
         yield number, tuple(slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, s, c in steps)
 
 
+@pytest.mark.parametrize("sizes", [(7, 6, 8), (12, 13, 5)])
 @pytest.mark.parametrize("several", [1, 2])
 @pytest.mark.parametrize("windows", WINDOWS, ids=lambda w: f"{len(w.kernel)}d{w.stride}")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_all_three_are_sums_over_taps(compiled, windows, several, dtype):
-    size = (7, 6, 8)[: len(windows.kernel)]
+def test_all_three_are_sums_over_taps(compiled, windows, several, sizes, dtype):
+    size = sizes[: len(windows.kernel)]
     x = RANDOM.normal(size=(2, 3, *size)).astype(dtype)
     w = RANDOM.normal(size=(3 * several, 1, *windows.kernel)).astype(dtype)
     y = RANDOM.normal(size=(2, 3 * several, *windows.count(size))).astype(dtype)
