@@ -23,12 +23,12 @@ def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
 
 def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:
     """Return the largest share of an operator's work that falls to one rank."""
-    shares = {
-        axes: -(-size // mesh.extent(axes)) / size
-        for tensor, layout in tensors
-        for size, axes in zip(tensor.shape, layout.splits, strict=True)
-        if axes
-    }
+    shares: dict[tuple[str, ...], float] = {}
+    for tensor, layout in tensors:
+        for size, axes in zip(tensor.shape, layout.splits, strict=True):
+            if axes:  # a space and the windows over it may be shared otherwise
+                share = -(-size // mesh.extent(axes)) / size
+                shares[axes] = max(share, shares.get(axes, 0.0))
     return prod(shares.values())
 
 

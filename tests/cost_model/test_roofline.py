@@ -221,3 +221,19 @@ def test_more_devices_never_make_a_node_dearer_than_the_whole_operator() -> None
             taken, left = whole[: len(values)], whole[len(values) :]
             limit = operator_seconds(info, taken, left, program_.mesh, cpu)
             assert node_seconds(node, program_, cpu) <= limit
+
+
+def test_windows_split_unevenly_cost_the_most_that_a_rank_has() -> None:
+    """Of seven windows a rank has four, though runs are equally long."""
+    info = operator_info(
+        "transposed_convolution",
+        [TensorType("float32", (1, 256, 7, 64)), TensorType("float32", (256, 256, 3, 3))],
+        {"space": (7, 64), "slices": (2, 1), "padding": ((1, 1), (1, 1)), "size": (7, 64)},
+    )
+    mesh = Mesh((MeshAxis("x", 2),))
+    split, whole = Layout(((), (), ("x",), ())), Layout.replicated(4)
+    pod = cluster("a100-pod")
+    found = operator_seconds(info, (split, whole), (split,), mesh, pod)
+    peak = pod.device.flops_per_second("float32")
+    expected = info.flops * 4 / 7 / peak + pod.device.launch_seconds
+    assert found == pytest.approx(expected)
