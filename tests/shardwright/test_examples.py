@@ -46,6 +46,7 @@ def losses_of(name, ranks=1):
         ("optimizer_parallel", 1, 0.005),
         ("semi_auto_parallel", 1, 0.1),
         ("data_parallel", 4, 0.03),
+        ("lenet", 1, 0.01),
     ],
 )
 def test_examples_learn(name, ranks, drop, capsys):
