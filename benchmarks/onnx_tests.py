@@ -188,6 +188,17 @@ def run_case(case: TestCase, seed: int = 0) -> Outcome:
     return replace(found, sharded=True)
 
 
+def imported_case(case: TestCase) -> tuple[Imported, dict[str, Array]] | None:
+    """Return a test, imported, and its inputs by their names in our graph; None if it cannot be."""
+    try:
+        data = _data(case)
+        imported, constants = _imported(model_of(case), data.inputs)
+    except (ShardwrightError, _WrongError):
+        return None
+    inputs = {plain_name(n): a for n, a in data.inputs.items() if n not in constants}
+    return imported, inputs
+
+
 class _WrongError(Exception):
     """A result differs, or a test is not of our kind."""
 

@@ -21,6 +21,7 @@ from benchmarks.onnx_tests import (
     run_case,
     run_sharded,
 )
+from benchmarks.onnx_training import train_cases
 from shardwright.frontends.onnx import import_model
 from shardwright.ir.errors import ModelError
 from shardwright.tools.main import main
@@ -147,6 +148,14 @@ def test_some_of_the_node_tests_of_onnx(
     assert not only_alone, f"pass on one rank, but not sharded: {only_alone}"
     passed = sum(o.sharded for o in found)
     assert passed >= 0.9 * len(found), [f"{o.name}: {o.reason}" for o in found if not o.alone]
+
+
+def test_gradients_of_some_node_tests_are_equal_on_four_ranks(
+    some_cases: list[onnx.backend.test.case.test_case.TestCase],
+) -> None:
+    count, wrong = train_cases(some_cases)
+    assert count > len(some_cases) / 2
+    assert not wrong
 
 
 @pytest.mark.filterwarnings("ignore")
