@@ -193,6 +193,9 @@ class Importer:
         names = list(node.input)
         while names and not names[-1]:
             names.pop()
+        for name in names:
+            if name and name not in scope.names:
+                raise IRError(f"the node reads `{name}`, which nothing defines")
         items = [scope.names[name] if name else None for name in names]
         attributes = self._attributes(node, scope)
         mark = len(self.build.nodes)

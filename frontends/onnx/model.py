@@ -21,7 +21,7 @@ from onnx import (
 
 from shardwright.frontends.onnx.importer import Importer, Scope
 from shardwright.frontends.onnx.loss import append_loss
-from shardwright.frontends.onnx.patterns import fuse
+from shardwright.frontends.onnx.patterns import fuse, is_mask
 from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
 from shardwright.frontends.onnx.table import (
     CONVERTERS,
@@ -116,6 +116,9 @@ def import_model(
         raise ModelError(str(error), importer.where) from error
     except IRError as error:
         raise ModelError(error.what, importer.where, error.hint) from error
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        what = f"an attribute or an input does not fit the node ({type(error).__name__}: {error})"
+        raise ModelError(what, importer.where) from error
     graph = importer.build.graph(
         plain_name(model.graph.name or "model"), tuple(value.name for value in outputs)
     )
@@ -162,7 +165,8 @@ def _convert(
     for tensor in graph.initializer:
         array = array_of(tensor)
         dtype = dtype_of(tensor.data_type)
-        trained = TensorType(dtype, ()).is_float and array.ndim > 0
+        real = TensorType(dtype, ()).is_float
+        trained = real and array.ndim > 0 and not (array.size and is_mask(array))
         names[tensor.name] = Constant(array, dtype, tensor.name, trained)
     _check_sizes([declared for declared in graph.input if declared.name not in names], sizes)
     for declared in graph.input:

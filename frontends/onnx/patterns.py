@@ -281,15 +281,16 @@ def _unmasked(m: Matches, name: str) -> tuple[str, Value | None, bool] | None:
         if not fits or m.reads[scores] != 1 or _holds_product(m, mask):
             continue
         known = None if mask in m.trained else m.data.get(mask)
-        if known is not None and _is_mask(known) and _is_causal(known == 0, shape):
+        if known is not None and is_mask(known) and _is_causal(known == 0, shape):
             return scores, None, True
         return scores, value, False
     return name, None, False
 
 
-def _is_mask(known: Array) -> bool:
-    """Whether numbers that are added let a score be or take it out."""
-    return bool(((known == 0) | (known <= _MASKED)).all())
+def is_mask(known: Array) -> bool:
+    """Whether numbers that are added let some scores be and take the others out."""
+    out = known <= _MASKED
+    return bool(out.any() and ((known == 0) | out).all())
 
 
 def _holds_product(m: Matches, name: str) -> bool:
@@ -311,18 +312,28 @@ def _chosen(
     m: Matches, node: Node, shape: tuple[int, ...]
 ) -> tuple[str, Value | None, bool] | None:
     """Return what `_unmasked` does, of a choice between scores and a number far below them."""
-    condition, scores, other = node.operands
-    fill, known = m.made(other, "fill", m.reads[other]), m.data.get(condition)
-    if fill is None or known is None or float(str(_of(fill, "value"))) > _MASKED:
+    condition, *choices = node.operands
+    known, mask = m.data.get(condition), m.value(condition)
+    below = [_is_far_below(m, name) for name in choices]
+    if known is None or sum(below) != 1:
         return None
-    mask = m.value(condition)
+    scores = choices[below.index(False)]
+    read = ~known if below[0] else known  # where keys are read
     if m.value(scores).type.shape != shape or _widened(mask, shape) is None:
         return None
-    if not known.any(axis=-1).all():  # a query that reads no key reads all alike there
+    if not read.any(axis=-1).all():  # a query that reads no key reads all alike there
         return None
-    if _is_causal(known, shape):
+    if _is_causal(read, shape):
         return scores, None, True
-    return scores, mask, False
+    return scores, m.build.emit("logical_not", mask) if below[0] else mask, False
+
+
+def _is_far_below(m: Matches, name: str) -> bool:
+    """Whether a value is one number that takes a key out of a softmax."""
+    fill = m.graph.producers.get(name)
+    if fill is None or fill.operator != "fill":
+        return False
+    return float(str(_of(fill, "value"))) <= _MASKED
 
 
 def _is_causal(known: Array, shape: tuple[int, ...]) -> bool:

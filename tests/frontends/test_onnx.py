@@ -238,6 +238,61 @@ def test_compositions_that_exporters_write_out_are_one_operator() -> None:
     assert node.scope == "h.0/attn"
 
 
+def masked_attention(kind: str) -> ModelProto:
+    """Attention of 3 positions; its mask is chosen, or added."""
+    node = helper.make_node
+    later = np.triu(np.ones((3, 3), bool), 1)
+    own = np.eye(3, dtype=bool)
+    weights = {
+        "later": later,
+        "own": own,
+        "below": np.array(-1e9, np.float32),
+        "added": np.where(later, np.float32(-1e9), np.float32(0)),
+        "bias": np.arange(9, dtype=np.float32).reshape(3, 3),
+    }
+    masks = {
+        "later": node("Where", ["later", "below", "scores"], ["masked"]),
+        "others": node("Where", ["own", "below", "scores"], ["masked"]),
+        "own": node("Where", ["own", "scores", "below"], ["masked"]),
+        "added": node("Add", ["scores", "added"], ["masked"]),
+        "bias": node("Add", ["bias", "scores"], ["masked"]),
+        "none": node("Identity", ["scores"], ["masked"]),
+    }
+    nodes = [
+        node("Transpose", ["x"], ["turned"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["x", "turned"], ["scores"]),
+        masks[kind],
+        node("Softmax", ["masked"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "x"], ["y"]),
+    ]
+    used = {name for n in nodes for name in n.input}
+    kept = {name: array for name, array in weights.items() if name in used}
+    return model("m", nodes, {"x": (2, 2, 3, 4)}, "y", kept)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "causal"),
+    [
+        ("later", 3, True),
+        ("others", 4, False),
+        ("own", 4, False),
+        ("added", 3, True),
+        ("bias", 4, False),
+        ("none", 3, False),
+    ],
+)
+def test_masks_of_attention(kind: str, operands: int, causal: bool) -> None:
+    proto = masked_attention(kind)
+    graph = import_model(proto).graph
+    node = graph.nodes[-1]
+    assert node.operator == "scaled_dot_product_attention"
+    assert (len(node.operands), node.attributes["causal"]) == (operands, causal)
+    inputs = inputs_of(proto)
+    expected = ReferenceEvaluator(proto).run(None, inputs)[0]
+    found = run_alone(import_model(proto), inputs)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def pointwise(*nodes: NodeProto, **weights: np.ndarray) -> ModelProto:
     return model("m", list(nodes), {"x": (3, 8)}, nodes[-1].output[0], weights)
 
@@ -422,6 +477,18 @@ def test_a_shape_that_is_computed_from_data_is_refused() -> None:
     assert error_of(lambda: import_model(proto)) == (
         "the elements of `shape` must be known when the model is imported (in Reshape `shaping`)"
     )
+
+
+def test_a_node_that_reads_nothing_or_nonsense_is_named() -> None:
+    node = helper.make_node
+    proto = model("m", [node("Relu", ["z"], ["y"], "first")], {"x": (2, 2)}, "y", {})
+    assert error_of(lambda: import_model(proto)) == (
+        "the node reads `z`, which nothing defines (in Relu `first`)"
+    )
+    proto = model("m", [node("Transpose", ["x"], ["y"], perm=[0, 2])], {"x": (2, 2)}, "y", {})
+    assert "in Transpose `y`" in error_of(lambda: import_model(proto))
+    proto = model("m", [node("Concat", ["x", "x"], ["y"])], {"x": (2, 2)}, "y", {})
+    assert "does not fit the node" in error_of(lambda: import_model(proto))
 
 
 def test_an_unknown_loss_is_refused() -> None:
