@@ -1,4 +1,8 @@
+import os
 from collections.abc import Callable, Iterator
+
+# Matrices of tests are too small for several threads each; must be said before numpy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
