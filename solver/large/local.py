@@ -54,6 +54,14 @@ class LocalSearch:
         """Return the cost of an assignment, without the constant."""
         return float(total_cost(self.graph, choice))
 
+    def allowed(self, choice: Array) -> bool:
+        """Return whether nothing forbidden is chosen."""
+        graph = self.graph
+        unary = graph.unary[graph.offset[:-1] + choice]
+        rows = graph.place + choice[graph.first] * graph.size[graph.second]
+        entries = graph.tables[rows + choice[graph.second]]
+        return bool((unary < graph.big).all() and (entries < graph.big).all())
+
     def fits(self, choice: Array) -> bool:
         """Return whether an assignment is within the memory."""
         return bool((self.start(choice).free >= 0).all())

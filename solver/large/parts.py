@@ -49,6 +49,7 @@ def part_of(graph: Graph, rows: Rows, state: State, inside: Array, prices: Array
     offset = offsets(size)
     _take_out(unary, offset, first, size, graph.turned, _given(graph, edges, state, False))
     _take_out(unary, offset, second, size, graph.tables, _given(graph, edges, state, True))
+    unary[unary > min(graph.ceiling, graph.big) / 2] = graph.big  # as forbidden as before
     new = Graph(
         offset=offset,
         size=size,

@@ -238,7 +238,9 @@ class Search:
     def offer(self, choice: Array) -> bool:
         """Keep an assignment if it fits, is allowed and is the best."""
         cost = self.local.cost(choice)
-        if cost >= self.graph.big or (used(self.rows, choice) > self.rows.capacity).any():
+        if cost >= self.incumbent.target or not self.local.allowed(choice):
+            return False
+        if (used(self.rows, choice) > self.rows.capacity).any():
             return False
         return self.incumbent.offer(choice, cost)
 

@@ -112,6 +112,6 @@ def _random_whole_problem(seed: int) -> Problem:
     return Problem(tuple(variables), tuple(pairs), limit)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def random_whole_problem() -> RandomProblem:
     return _random_whole_problem
