@@ -60,7 +60,7 @@ def reparametrise(
     graph: Graph, rows: Rows, prices: Array, messages: Messages | None, gap: float
 ) -> Reparametrised:
     """Split the costs anew by messages that are good at these prices; by none at first."""
-    scale = 1 if messages is None else _scale(graph, prices, gap)
+    scale = 1 if messages is None else _scale(graph, rows, prices, gap)
     whole = np.round(prices * scale).astype(np.int64)
     total = _priced(graph, rows, whole, scale)
     if messages is not None:
@@ -75,7 +75,7 @@ def reparametrise(
         forbidden = entries >= graph.big
         table = np.where(forbidden, 0, entries).astype(np.int64).reshape(shape) * scale
         if messages is not None:
-            one, other = (np.round(part * scale).astype(np.int64) for part in messages.of_pair(e))
+            one, other = (_whole(part, scale) for part in messages.of_pair(e))
             table = table - one[:, None] - other
             total[graph.offset[ends[0]] : graph.offset[ends[0] + 1]] += one
             total[graph.offset[ends[1]] : graph.offset[ends[1] + 1]] += other
@@ -104,15 +104,24 @@ def _priced(graph: Graph, rows: Rows, prices: Array, scale: int) -> Array:
     return total
 
 
-def _scale(graph: Graph, prices: Array, gap: float) -> int:
-    """Return a power of two that keeps prices fine and all sums exact."""
-    terms = len(graph.unary) + len(graph.tables) + 1
+def _scale(graph: Graph, rows: Rows, prices: Array, gap: float) -> int:
+    """Return a power of two that keeps prices fine and all sums within 64 bits."""
+    entries = int((graph.size[graph.first] * graph.size[graph.second]).sum())
+    terms = len(graph.unary) + entries + len(prices) + 1  # CP-SAT adds up all of them
     wanted = 4.0
     if (prices > 0).any():
         wanted = max(wanted, 2.0**10 / float(np.median(prices[prices > 0])))
-    allowed = graph.unary[graph.unary < graph.big]
-    most = min(REACH / (16 * float(np.abs(allowed).max(initial=1.0))), REACH / (gap * terms))
+    priced = priced_unary(graph, rows, prices)[graph.unary < graph.big]
+    tables = graph.tables[graph.tables < graph.big]
+    largest = max(float(np.abs(part).max(initial=1.0)) for part in (priced, tables))
+    most = min(REACH / (16 * largest), REACH / (max(gap, 1.0) * terms))
     return int(2.0 ** math.floor(math.log2(max(min(wanted, most), 1.0))))
+
+
+def _whole(messages: Array, scale: int) -> Array:
+    """Return messages in units of 1 / scale; any values are valid, so large ones are cut."""
+    most = REACH / 64
+    return np.clip(np.round(messages * scale), -most, most).astype(np.int64)
 
 
 class IntegerModel:
