@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.ir.units import seconds_text
+from shardwright.solver.conflict import memory_conflict
 from shardwright.solver.contest import contest_name, read_contest
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import Problem
 from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve
 from shardwright.tools.documents import print_document
 from shardwright.tools.options import positive, positive_number
 from shardwright.tools.progress import following_search
 from shardwright.tools.tables import print_table
+
+_MOST_NAMES = 5
 
 
 def add_solver_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,16 +46,34 @@ def run_solver(arguments: argparse.Namespace) -> int:
     """Solve every file."""
     if arguments.solution_out is not None:
         arguments.solution_out.mkdir(parents=True, exist_ok=True)
-    rows = [_solve_file(path, arguments) for path in arguments.files]
+    solved = [_solve_file(path, arguments) for path in arguments.files]
+    rows = [row for row, _ in solved]
     if arguments.json:
         print_document(rows)
         return 0
+    for row, reason in solved:
+        if reason:
+            print(f"{row['instance']}: {reason}")
     headings = ("instance", "status", "cost", "lower bound", "gap", "time", "nodes", "presolved")
     print_table("", headings, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6, 7))
     return 0
 
 
-def _solve_file(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def _reason(problem: Problem) -> str:
+    """Say why nothing fits."""
+    conflict = memory_conflict(problem)
+    if conflict is None:
+        return "no assignment fits, though no time alone rules all of them out"
+    names = [f"`{problem.variables[index].name}`" for index in conflict.variables[:_MOST_NAMES]]
+    more = len(conflict.variables) - len(names)
+    others = f" and {more} more" if more else ""
+    return (
+        f"nothing fits: at time {conflict.time}, {', '.join(names)}{others} need at least "
+        f"{_number(conflict.least)}, and the limit is {_number(conflict.limit)}"
+    )
+
+
+def _solve_file(path: Path, arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     started = time.monotonic()
     name = contest_name(path)
     with following_search(name, "reading") as progress:
@@ -72,7 +94,7 @@ def _solve_file(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     judged = None if chosen is None else evaluate(problem, chosen)
     cost = math.inf if judged is None else judged.cost
     nodes = len(problem.variables)
-    return {
+    row = {
         "instance": name,
         "status": solution.status,
         "cost": cost,
@@ -83,6 +105,7 @@ def _solve_file(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "nodes": nodes,
         "nodes_after_presolve": int(solution.statistics.get("variables_after_presolve", nodes)),
     }
+    return row, _reason(problem) if solution.status == "infeasible" else ""
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

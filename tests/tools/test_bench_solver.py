@@ -63,6 +63,16 @@ def test_where_nothing_fits_that_is_said(chain, capsys, tmp_path):
     assert json.loads((tmp_path / "out" / "chain.json").read_text()) == []
 
 
+def test_a_person_is_told_why_nothing_fits(chain, capsys):
+    document = json.loads(chain.read_text())
+    document["problem"]["usage_limit"] = 1
+    chain.write_text(json.dumps(document))
+    assert main(["bench", "solver", str(chain)]) == 0
+    assert capsys.readouterr().out.startswith(
+        "chain: nothing fits: at time 1, `node 0`, `node 1` need at least 2, and the limit is 1\n"
+    )
+
+
 def test_a_wrong_file_is_one_line_and_exit_code_2(chain, capsys):
     chain.write_text("{}")
     assert main(["bench", "solver", str(chain), "--json"]) == 2
