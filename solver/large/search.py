@@ -168,6 +168,9 @@ class Search:
         """Search until the time is over or nothing better exists."""
         if self.trivial():
             return
+        # However short the time, something is tried.
+        self.incumbent.raise_bound(self.ascent.step(self.guess()))
+        self.decode()
         if not self.small:
             self.raise_bound(ASCENT_PART * time_limit)
             self.improve(flat, math.inf)

@@ -73,6 +73,13 @@ def test_the_time_limit_holds():
         assert evaluate(problem, answer.assignment).cost == answer.cost
 
 
+def test_however_short_the_time_there_is_an_answer():
+    problem = grid(6, 4)
+    answer = solve(problem, method="anytime", time_limit=0.001)
+    assert answer.status in ("feasible", "optimal")
+    assert answer.lower_bound <= answer.cost
+
+
 def test_the_same_answer_twice():
     problem = grid(5, 5)
     one, other = (solve(problem, method="anytime", time_limit=60) for _ in range(2))
