@@ -32,7 +32,7 @@ _KINDS = {
     "neighbor_exchange": "permute",
     "receive": "send",
 }
-_MOST_AXES = 4  # of more axes there are too many layouts to find all paths between them
+_MOST_AXES = 4  # of a mesh that is not too fine; an axis of one rank does not count
 _BLOCK = 128  # sources whose shortest paths are found together, so that they stay in the cache
 
 
@@ -97,6 +97,11 @@ class RedistributionPlanner:
         self.cluster = cluster
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
 
+    @property
+    def is_fine(self) -> bool:
+        """Whether the mesh has too many layouts to find all paths between them."""
+        return sum(axis.size > 1 for axis in self.mesh.axes) > _MOST_AXES
+
     def seconds(self, tensor: TensorType, sources: list[Layout], targets: list[Layout]) -> Floats:
         """Return the seconds from each of `sources` to each of `targets`, as a table.
 
@@ -107,9 +112,9 @@ class RedistributionPlanner:
         StrategyError
             If the mesh has too many axes, or a layout is of another mesh.
         """
-        if len(self.mesh.axes) > _MOST_AXES:
+        if self.is_fine:
             raise StrategyError(
-                f"mesh {self.mesh} has {len(self.mesh.axes)} axes, at most {_MOST_AXES} can be "
+                f"mesh {self.mesh} has more than {_MOST_AXES} axes, which is too fine to be "
                 f"searched",
                 hint="merge axes of one level",
             )
@@ -126,7 +131,7 @@ class RedistributionPlanner:
         StrategyError
             If there is none.
         """
-        if len(self.mesh.axes) > _MOST_AXES:
+        if self.is_fine:
             return self._plan_alone(tensor, source, target)
         paths = self._shortest(tensor)
         here, goal = self._position(paths, source), self._position(paths, target)

@@ -250,7 +250,7 @@ def test_one_path_costs_what_all_paths_say() -> None:
 
 
 def test_a_search_over_a_fine_mesh_is_refused() -> None:
-    with pytest.raises(StrategyError, match="has 5 axes, at most 4 can be searched"):
+    with pytest.raises(StrategyError, match="has more than 4 axes, which is too fine"):
         RedistributionPlanner(FINE, CPU).seconds(TensorType("float32", (8,)), [], [])
 
 
@@ -272,3 +272,12 @@ def test_a_finer_mesh_is_never_dearer() -> None:
     images = [refined(layout) for layout in possible]
     here = RedistributionPlanner(fine, CPU).seconds(tensor, images, images)
     assert (here <= there * (1 + 1e-9)).all()
+
+
+def test_axes_of_one_rank_do_not_make_a_mesh_fine() -> None:
+    ones = tuple(MeshAxis(name, 1) for name in "pqr")
+    planner = RedistributionPlanner(Mesh((*SQUARE.axes, *ones)), CPU)
+    tensor, possible = TensorType("float32", (8, 8)), every_layout(SQUARE, 2)
+    found = planner.seconds(tensor, possible, possible)
+    expected = RedistributionPlanner(SQUARE, CPU).seconds(tensor, possible, possible)
+    np.testing.assert_array_equal(found, expected)
