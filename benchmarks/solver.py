@@ -6,7 +6,7 @@ the costs are those of the independent evaluation. Published figures:
 
 - best known cost and bound: from any source, among them runs of hours and a proof by Gurobi;
 - contest: the cost of the winner (Staudt and Blacher) on the organisers' machine with 8 cores;
-- winner: the same program on 2 cores of such a machine, for 60 s, measured for this page.
+- winner: the same program on 2 cores of such a machine, for 60 s.
 """
 
 import argparse
