@@ -12,15 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
-
-from benchmarks.onnx_tests import (
+from onnx_tests import (
     Outcome,
     exported_cases,
     network_cases,
     node_cases,
     outcomes,
 )
-from benchmarks.onnx_training import train_cases
+from onnx_training import train_cases
 
 MARK = "<!-- All below is written by benchmarks/onnx_coverage.py. -->"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "onnx.md"

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 from onnx.backend.test.case.test_case import TestCase
-
-from benchmarks.onnx_tests import (
+from onnx_tests import (
     MESH,
     ONE,
     imported_case,
@@ -20,6 +19,7 @@ from benchmarks.onnx_tests import (
     model_of,
     random_decisions,
 )
+
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.ir.errors import ShardwrightError

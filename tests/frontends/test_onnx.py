@@ -10,9 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, NodeProto, helper
 from onnx.reference import ReferenceEvaluator
-
-import shardwright
-from benchmarks.onnx_tests import (
+from onnx_tests import (
     is_plain,
     model_of,
     network_cases,
@@ -21,7 +19,9 @@ from benchmarks.onnx_tests import (
     run_case,
     run_sharded,
 )
-from benchmarks.onnx_training import train_cases
+from onnx_training import train_cases
+
+import shardwright
 from shardwright.frontends.onnx import import_model
 from shardwright.ir.errors import ModelError
 from shardwright.tools.main import main
