@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from shardwright.ir.errors import SolverError
-from shardwright.solver import Pair, Problem, Variable, evaluate
+from shardwright.solver import Pair, Problem, Variable, evaluate, solve
 from shardwright.solver.contest import contest_name, parse_contest, read_contest, write_contest
 
-# The example of the contest's own description.
+# In the contest's format; what is done to it below makes it wrong in one way each.
 EXAMPLE = {
     "problem": {
         "name": "example",
@@ -25,7 +25,35 @@ EXAMPLE = {
         "usage_limit": 50,
     }
 }
+# The example of the contest's own description, with the answer that is given there.
+PUBLISHED = {
+    "problem": {
+        "name": "example",
+        "nodes": {
+            "intervals": [[30, 70], [40, 70], [50, 120], [110, 140], [110, 150]],
+            "costs": [[15], [55, 65], [25, 45, 35], [85, 75], [95]],
+            "usages": [[10], [25, 25], [15, 20, 15], [10, 10], [15]],
+        },
+        "edges": {
+            "nodes": [[0, 1], [0, 2], [1, 3], [2, 4], [3, 4]],
+            "costs": [[30, 40], [50, 10, 40], [90, 10, 20, 80], [60, 20, 30], [70, 60]],
+        },
+        "usage_limit": 50,
+    }
+}
+PUBLISHED_ANSWER = (0, 0, 2, 1, 0)
+PUBLISHED_COST = 445
 BIG = 2**63 - 1
+
+
+@pytest.mark.parametrize("method", ["exact", "anytime"])
+def test_the_published_example_is_proven_optimal(method):
+    problem = parse_contest(PUBLISHED, "example")
+    assert evaluate(problem, PUBLISHED_ANSWER).cost == PUBLISHED_COST
+    answer = solve(problem, method=method, time_limit=10)
+    assert answer.status == "optimal"
+    assert answer.assignment == PUBLISHED_ANSWER
+    assert answer.cost == answer.lower_bound == PUBLISHED_COST
 
 
 def test_a_file_is_read_as_it_stands(tmp_path):
