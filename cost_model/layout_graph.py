@@ -5,7 +5,6 @@ the cluster are alike: renaming them leaves every price as it is, so the layouts
 of which one stands for all.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -43,9 +42,9 @@ class Move:
     target: Layout
 
 
-def _replaced(layout: Layout, changes: dict[int, tuple[str, ...]]) -> Layout:
-    splits = tuple(changes.get(d, axes) for d, axes in enumerate(layout.splits))
-    return Layout(splits, layout.partial)
+def _replaced(layout: Layout, dimension: int, axes: tuple[str, ...]) -> Layout:
+    splits = layout.splits
+    return Layout((*splits[:dimension], axes, *splits[dimension + 1 :]), layout.partial)
 
 
 def moves(layout: Layout, mesh: Mesh, movable: Sequence[str] | None = None) -> Iterator[Move]:
@@ -67,17 +66,17 @@ def moves(layout: Layout, mesh: Mesh, movable: Sequence[str] | None = None) -> I
         place = (("dimension", dimension),)
         steady = sum(1 for _ in takewhile(lambda axis: axis not in names, held))
         for axes in _some(free, permutations):
-            wider = _replaced(layout, {dimension: held + axes})
+            wider = _replaced(layout, dimension, held + axes)
             yield Move("local_slice", axes, place, wider)
         for first in range(steady, len(held)):
             tail, head = held[first:], held[:first]
-            yield Move("all_gather", tail, place, _replaced(layout, {dimension: head}))
+            yield Move("all_gather", tail, place, _replaced(layout, dimension, head))
             yield from _exchanges(layout, dimension, head, tail)
         for tail in permutations(held[steady:]) if len(held) > 1 else ():
             order = held[:steady] + tail
             if order != held:
                 attributes = (*place, ("previous", held))
-                target = _replaced(layout, {dimension: order})
+                target = _replaced(layout, dimension, order)
                 yield Move("collective_permute", order, attributes, target)
     for axes in _some(free, combinations):
         target = layout.with_partial(mesh.ordered(layout.partial + axes))
@@ -100,7 +99,7 @@ def _reductions(layout: Layout, partial: Sequence[str]) -> Iterator[Move]:
         yield Move("all_reduce", axes, (), reduced(axes))
     for axes in _some(partial, permutations):
         for dimension, held in enumerate(layout.splits):
-            target = _replaced(reduced(axes), {dimension: held + axes})
+            target = _replaced(reduced(axes), dimension, held + axes)
             yield Move("reduce_scatter", axes, (("dimension", dimension),), target)
 
 
@@ -110,7 +109,7 @@ def _exchanges(
     for other, held in enumerate(layout.splits):
         if other != dimension:
             attributes = (("split_dimension", other), ("concat_dimension", dimension))
-            target = _replaced(layout, {dimension: head, other: held + tail})
+            target = _replaced(_replaced(layout, dimension, head), other, held + tail)
             yield Move("all_to_all", tail, attributes, target)
 
 
@@ -246,11 +245,17 @@ def layout_graph(mesh: Mesh, rank: int) -> LayoutGraph:
     The layouts stand by falling number of moves that arrive.
     """
     nodes = [ordered for layout in layouts(mesh, rank) for ordered in _with_orders(layout)]
-    known = frozenset(nodes)
-    leaving = [(n, m) for n in nodes for m in moves(n, mesh) if m.target in known]
-    degrees = Counter(move.target for _, move in leaving)
-    nodes.sort(key=lambda layout: -degrees[layout])
-    index = {layout: i for i, layout in enumerate(nodes)}
-    edges = [(index[layout], index[move.target], move) for layout, move in leaving]
+    place = {layout: i for i, layout in enumerate(nodes)}
+    leaving = [
+        (i, end, move)
+        for i, layout in enumerate(nodes)
+        for move in moves(layout, mesh)
+        if (end := place.get(move.target)) is not None
+    ]
+    degrees = np.bincount([end for _, end, _ in leaving], minlength=len(nodes))
+    order = np.argsort(-degrees, kind="stable")
+    position = np.argsort(order, kind="stable").tolist()
+    edges = tuple((position[start], position[end], move) for start, end, move in leaving)
+    nodes = [nodes[i] for i in order]
     counts = np.array([layout.counts(mesh) for layout in nodes], dtype=np.int64)
-    return LayoutGraph(mesh, tuple(nodes), counts.reshape(len(nodes), rank), tuple(edges))
+    return LayoutGraph(mesh, tuple(nodes), counts.reshape(len(nodes), rank), edges)
