@@ -1,7 +1,7 @@
 """Layouts and strategies: how tensors and operators are spread over a mesh."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwright.ir.errors import IRError
@@ -27,10 +27,11 @@ class Layout:
     splits: tuple[tuple[str, ...], ...]
     partial: tuple[str, ...] = ()
     reduction: str = "sum"
+    _hash: int = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.splits, self.partial, self.reduction))
+    def __post_init__(self) -> None:
+        # Every layout is looked up; a property that is cached when first read takes longer.
+        object.__setattr__(self, "_hash", hash((self.splits, self.partial, self.reduction)))
 
     def __hash__(self) -> int:
         return self._hash
