@@ -11,6 +11,7 @@ from shardwright.ir.units import seconds_text
 from shardwright.solver.conflict import memory_conflict
 from shardwright.solver.contest import contest_name, read_contest
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.large.search import warm_up
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve
@@ -46,6 +47,8 @@ def run_solver(arguments: argparse.Namespace) -> int:
     """Solve every file."""
     if arguments.solution_out is not None:
         arguments.solution_out.mkdir(parents=True, exist_ok=True)
+    with following_search("solver", "compiling the inner loops (once)"):
+        warm_up()  # before any clock runs
     solved = [_solve_file(path, arguments) for path in arguments.files]
     rows = [row for row, _ in solved]
     if arguments.json:
