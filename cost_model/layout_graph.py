@@ -215,7 +215,7 @@ class Symmetry:
 def _symmetry(graph: LayoutGraph) -> Symmetry:
     found = []
     for names in _renamings(graph.mesh):
-        image = [graph.index.get(_renamed(layout, names, graph.mesh)) for layout in graph.nodes]
+        image = [graph.index.get(layout.renamed(names, graph.mesh)) for layout in graph.nodes]
         if None not in image:  # where not every order of axes is a node, few renamings stay inside
             found.append(image)
     images = np.array(found, dtype=np.int64)
@@ -231,11 +231,6 @@ def _renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
     for orders in product(*(permutations(names) for names in alike.values())):
         pairs = zip(alike.values(), orders, strict=True)
         yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
-
-
-def _renamed(layout: Layout, names: dict[str, str], mesh: Mesh) -> Layout:
-    splits = tuple(tuple(names[axis] for axis in axes) for axes in layout.splits)
-    return Layout(splits, mesh.ordered(names[axis] for axis in layout.partial))
 
 
 @lru_cache(maxsize=64)

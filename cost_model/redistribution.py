@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_seconds_array
-from shardwright.cost_model.layout_graph import LayoutGraph, Move, layout_graph, moves
+from shardwright.cost_model.layout_graph import Integers, LayoutGraph, Move, layout_graph, moves
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 _KINDS = {
     "collective_permute": "permute",
     "halo_exchange": "permute",

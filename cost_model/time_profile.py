@@ -233,8 +233,7 @@ class _Sides:
         """Return the same with other mesh axes."""
 
         def over(layout: Layout) -> Layout:
-            splits = tuple(tuple(names[axis] for axis in axes) for axes in layout.splits)
-            return Layout(splits, mesh.ordered(names[a] for a in layout.partial), layout.reduction)
+            return layout.renamed(names, mesh)
 
         ports = tuple(
             Port(over(port.layout), None if port.cotangent is None else over(port.cotangent))

@@ -54,6 +54,11 @@ class Layout:
         """Return the layout with exactly the partial axes `axes`."""
         return Layout(self.splits, axes, reduction if axes else "sum")
 
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Layout":
+        """Return the layout with other axes in the place of these."""
+        splits = tuple(tuple(names[axis] for axis in axes) for axes in self.splits)
+        return Layout(splits, mesh.ordered(names[a] for a in self.partial), self.reduction)
+
     def counts(self, mesh: Mesh) -> tuple[int, ...]:
         """Return into how many slices each dimension is split."""
         return tuple([mesh.extent(axes) for axes in self.splits])

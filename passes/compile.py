@@ -318,8 +318,8 @@ class _Automatic:
             "data_parallel": "data_parallel",
             "semi_auto_parallel": "sharding_propagation",
         }
-        mode = by_mode.get(self.options.mode, self.options.search)
         options = self.options
+        mode = by_mode.get(options.mode, options.search)
         return search(space, mode, within, options.time_limit, self.progress, options.gap)
 
     def _emit(self, decisions: Decisions, planner: RedistributionPlanner) -> Graph:

@@ -184,15 +184,7 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
     for node in graph.nodes:
         build.scope = node.scope
         read = [
-            _for_reader(
-                build,
-                graph,
-                node,
-                i,
-                at[name],
-                name in wanted,
-                shared.get(_met_as(graph, name), ()),
-            )
+            _for_reader(build, graph, node, i, at[name], name in wanted, met(name))
             for i, name in enumerate(node.operands)
         ]
         build.append(replace(node, operands=tuple(value.name for value in read)))

@@ -12,34 +12,22 @@ from collections.abc import Sequence
 
 from shardwright.solver.memory import MemoryRows
 from shardwright.solver.network import Network
-from shardwright.solver.problem import Array
-
-Incident = list[list[tuple[Array, int]]]
 
 
-def incident_tables(network: Network) -> Incident:
-    """Return for each variable its tables, its own strategies first, and the other variables."""
-    incident: Incident = [[] for _ in network.unary]
-    for (first, second), table in network.tables.items():
-        incident[first].append((table, second))
-        incident[second].append((table.T, first))
-    return incident
-
-
-def along(incident: Incident) -> list[int]:
+def along(network: Network) -> list[int]:
     """Return the variables breadth first, from one that lies at an end."""
     order: dict[int, None] = {}
-    for start in range(len(incident)):
+    for start in range(len(network.unary)):
         if start not in order:
-            end = _reached(incident, start)[-1]
-            order.update(dict.fromkeys(_reached(incident, end)))
+            end = _reached(network, start)[-1]
+            order.update(dict.fromkeys(_reached(network, end)))
     return list(order)
 
 
-def _reached(incident: Incident, start: int) -> list[int]:
+def _reached(network: Network, start: int) -> list[int]:
     seen, order, waiting = {start}, [start], deque([start])
     while waiting:
-        for _, other in incident[waiting.popleft()]:
+        for _, other in network.incident[waiting.popleft()]:
             if other not in seen:
                 seen.add(other)
                 order.append(other)
@@ -51,7 +39,6 @@ def blend(
     network: Network,
     rows: MemoryRows,
     order: Sequence[int],
-    incident: Incident,
     fitting: Sequence[int],
     cheap: Sequence[int],
 ) -> list[int]:
@@ -68,7 +55,7 @@ def blend(
             continue
         unary = network.unary[index]
         cost += float(unary[new] - unary[old])
-        for table, other in incident[index]:
+        for table, other in network.incident[index]:
             cost += float(table[new, choice[other]] - table[old, choice[other]])
         for use in rows.by_variable.get(index, []):
             usage = rows.usages[use]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.solver.blending import incident_tables
 from shardwright.solver.memory import MemoryRows
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
@@ -20,14 +19,13 @@ def descend(network: Network, rows: MemoryRows, choice: list[int]) -> list[int]:
     """
     choice = list(choice)
     slack = rows.capacity - rows.profile(choice)
-    incident = incident_tables(network)
     for _ in range(SWEEPS):
         changed = False
         for index, unary in enumerate(network.unary):
             if len(unary) == 1:
                 continue
             total = unary
-            for table, other in incident[index]:
+            for table, other in network.incident[index]:
                 total = total + table[:, choice[other]]
             if total.min() < total[choice[index]]:
                 changed |= _move(rows, slack, choice, index, total)

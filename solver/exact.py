@@ -21,7 +21,7 @@ from itertools import product
 
 import numpy as np
 
-from shardwright.solver.blending import along, blend, incident_tables
+from shardwright.solver.blending import along, blend
 from shardwright.solver.descent import descend
 from shardwright.solver.dual import Dual, DualState, Piece, maximise_bound
 from shardwright.solver.elimination import MESSAGE_LIMIT, Elimination, OutOfTimeError
@@ -287,8 +287,7 @@ def _price(dual: Dual, incumbent: Incumbent) -> DualState:
 
 def _blend(dual: Dual, state: DualState, incumbent: Incumbent) -> None:
     """Offer what lies between the answers that fit and those that do not."""
-    incident = incident_tables(dual.network)
-    order = along(incident)
+    order = along(dual.network)
     values = [piece.constant + float(piece.slope @ state.prices) for piece in state.pieces]
     near = [state.pieces[i] for i in np.argsort(values, kind="stable")]
     fitting = [piece for piece in near if piece.fits][:BLENDED]
@@ -296,7 +295,7 @@ def _blend(dual: Dual, state: DualState, incumbent: Incumbent) -> None:
     for one, other, way in product(fitting, cheap, (order, order[::-1])):
         if incumbent.closed or incumbent.remaining <= 0:
             return
-        found = blend(dual.network, dual.rows, way, incident, one.choice, other.choice)
+        found = blend(dual.network, dual.rows, way, one.choice, other.choice)
         better = descend(dual.network, dual.rows, found)
         incumbent.offer(dual.network.lift(better))
 

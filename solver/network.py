@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -84,6 +85,15 @@ class Network:
     def sizes(self) -> list[int]:
         """How many strategies remain for each variable."""
         return [len(unary) for unary in self.unary]
+
+    @cached_property
+    def incident(self) -> list[list[tuple[Array, int]]]:
+        """Each variable's tables, its own strategies first, and the variables at the other ends."""
+        found: list[list[tuple[Array, int]]] = [[] for _ in self.unary]
+        for (first, second), table in self.tables.items():
+            found[first].append((table, second))
+            found[second].append((table.T, first))
+        return found
 
     @property
     def empty(self) -> bool:

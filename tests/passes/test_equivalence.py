@@ -3,21 +3,13 @@
 import numpy as np
 import pytest
 
-from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.cost_model.time_profile import TimeProfile
+from shardwright.cost_model.cluster import cluster
 from shardwright.ir.graph import Graph
-from shardwright.passes.baselines import complete
-from shardwright.passes.cleanup import drop_mirrors
 from shardwright.passes.compile import CompileOptions, compile_graph
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.manager import PassManager
-from shardwright.passes.optimizer import Optimizer, append_optimizer
-from shardwright.passes.partition import insert_mirrors, partition
-from shardwright.passes.space_builder import build_search_space
+from shardwright.passes.optimizer import Optimizer
 from tests.equivalence import assert_equal, trained
 from tests.passes.random_graphs import random_graph
+from tests.random_plans import profile_for, random_program
 
 CPU = cluster("cpu")
 
@@ -29,26 +21,11 @@ def alone(graph: Graph, optimizer: Optimizer) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_random_plans_of_random_programs(kind: str) -> None:
-    planner = RedistributionPlanner(mesh_for(CPU, 8), CPU)
-    profile = TimeProfile(planner)
-    random = np.random.default_rng(0)
+    profile, random = profile_for(8), np.random.default_rng(0)
     optimizer = Optimizer(kind)  # type: ignore[arg-type]
     for seed in range(40):
         graph = random_graph(seed, nodes=6)
-        space = build_search_space(graph, profile)
-        strategies = {
-            choice.name: choice.options[int(random.integers(len(choice.options)))]
-            for choice in space.choices
-            if choice.kind == "operator"
-        }
-        decisions = space.decisions(complete(space, strategies))  # type: ignore[arg-type]
-        passes = PassManager()
-        program = passes.run("partition", lambda g, d=decisions: partition(g, d), graph)
-        program = passes.run("mirror", lambda g, d=decisions: insert_mirrors(g, d), program)
-        program = passes.run("gradient", differentiate, program)
-        program = passes.run("lowering", lambda g: lower_redistributions(g, planner), program)
-        program = passes.run("optimizer", lambda g: append_optimizer(g, optimizer), program)
-        program = passes.run("cleanup", drop_mirrors, program)
+        program = random_program(graph, profile, random, optimizer)
         assert_equal(trained(program), alone(graph, optimizer))
 
 

@@ -3,20 +3,14 @@
 import numpy as np
 import pytest
 
-from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.cost_model.time_profile import TimeProfile
+from shardwright.cost_model.cluster import cluster
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.passes.baselines import complete
 from shardwright.passes.compile import CompileOptions, compile_graph
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.optimizer import Optimizer, append_optimizer
-from shardwright.passes.partition import insert_mirrors, partition
-from shardwright.passes.space_builder import build_search_space
+from shardwright.passes.optimizer import Optimizer
 from tests.equivalence import assert_equal, trained
+from tests.random_plans import profile_for, random_program
 
 CPU = cluster("cpu")
 
@@ -49,26 +43,11 @@ def alone(graph: Graph) -> dict[str, np.ndarray]:
     return trained(compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program)
 
 
-def random_program(graph: Graph, devices: int, seed: int) -> Graph:
-    planner = RedistributionPlanner(mesh_for(CPU, devices), CPU)
-    space = build_search_space(graph, TimeProfile(planner))
-    random = np.random.default_rng(seed)
-    strategies = {
-        choice.name: choice.options[int(random.integers(len(choice.options)))]
-        for choice in space.choices
-        if choice.kind == "operator"
-    }
-    decisions = space.decisions(complete(space, strategies))
-    program = insert_mirrors(partition(graph, decisions), decisions)
-    program = lower_redistributions(differentiate(program), planner)
-    return append_optimizer(program, Optimizer())
-
-
 def test_random_plans_compute_the_same() -> None:
     graph = network()
     whole, exchanges = alone(graph), 0
     for seed in range(8):
-        program = random_program(graph, 8, seed)
+        program = random_program(graph, profile_for(8), np.random.default_rng(seed), Optimizer())
         exchanges += sum(node.operator == "halo_exchange" for node in program.nodes)
         assert_equal(trained(program), whole)
     assert exchanges > 8

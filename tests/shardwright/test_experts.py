@@ -4,23 +4,16 @@ import numpy as np
 import pytest
 
 from shardwright import nn
-from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.cost_model.time_profile import TimeProfile
+from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.passes.baselines import complete
 from shardwright.passes.compile import CompileOptions, compile_graph
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.optimizer import Optimizer, append_optimizer
-from shardwright.passes.partition import insert_mirrors, partition
-from shardwright.passes.space_builder import build_search_space
+from shardwright.passes.optimizer import Optimizer
 from shardwright.runtime import LocalCommunicator, initialize
 from shardwright.tracing import InputSpec, trace
 from tests.equivalence import assert_equal, trained
+from tests.random_plans import profile_for, random_program
 from tests.shardwright.programs import outputs_of
 
 CPU = cluster("cpu")
@@ -64,27 +57,13 @@ def test_every_token_through_all_experts_is_their_weighted_sum():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def random_program(graph: Graph, seed: int) -> Graph:
-    """Return the training program of a random legal plan on eight ranks."""
-    planner = RedistributionPlanner(mesh_for(CPU, 8), CPU)
-    space = build_search_space(graph, TimeProfile(planner))
-    random = np.random.default_rng(seed)
-    strategies = {
-        choice.name: choice.options[int(random.integers(len(choice.options)))]
-        for choice in space.choices
-        if choice.kind == "operator"
-    }
-    decisions = space.decisions(complete(space, strategies))
-    program = insert_mirrors(partition(graph, decisions), decisions)
-    program = lower_redistributions(differentiate(program), planner)
-    return append_optimizer(program, Optimizer())
-
-
 def test_random_plans_of_a_layer_with_experts_compute_the_same():
     graph = trace(Layer(), [specification()]).graph
     alone = trained(compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program)
     for seed in range(3):
-        assert_equal(trained(random_program(graph, seed)), alone)
+        random = np.random.default_rng(seed)
+        program = random_program(graph, profile_for(8), random, Optimizer())
+        assert_equal(trained(program), alone)
 
 
 def test_experts_that_are_split_are_reached_by_an_exchange_all_to_all():

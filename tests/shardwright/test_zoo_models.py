@@ -5,20 +5,10 @@ import pytest
 
 from shardwright import zoo
 from shardwright.api import compile, verify
-from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.cost_model.time_profile import TimeProfile
-from shardwright.ir.graph import Graph
-from shardwright.passes.baselines import complete
 from shardwright.passes.canonicalize import canonicalize
-from shardwright.passes.cleanup import drop_mirrors
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.manager import PassManager
-from shardwright.passes.optimizer import Optimizer, append_optimizer
-from shardwright.passes.partition import insert_mirrors, partition
-from shardwright.passes.space_builder import build_search_space
+from shardwright.passes.optimizer import Optimizer
 from tests.equivalence import assert_equal, trained
+from tests.random_plans import profile_for, random_program
 
 # Trained parameters, as the papers or the implementations that are in use publish them.
 PUBLISHED = {
@@ -97,7 +87,8 @@ def test_random_strategies_compute_what_one_device_computes(model: str) -> None:
     optimizer = Optimizer("momentum")
     alone = compile(definition, 1, cluster="cpu", mode="stand_alone", optimizer=optimizer)
     whole = trained(alone.plan.program, 1, highs, definition.initial)
-    program = random_program(definition.graph, optimizer, seed=len(model))
+    graph, random = canonicalize(definition.graph), np.random.default_rng(len(model))
+    program = random_program(graph, profile_for(8), random, optimizer)
     assert_equal(trained(program, 1, highs, definition.initial), whole)
 
 
@@ -111,25 +102,3 @@ def test_experts_are_a_factor_like_any_other() -> None:
     ]
     assert experts == [((8, 1, 1), (8, 1, 1))] * 3
     assert found.plan.document.communication["all_to_all"].count > 0
-
-
-def random_program(graph: Graph, optimizer: Optimizer, seed: int) -> Graph:
-    """Return the training step in which every operator has a random strategy."""
-    described = cluster("cpu")
-    planner = RedistributionPlanner(mesh_for(described, 8, "2x2x2"), described)
-    graph = canonicalize(graph)
-    space = build_search_space(graph, TimeProfile(planner))
-    random = np.random.default_rng(seed)
-    strategies = {
-        choice.name: choice.options[int(random.integers(len(choice.options)))]
-        for choice in space.choices
-        if choice.kind == "operator"
-    }
-    decisions = space.decisions(complete(space, strategies))  # type: ignore[arg-type]
-    passes = PassManager()
-    program = passes.run("partition", lambda g: partition(g, decisions), graph)
-    program = passes.run("mirror", lambda g: insert_mirrors(g, decisions), program)
-    program = passes.run("gradient", differentiate, program)
-    program = passes.run("lowering", lambda g: lower_redistributions(g, planner), program)
-    program = passes.run("optimizer", lambda g: append_optimizer(g, optimizer), program)
-    return passes.run("cleanup", drop_mirrors, program)

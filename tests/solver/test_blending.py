@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.solver import Problem
-from shardwright.solver.blending import along, blend, incident_tables
+from shardwright.solver import Pair, Problem, Variable
+from shardwright.solver.blending import along, blend
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.memory import MemoryRows
 from shardwright.solver.network import build_network
@@ -15,11 +15,11 @@ LayerMaker = Callable[[int, int], Problem]
 
 
 def test_the_order_goes_along_a_chain():
-    left, right = np.zeros((2, 2)), np.ones((2, 2))
-    middle_first = [[(left, 1), (right, 2)], [(left, 0)], [(right, 0)]]
-    order = along(middle_first)
+    variables = tuple(Variable(name, np.zeros(2)) for name in "abc")
+    left, right = Pair(0, 1, np.zeros((2, 2))), Pair(0, 2, np.ones((2, 2)))
+    order = along(build_network(Problem(variables, (left, right))))
     assert order in ([1, 0, 2], [2, 0, 1])
-    assert along([[], []]) == [0, 1]  # apart from each other
+    assert along(build_network(Problem(variables[:2]))) == [0, 1]  # apart from each other
 
 
 def test_what_is_found_fits_and_is_no_dearer(repeated_layers: LayerMaker):
@@ -33,10 +33,7 @@ def test_what_is_found_fits_and_is_no_dearer(repeated_layers: LayerMaker):
         limit = evaluate(problem, fitting).peak_usage
         limited = replace(problem, memory_limit=limit)
         network = build_network(limited)
-        incident = incident_tables(network)
-        found = blend(
-            network, MemoryRows(network, limit), along(incident), incident, fitting, cheap
-        )
+        found = blend(network, MemoryRows(network, limit), along(network), fitting, cheap)
         before, after = evaluate(limited, fitting), evaluate(limited, found)
         assert after.feasible
         assert after.cost <= before.cost

@@ -1,0 +1,42 @@
+"""Training steps in which every operator has a random strategy."""
+
+import numpy as np
+
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.time_profile import TimeProfile
+from shardwright.ir.graph import Graph
+from shardwright.passes.baselines import complete
+from shardwright.passes.cleanup import drop_mirrors
+from shardwright.passes.gradient import differentiate
+from shardwright.passes.lowering import lower_redistributions
+from shardwright.passes.manager import PassManager
+from shardwright.passes.optimizer import Optimizer, append_optimizer
+from shardwright.passes.partition import insert_mirrors, partition
+from shardwright.passes.space_builder import build_search_space
+
+
+def profile_for(devices: int) -> TimeProfile:
+    """Return the costs on so many devices of the cluster `cpu`."""
+    described = cluster("cpu")
+    return TimeProfile(RedistributionPlanner(mesh_for(described, devices), described))
+
+
+def random_program(
+    graph: Graph, profile: TimeProfile, random: np.random.Generator, optimizer: Optimizer
+) -> Graph:
+    """Return the training step of a random legal plan, verified after every pass."""
+    space = build_search_space(graph, profile)
+    strategies = {
+        choice.name: choice.options[int(random.integers(len(choice.options)))]
+        for choice in space.choices
+        if choice.kind == "operator"
+    }
+    decisions = space.decisions(complete(space, strategies))  # type: ignore[arg-type]
+    run = PassManager().run
+    program = run("partition", lambda g: partition(g, decisions), graph)
+    program = run("mirror", lambda g: insert_mirrors(g, decisions), program)
+    program = run("gradient", differentiate, program)
+    program = run("lowering", lambda g: lower_redistributions(g, profile.planner), program)
+    program = run("optimizer", lambda g: append_optimizer(g, optimizer), program)
+    return run("cleanup", drop_mirrors, program)
