@@ -12,6 +12,8 @@ forward          the slices of results that are reduced over devices
 backward         the slices of operands that are parameters and not split over all devices
 ================ ============================================================================
 
+What gradients compute on is known for some operators, and left out of the objective.
+
 Knows no graph: the search says which operands are parameters, and adds costs up.
 """
 
@@ -133,7 +135,7 @@ class MindSporeCosts:
             For each operand, whether it is a parameter that is trained.
         """
         volume = operator_volume(info, strategy, mesh, tuple(is_parameter))
-        computation = volume.computation + volume.gradient_computation
+        computation = volume.computation
         forward, total = volume.forward, volume.forward + volume.backward
         if _is_data_parallel(info, strategy, mesh):  # so that it is preferred among equals
             computation, forward, total = (
