@@ -76,8 +76,8 @@ class MindSporeCosts:
     Parameters
     ----------
     era : str
-        ``r1.0`` (2020): every operator uses all devices. ``2025``: it may use fewer, the most
-        significant axes of the mesh first.
+        ``r1.0`` (2020): an operator is split over all devices, or whole on each. ``2025``: it may be
+        split over fewer, the most significant axes of the mesh first.
     alpha, beta : float
         Weights of computation and communication.
     gamma : float
@@ -106,7 +106,8 @@ class MindSporeCosts:
         those of the factors before it. An axis that repeats the work comes first in r1.0, last in
         2025. Larger splits of leading factors come first.
 
-        Where no strategy uses all devices, r1.0 has those that use the most.
+        Where no strategy uses all devices, r1.0 has those that use the most. Every device may also
+        do all the work there, except of a product of matrices.
         """
         if self.era == "2025":
             return _strategies_from(info, mesh, 0)
@@ -116,7 +117,9 @@ class MindSporeCosts:
             tuple(s for s in found if _axes_used(s) == count - start)
             for start, found in enumerate(by_start)
         )
-        return next(found for found in ending if found)
+        most = next(found for found in ending if found)
+        whole = Strategy()
+        return most if info.name == "matmul" or whole in most else (*most, whole)
 
     def operator_cost(
         self, info: OperatorInfo, strategy: Strategy, mesh: Mesh, is_parameter: Sequence[bool]
