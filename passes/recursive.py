@@ -4,8 +4,8 @@ MindSpore's double-recursive search re-stated on sharding rules. In each round a
 for every factor that it could cut, the tensors that lack the factor: they must be copied or summed.
 For a product of (I, K) and (K, J) that is half of J K (times 0.1, for a weight) to cut I, half of I
 K to cut J, half of I J to cut K, and a 25th of the square of the least to cut nothing. A neighbour
-that was cut otherwise in the same round costs its tensor 16 times. Linear in the number of
-operators; no memory limit, no certificate.
+that was cut otherwise in the same round costs its tensor 16 times. Lookups are cut by their shapes
+alone. Linear in the number of operators; no memory limit, no certificate.
 """
 
 from collections.abc import Sequence
@@ -70,6 +70,8 @@ def _choose(
     parameters: frozenset[str],
 ) -> str | None:
     """Return the factor to cut in this round; None to cut nothing."""
+    if info.name == "gather":
+        return _choose_in_lookup(info, cut, axis, mesh)
     legal = set(info.generate_strategies(mesh))
     options: dict[str | None, float] = {}
     for factor in info.rule.sizes:
@@ -82,6 +84,29 @@ def _choose(
     for option in options:
         options[option] += _mismatch(info, node, option, cut, mesh, landed, parameters)
     return min(options, key=lambda option: (options[option], option is None))
+
+
+def _choose_in_lookup(
+    info: OperatorInfo, cut: dict[str, tuple[str, ...]], axis: str, mesh: Mesh
+) -> str | None:
+    """Return the first dimension of the indices while it divides evenly, then that of the table.
+
+    Where the table is not looked up along its first dimension, that one comes before the indices.
+    Only matrices are cut, and rows beside indices only where these have one or two dimensions.
+    """
+    table, indices = info.rule.operands
+    rows, places = base(table[0][0]), base(indices[0][0]) if indices else None
+    stays = any(rows in map(base, dims) for dims in info.rule.results[0])
+    order = (rows, places) if stays else (places, rows)
+    for factor in order:
+        if factor is None or (factor == rows and len(table) != 2):
+            continue
+        if factor == rows and len(indices) > 2 and cut.get(places or ""):
+            continue
+        axes = (*cut.get(factor, ()), axis)
+        if info.rule.sizes[factor] % mesh.extent(axes) == 0:
+            return factor
+    return None
 
 
 def _local_elements(

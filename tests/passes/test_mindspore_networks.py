@@ -178,9 +178,11 @@ def recursive(
             ((8, 1), (1,)),
         ),
         ([("gather", "ti")], {"t": (64, 64), "i": (64, 64)}, 8, ((1, 1), (8, 1))),
+        ([("gather", "ti")], {"t": (1024, 128), "i": (2, 1024)}, 8, ((4, 1), (2, 1))),
+        ([("gather", "ti")], {"t": (128,), "i": (4,)}, 8, ((1,), (4,))),
         ([("l2_normalize", "x")], {"x": (2, 2, 2)}, 2, ((2, 1, 1),)),
     ],
-    ids=["custom_strategy", "opt_restrict", "rms_norm", "gather", "batch_parallel"],
+    ids=["custom_strategy", "opt_restrict", "rms_norm", "gather", "gather_2", "gather_3", "batch_parallel"],
 )
 def test_recursive_programming(
     operators: Sequence[tuple[str, Sequence[str]]],

@@ -1,5 +1,7 @@
 """Strategies that MindSpore 2.7 asserts for its faster searches where an operator is configured."""
 
+import pytest
+
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore import mesh_of_binary_axes
 from shardwright.ir.graph import Value
@@ -81,3 +83,27 @@ def test_a_product_before_one_that_is_pinned() -> None:
     first = net.emit("matmul", net.given("x", 32768, 1024), net.weight("y", 1024, 1024), name="m1")
     last = net.emit("matmul", first, net.weight("z", 1024, 1024), name="m0")
     assert recursive(net, last, {"m1": ((1, 1), (1, 8))})["m0"] == ((8, 1), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("table", "indices", "axis", "expected"),
+    [
+        ((64, 64), (64, 64), 0, ((1, 1), (8, 1))),
+        ((1000, 128), (2, 1024), 0, ((4, 1), (2, 1))),
+        ((63, 512), (2, 3), 0, ((1, 1), (2, 1))),
+        ((6, 128), (1, 5), 0, ((2, 1), (1, 1))),
+        ((6, 12, 8), (2, 5), 0, ((1, 1, 1), (2, 1))),
+        ((64, 128), (2, 1024, 4), 0, ((1, 1), (2, 1, 1))),
+        ((64, 128), (3, 5, 8), 0, ((8, 1), (1, 1, 1))),
+        ((64,), (6, 4), 0, ((1,), (2, 1))),
+        ((2, 128), (8, 4), 1, ((2, 1), (4, 1))),
+        ((64, 128), (8,), 1, ((8, 1), (1,))),
+    ],
+)
+def test_a_lookup_is_cut_by_its_shapes(
+    table: tuple[int, ...], indices: tuple[int, ...], axis: int, expected: SplitCounts
+) -> None:
+    net = Net()
+    operands = net.given("x", *table), net.given("i", *indices, dtype="int32")
+    last = net.emit("gather", *operands, name="gather", axis=axis)
+    assert recursive(net, last)["gather"] == expected
