@@ -76,8 +76,8 @@ class MindSporeCosts:
     Parameters
     ----------
     era : str
-        ``r1.0`` (2020): an operator is split over all devices, or whole on each. ``2025``: it may be
-        split over fewer, the most significant axes of the mesh first.
+        ``r1.0`` (2020): an operator is split over all devices, or whole on each. ``2025``: it may
+        be split over fewer, the most significant axes of the mesh first.
     alpha, beta : float
         Weights of computation and communication.
     gamma : float

@@ -5,10 +5,11 @@ for every factor that it could cut, the tensors that lack the factor: they must 
 For a product of (I, K) and (K, J) that is half of J K (times 0.1, for a weight) to cut I, half of I
 K to cut J, half of I J to cut K, and a 25th of the square of the least to cut nothing. A neighbour
 that was cut otherwise in the same round costs its tensor 16 times. Lookups are cut by their shapes
-alone. Linear in the number of operators; no memory limit, no certificate.
+alone. Operators that a person has split stay so, and others see how; MindSpore does that where
+``MS_INTERFERED_SAPP`` is 1. Linear in the number of operators; no memory limit, no certificate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
@@ -21,7 +22,9 @@ _WEIGHT = 0.1
 _REPLICATE_BELOW = 25.0
 
 
-def recursive_programming(graph: Graph, mesh: Mesh) -> dict[str, Strategy]:
+def recursive_programming(
+    graph: Graph, mesh: Mesh, pinned: Mapping[str, Strategy] | None = None
+) -> dict[str, Strategy]:
     """Return a strategy for every operator.
 
     Parameters
@@ -30,7 +33,10 @@ def recursive_programming(graph: Graph, mesh: Mesh) -> dict[str, Strategy]:
         The whole program.
     mesh : Mesh
         The mesh; one round for each of its axes.
+    pinned : mapping of str to Strategy, optional
+        Operators that are split already.
     """
+    fixed = {name: strategy.axes for name, strategy in (pinned or {}).items()}
     parameters = frozenset(parameter.name for parameter in graph.parameters)
     infos = {node.name: _info(graph, node) for node in graph.nodes}
     cut: dict[str, dict[str, tuple[str, ...]]] = {node.name: {} for node in graph.nodes}
@@ -38,17 +44,21 @@ def recursive_programming(graph: Graph, mesh: Mesh) -> dict[str, Strategy]:
         landed: dict[str, int | None] = {}  # dimension of each tensor that this round has cut
         for node in graph.nodes:
             info = infos[node.name]
-            factor = _choose(info, node, cut[node.name], axis, mesh, landed, parameters)
+            if node.name in fixed:
+                factor = next((f for f, axes in fixed[node.name].items() if axis in axes), None)
+            else:
+                factor = _choose(info, node, cut[node.name], axis, mesh, landed, parameters)
             if factor is not None:
                 cut[node.name][factor] = (*cut[node.name].get(factor, ()), axis)
             for name, dims in zip(node.operands, info.rule.operands, strict=True):
                 landed.setdefault(name, _dimension(dims, factor))
             for result, dims in zip(node.results, info.rule.results, strict=True):
                 landed[result.name] = _dimension(dims, factor)
-    return {
+    chosen = {
         name: Strategy.of({f: found[f] for f in infos[name].rule.sizes if f in found})
         for name, found in cut.items()
     }
+    return {**chosen, **(pinned or {})}
 
 
 def _info(graph: Graph, node: Node) -> OperatorInfo:

@@ -190,7 +190,13 @@ def _propagation(space: SearchSpace) -> tuple[int, ...]:
 
 
 def _recursive(space: SearchSpace) -> tuple[int, ...]:
-    return complete(space, recursive_programming(space.graph, space.mesh))
+    """Cut round by round, beside what is pinned."""
+    pinned = {
+        choice.name: choice.options[0]
+        for choice in space.choices
+        if choice.kind == "operator" and choice.name in space.pinned and len(choice.options) == 1
+    }
+    return complete(space, recursive_programming(space.graph, space.mesh, pinned))
 
 
 _HAND_MADE: dict[str, Callable[[SearchSpace], tuple[int, ...]]] = {

@@ -182,7 +182,15 @@ def recursive(
         ([("gather", "ti")], {"t": (128,), "i": (4,)}, 8, ((1,), (4,))),
         ([("l2_normalize", "x")], {"x": (2, 2, 2)}, 2, ((2, 1, 1),)),
     ],
-    ids=["custom_strategy", "opt_restrict", "rms_norm", "gather", "gather_2", "gather_3", "batch_parallel"],
+    ids=[
+        "custom_strategy",
+        "opt_restrict",
+        "rms_norm",
+        "gather",
+        "gather_2",
+        "gather_3",
+        "batch_parallel",
+    ],
 )
 def test_recursive_programming(
     operators: Sequence[tuple[str, Sequence[str]]],
