@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from shardwright.ir.errors import InfeasibleError, PassError
+from shardwright.ir.layout import Strategy
 from shardwright.ir.units import bytes_text
 from shardwright.passes.baselines import (
     complete,
@@ -192,9 +193,10 @@ def _propagation(space: SearchSpace) -> tuple[int, ...]:
 def _recursive(space: SearchSpace) -> tuple[int, ...]:
     """Cut round by round, beside what is pinned."""
     pinned = {
-        choice.name: choice.options[0]
+        choice.name: option
         for choice in space.choices
-        if choice.kind == "operator" and choice.name in space.pinned and len(choice.options) == 1
+        for option in choice.options
+        if choice.name in space.pinned and len(choice.options) == 1 and isinstance(option, Strategy)
     }
     return complete(space, recursive_programming(space.graph, space.mesh, pinned))
 
