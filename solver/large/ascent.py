@@ -4,12 +4,15 @@
                                 - sum over rows of price * capacity
 
 After each sweep the prices follow the excess of the decoded assignment (Polyak's step towards the
-best cost known, on a running mean of the excess), and the messages stay: they remain valid.
+best cost known, on a running mean of the excess), and the messages stay: they remain valid. The
+mean has to be long: rows that are close in time take turns at being the fullest, and the prices
+would only follow them to and fro.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,15 +22,28 @@ from shardwright.solver.large.messages import ROUNDING, Messages
 from shardwright.solver.memory import round_prices
 from shardwright.solver.problem import Array
 
-MEMORY_OF_EXCESS = 0.7
+MEMORY_OF_EXCESS = 0.9
 """How much of the running mean of the excess stays at each step."""
 
-PATIENCE = 15
-"""Steps without a better bound before the best one is taken up again, with shorter steps."""
+PATIENCE = 6
+"""Steps without a better bound before they become shorter."""
 
-GROWTH, SHRINKING = 1.15, 0.6
+LAST_PATIENCE = 40
+"""Steps without a better bound before the best prices are taken up again."""
 
-FIRST_LENGTH, LONGEST, SHORTEST = 0.05, 1.0, 1e-4
+GROWTH, SHRINKING, RETURNING = 1.05, 0.8, 0.5
+
+FIRST_LENGTH, LONGEST, SHORTEST = 0.3, 1.0, 1e-4
+
+
+@dataclass
+class Stand:
+    """Where the ascent stood when its bound was best."""
+
+    prices: Array
+    messages: tuple[Array, Array]
+    excess: Array | None
+    length: float
 
 
 class Ascent:
@@ -37,34 +53,39 @@ class Ascent:
         self.graph, self.rows = graph, rows
         self.messages = Messages(graph)
         self.prices = np.zeros(len(rows.capacity))
-        self.excess = np.zeros(len(rows.capacity))
+        self.excess: Array | None = None
         self.length = FIRST_LENGTH
         self.best = -math.inf
-        self.best_prices = self.prices
-        self.best_messages = self.messages.save()
+        self.stand = Stand(self.prices, self.messages.save(), self.excess, self.length)
         self.waited = 0
 
     def step(self, target: float) -> float:
         """Sweep once and move the prices; return the bound, without the constant."""
         bound = self.sweep()
-        if bound > self.best:
-            self.best, self.best_prices = bound, self.prices
-            self.best_messages = self.messages.save()
-            self.length = min(self.length * GROWTH, LONGEST)
-            self.waited = 0
         self.waited += 1
-        if self.waited > PATIENCE:
-            self.restart()
+        if bound > self.best:
+            self.length = min(self.length * GROWTH, LONGEST)
+            self.best, self.waited = bound, 0
+            self.stand = Stand(self.prices, self.messages.save(), self.excess, self.length)
+        elif self.waited > LAST_PATIENCE:
+            self.stand.length = max(self.stand.length * RETURNING, SHORTEST)
+            self.go_back()
+        elif self.waited % PATIENCE == 0:
+            self.length = max(self.length * SHRINKING, SHORTEST)
         if len(self.prices):
             self._move(max(target - self.best, 1e-6 * abs(bound)))
         return bound
 
-    def restart(self) -> None:
-        """Take up the best prices again, with shorter steps."""
-        self.length = max(self.length * SHRINKING, SHORTEST)
-        self.waited = 0
-        self.prices = self.best_prices
-        self.messages.restore(self.best_messages)
+    def go_back(self) -> None:
+        """Take up the best prices again, with the messages that gave the bound there."""
+        self.prices, self.excess = self.stand.prices, self.stand.excess
+        self.messages.restore(self.stand.messages)
+        self.length, self.waited = self.stand.length, 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether no step is short enough to raise the bound further."""
+        return self.stand.length <= SHORTEST or not len(self.prices)
 
     def sweep(self) -> float:
         """Return the bound at the current prices."""
@@ -80,8 +101,10 @@ class Ascent:
 
     def _move(self, gap: float) -> None:
         excess = used(self.rows, self.messages.choice) - self.rows.capacity
-        self.excess = MEMORY_OF_EXCESS * self.excess + (1 - MEMORY_OF_EXCESS) * excess
-        direction = np.where((self.prices > 0) | (self.excess > 0), self.excess, 0.0)
+        if self.excess is not None:
+            excess = MEMORY_OF_EXCESS * self.excess + (1 - MEMORY_OF_EXCESS) * excess
+        self.excess = excess
+        direction = np.where((self.prices > 0) | (excess > 0), excess, 0.0)
         square = float((direction * direction).sum())
         if square > 0:
             prices = self.prices + self.length * gap / square * direction

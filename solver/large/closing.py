@@ -72,8 +72,7 @@ def _look(
     """
     incumbent, ascent = search.incumbent, search.ascent
     target = min(incumbent.target, search.graph.ceiling)
-    ascent.prices = ascent.best_prices
-    ascent.messages.restore(ascent.best_messages)
+    ascent.go_back()
     gap = target - ascent.best
     split = reparametrise(search.graph, search.rows, ascent.prices, ascent.messages, gap)
     incumbent.raise_bound(-(-split.floor // split.scale))

@@ -91,8 +91,7 @@ class Improvement:
     def settle(self) -> None:
         """Take up the best prices; the slack of each variable tells where to look."""
         ascent = self.search.ascent
-        ascent.prices = ascent.best_prices
-        ascent.messages.restore(ascent.best_messages)
+        ascent.go_back()
         ascent.sweep()
         self.state = self.search.local.start(self.best)
 

@@ -21,11 +21,16 @@ from shardwright.solver.problem import Array
 
 
 class State(NamedTuple):
-    """An assignment and what follows from it."""
+    """An assignment and what follows from it.
+
+    `barrier` holds for each variable a row that had no room for it, or -1: most changes that do
+    not fit fail there, which is soon seen.
+    """
 
     choice: Array
     free: Array
     costs: Array
+    barrier: Array
 
 
 class LocalSearch:
@@ -37,7 +42,8 @@ class LocalSearch:
 
     def start(self, choice: Array) -> State:
         """Return the state of an assignment."""
-        state = State(choice.copy(), self.rows.capacity.copy(), self.graph.unary.copy())
+        barrier = np.full(len(choice), -1)
+        state = State(choice.copy(), self.rows.capacity.copy(), self.graph.unary.copy(), barrier)
         fill(self.graph, self.rows, state)
         return state
 
@@ -102,26 +108,36 @@ def fill(graph: Graph, rows: Rows, state: State) -> None:
 
 
 @compiled
-def occupy(rows: Rows, state: State, v: int, b: int) -> bool:
-    """Change the memory of v to that of strategy b; return whether all rows it fills hold it."""
-    first, last, place, amount = rows.first, rows.last, rows.place, rows.amount
-    free, a = state.free, state.choice[v]
-    start, end = rows.start[v], rows.start[v + 1]
-    fits = True
-    for k in range(start, end):
+def occupy(rows: Rows, state: State, v: int, a: int, b: int) -> None:
+    """Change the memory of v from that of strategy a to that of b."""
+    first, last, place, amount, free = rows.first, rows.last, rows.place, rows.amount, state.free
+    for k in range(rows.start[v], rows.start[v + 1]):
         more = amount[place[k] + b] - amount[place[k] + a]
         if more:
             for t in range(first[k], last[k]):
                 free[t] -= more
-    for k in range(start, end):
+
+
+@compiled
+def overfull(rows: Rows, state: State, v: int, a: int, b: int) -> int:
+    """Return a row in which v uses more with b than with a and that does not hold it, or -1."""
+    first, last, place, amount, free = rows.first, rows.last, rows.place, rows.amount, state.free
+    for k in range(rows.start[v], rows.start[v + 1]):
         if amount[place[k] + b] > amount[place[k] + a]:
             for t in range(first[k], last[k]):
                 if free[t] < 0:
-                    fits = False
-                    break
-            if not fits:
-                break
-    return fits
+                    return t
+    return -1
+
+
+@compiled
+def more_at(rows: Rows, state: State, v: int, b: int, t: int) -> int:
+    """Return how much more memory v would use in row t with strategy b."""
+    a, more = state.choice[v], 0
+    for k in range(rows.start[v], rows.start[v + 1]):
+        if rows.first[k] <= t < rows.last[k]:
+            more += rows.amount[rows.place[k] + b] - rows.amount[rows.place[k] + a]
+    return more
 
 
 @compiled
@@ -149,20 +165,23 @@ def reprice(graph: Graph, state: State, v: int, b: int) -> float:
 @compiled
 def change(graph: Graph, rows: Rows, state: State, v: int, b: int) -> float:
     """Give v the strategy b, whether it fits or not; return what it costs more."""
-    occupy(rows, state, v, b)
+    occupy(rows, state, v, state.choice[v], b)
     return reprice(graph, state, v, b)
 
 
 @compiled
 def change_if_it_fits(graph: Graph, rows: Rows, state: State, v: int, b: int) -> bool:
     """Give v the strategy b if the memory allows."""
-    a = state.choice[v]
-    if occupy(rows, state, v, b):
+    a, t = state.choice[v], state.barrier[v]
+    if t >= 0 and more_at(rows, state, v, b, t) > max(state.free[t], 0):
+        return False
+    occupy(rows, state, v, a, b)
+    t = overfull(rows, state, v, a, b)
+    if t < 0:
         reprice(graph, state, v, b)
         return True
-    state.choice[v] = b
-    occupy(rows, state, v, a)
-    state.choice[v] = a
+    state.barrier[v] = t
+    occupy(rows, state, v, b, a)
     return False
 
 
@@ -265,21 +284,26 @@ def descend_by_pairs(graph: Graph, rows: Rows, state: State) -> bool:
 @compiled
 def change_both(graph: Graph, rows: Rows, state: State, u: int, a: int, v: int, b: int) -> bool:
     """Give u the strategy a and v the strategy b if the memory allows."""
-    old_u, old_v, choice = state.choice[u], state.choice[v], state.choice
-    fits = occupy(rows, state, u, a)
-    choice[u] = a
-    fits = occupy(rows, state, v, b) and (fits or state.free.min() >= 0)
-    choice[v] = b
-    if not fits:
-        occupy(rows, state, v, old_v)
-        choice[v] = old_v
-        occupy(rows, state, u, old_u)
-        choice[u] = old_u
-        return False
-    choice[u], choice[v] = old_u, old_v
-    reprice(graph, state, u, a)
-    reprice(graph, state, v, b)
-    return True
+    old_u, old_v = state.choice[u], state.choice[v]
+    for t in (state.barrier[u], state.barrier[v]):
+        if t >= 0:
+            more = more_at(rows, state, u, a, t) + more_at(rows, state, v, b, t)
+            if more > max(state.free[t], 0):
+                return False
+    occupy(rows, state, u, old_u, a)
+    occupy(rows, state, v, old_v, b)
+    at_u, at_v = overfull(rows, state, u, old_u, a), overfull(rows, state, v, old_v, b)
+    if at_u < 0 and at_v < 0:
+        reprice(graph, state, u, a)
+        reprice(graph, state, v, b)
+        return True
+    if at_u >= 0:
+        state.barrier[u] = at_u
+    if at_v >= 0:
+        state.barrier[v] = at_v
+    occupy(rows, state, u, a, old_u)
+    occupy(rows, state, v, b, old_v)
+    return False
 
 
 @compiled

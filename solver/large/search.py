@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwright.solver.evaluate import evaluate
-from shardwright.solver.large.ascent import SHORTEST, Ascent, used
+from shardwright.solver.large.ascent import Ascent, used
 from shardwright.solver.large.flat import Flat, flatten
 from shardwright.solver.large.graph import Graph, Rows, build_graph, build_rows
 from shardwright.solver.large.local import LocalSearch, descend, exchange
@@ -217,7 +217,7 @@ class Search:
             if bound > self.graph.ceiling:  # more than any assignment costs: there is none
                 bound = math.inf
             incumbent.raise_bound(bound)
-            still = still + 1 if ascent.length <= SHORTEST or not len(ascent.prices) else 0
+            still = still + 1 if ascent.settled else 0
             if still > patience:
                 break
             now = time.monotonic()
