@@ -3,13 +3,15 @@
 MindSpore's double-recursive search re-stated on sharding rules. In each round an operator weighs,
 for every factor that it could cut, the tensors that lack the factor: they must be copied or summed.
 For a product of (I, K) and (K, J) that is half of J K (times 0.1, for a weight) to cut I, half of I
-K to cut J, half of I J to cut K, and a 25th of the square of the least to cut nothing. A neighbour
-that was cut otherwise in the same round costs its tensor 16 times. Lookups are cut by their shapes
+K to cut J, half of I J to cut K, and a 25th of the square of the least to cut nothing; J and K are
+not both cut. Inputs arrive cut by samples. A neighbour that was cut otherwise in the same round
+costs its tensor 16 times. Lookups are cut by their shapes
 alone. Operators that a person has split stay so, and others see how; MindSpore does that where
 ``MS_INTERFERED_SAPP`` is 1. Linear in the number of operators; no memory limit, no certificate.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
@@ -20,6 +22,29 @@ from shardwright.operators.rule import base
 _REDISTRIBUTION = 16.0
 _WEIGHT = 0.1
 _REPLICATE_BELOW = 25.0
+
+Cut = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One round.
+
+    Parameters
+    ----------
+    axis, mesh : str, Mesh
+        The axis that is dealt out, and all others.
+    fed, weights : frozenset of str
+        The inputs of the program; its parameters, and what is made of nothing else.
+    landed : dict of str to int or None
+        The dimension of each tensor that this round has cut.
+    """
+
+    axis: str
+    mesh: Mesh
+    fed: frozenset[str]
+    weights: frozenset[str]
+    landed: dict[str, int | None]
 
 
 def recursive_programming(
@@ -37,28 +62,50 @@ def recursive_programming(
         Operators that are split already.
     """
     fixed = {name: strategy.axes for name, strategy in (pinned or {}).items()}
-    parameters = frozenset(parameter.name for parameter in graph.parameters)
     infos = {node.name: _info(graph, node) for node in graph.nodes}
-    cut: dict[str, dict[str, tuple[str, ...]]] = {node.name: {} for node in graph.nodes}
-    for axis in mesh.names:
-        landed: dict[str, int | None] = {}  # dimension of each tensor that this round has cut
-        for node in graph.nodes:
-            info = infos[node.name]
+    cut: dict[str, Cut] = {node.name: {} for node in graph.nodes}
+    weights = _weights(graph)
+    making = [node for node in graph.nodes if node.results[0].name in weights]
+    reading = [node for node in graph.nodes if node.results[0].name not in weights]
+    for this in _rounds(graph, mesh, weights):
+        for node in (*reading, *reversed(making)):
+            info, own = infos[node.name], cut[node.name]
             if node.name in fixed:
-                factor = next((f for f, axes in fixed[node.name].items() if axis in axes), None)
+                axes_of = fixed[node.name].items()
+                factor = next((f for f, axes in axes_of if this.axis in axes), None)
+            elif node.results[0].name in weights:
+                factor = _wanted(info, node, own, this)
             else:
-                factor = _choose(info, node, cut[node.name], axis, mesh, landed, parameters)
+                factor = _choose(info, node, own, this)
             if factor is not None:
-                cut[node.name][factor] = (*cut[node.name].get(factor, ()), axis)
+                own[factor] = (*own.get(factor, ()), this.axis)
             for name, dims in zip(node.operands, info.rule.operands, strict=True):
-                landed.setdefault(name, _dimension(dims, factor))
+                this.landed.setdefault(name, _dimension(dims, factor))
             for result, dims in zip(node.results, info.rule.results, strict=True):
-                landed[result.name] = _dimension(dims, factor)
+                this.landed[result.name] = _dimension(dims, factor)
     chosen = {
         name: Strategy.of({f: found[f] for f in infos[name].rule.sizes if f in found})
         for name, found in cut.items()
     }
     return {**chosen, **(pinned or {})}
+
+
+def _weights(graph: Graph) -> frozenset[str]:
+    """Return the parameters, and what is made of parameters alone."""
+    found = {parameter.name for parameter in graph.parameters}
+    for node in graph.nodes:
+        if node.operands and found.issuperset(node.operands):
+            found.update(result.name for result in node.results)
+    return frozenset(found)
+
+
+def _rounds(graph: Graph, mesh: Mesh, weights: frozenset[str]) -> Iterator[_Round]:
+    """Give a round for each axis; at its outset inputs are cut by samples, if evenly."""
+    shapes = {value.name: value.type.shape for value in graph.inputs}
+    for i, axis in enumerate(mesh.names, 1):
+        parts = mesh.extent(mesh.names[:i])
+        landed = {name: 0 for name, shape in shapes.items() if shape and shape[0] % parts == 0}
+        yield _Round(axis, mesh, frozenset(shapes), weights, {**landed})
 
 
 def _info(graph: Graph, node: Node) -> OperatorInfo:
@@ -70,35 +117,39 @@ def _dimension(dims: Sequence[tuple[str, ...]], factor: str | None) -> int | Non
     return next((d for d, factors in enumerate(dims) if factor in [base(f) for f in factors]), None)
 
 
-def _choose(
-    info: OperatorInfo,
-    node: Node,
-    cut: dict[str, tuple[str, ...]],
-    axis: str,
-    mesh: Mesh,
-    landed: dict[str, int | None],
-    parameters: frozenset[str],
-) -> str | None:
+def _choose(info: OperatorInfo, node: Node, cut: Cut, this: _Round) -> str | None:
     """Return the factor to cut in this round; None to cut nothing."""
     if info.name == "gather":
-        return _choose_in_lookup(info, cut, axis, mesh)
-    legal = set(info.generate_strategies(mesh))
+        return _choose_in_lookup(info, cut, this)
+    legal = set(info.generate_strategies(this.mesh))
     options: dict[str | None, float] = {}
     for factor in info.rule.sizes:
-        wider = {**cut, factor: (*cut.get(factor, ()), axis)}
+        if info.name == "matmul" and cut.get({"k": "n", "n": "k"}.get(factor, "")):
+            continue
+        wider = {**cut, factor: (*cut.get(factor, ()), this.axis)}
         strategy = Strategy.of({f: wider[f] for f in info.rule.sizes if f in wider})
         if strategy in legal:
-            options[factor] = _lacking(info, node, factor, cut, mesh, parameters)
+            options[factor] = _lacking(info, node, factor, cut, this)
     least = min(options.values(), default=0.0)
     options[None] = least * least / _REPLICATE_BELOW
     for option in options:
-        options[option] += _mismatch(info, node, option, cut, mesh, landed, parameters)
+        options[option] += _mismatch(info, node, option, cut, this)
     return min(options, key=lambda option: (options[option], option is None))
 
 
-def _choose_in_lookup(
-    info: OperatorInfo, cut: dict[str, tuple[str, ...]], axis: str, mesh: Mesh
-) -> str | None:
+def _wanted(info: OperatorInfo, node: Node, cut: Cut, this: _Round) -> str | None:
+    """Return the factor to cut so that the reader of a weight finds it as it has cut it."""
+    dimension = this.landed.get(node.results[0].name)
+    factors = info.rule.results[0][dimension] if dimension is not None else ()
+    legal = set(info.generate_strategies(this.mesh)) if factors else set()
+    for factor in map(base, factors):
+        wider = {**cut, factor: (*cut.get(factor, ()), this.axis)}
+        if Strategy.of({f: wider[f] for f in info.rule.sizes if f in wider}) in legal:
+            return factor
+    return None
+
+
+def _choose_in_lookup(info: OperatorInfo, cut: Cut, this: _Round) -> str | None:
     """Return the first dimension of the indices while it divides evenly, then that of the table.
 
     Where the table is not looked up along its first dimension, that one comes before the indices.
@@ -107,20 +158,19 @@ def _choose_in_lookup(
     table, indices = info.rule.operands
     rows, places = base(table[0][0]), base(indices[0][0]) if indices else None
     stays = any(rows in map(base, dims) for dims in info.rule.results[0])
-    order = (rows, places) if stays else (places, rows)
-    for factor in order:
+    for factor in (rows, places) if stays else (places, rows):
         if factor is None or (factor == rows and len(table) != 2):
             continue
         if factor == rows and len(indices) > 2 and cut.get(places or ""):
             continue
-        axes = (*cut.get(factor, ()), axis)
-        if info.rule.sizes[factor] % mesh.extent(axes) == 0:
+        axes = (*cut.get(factor, ()), this.axis)
+        if info.rule.sizes[factor] % this.mesh.extent(axes) == 0:
             return factor
     return None
 
 
 def _local_elements(
-    dims: Sequence[tuple[str, ...]], info: OperatorInfo, cut: dict[str, tuple[str, ...]], mesh: Mesh
+    dims: Sequence[tuple[str, ...]], info: OperatorInfo, cut: Cut, mesh: Mesh
 ) -> float:
     layout = Layout(
         tuple(tuple(a for f in factors for a in cut.get(base(f), ())) for factors in dims)
@@ -132,39 +182,29 @@ def _local_elements(
     return size / mesh.extent(layout.split_axes)
 
 
-def _lacking(
-    info: OperatorInfo,
-    node: Node,
-    factor: str,
-    cut: dict[str, tuple[str, ...]],
-    mesh: Mesh,
-    parameters: frozenset[str],
-) -> float:
+def _lacking(info: OperatorInfo, node: Node, factor: str, cut: Cut, this: _Round) -> float:
     """Return half of the elements of the tensors that lack a factor, weights counted less."""
     total = 0.0
-    for name, dims in zip(node.operands, info.rule.operands, strict=True):
+    for position, name in enumerate(node.operands):
+        dims = info.rule.operands[position]
         if _dimension(dims, factor) is None:
-            share = _WEIGHT if name in parameters else 1.0
-            total += share * _local_elements(dims, info, cut, mesh) / 2
+            weighs = name in this.weights or (info.name == "matmul" and position == 1)
+            share = _WEIGHT if weighs else 1.0
+            total += share * _local_elements(dims, info, cut, this.mesh) / 2
     for dims in info.rule.results:
         if _dimension(dims, factor) is None:
-            total += _local_elements(dims, info, cut, mesh) / 2
+            total += _local_elements(dims, info, cut, this.mesh) / 2
     return total
 
 
-def _mismatch(
-    info: OperatorInfo,
-    node: Node,
-    factor: str | None,
-    cut: dict[str, tuple[str, ...]],
-    mesh: Mesh,
-    landed: dict[str, int | None],
-    parameters: frozenset[str],
-) -> float:
+def _mismatch(info: OperatorInfo, node: Node, factor: str | None, cut: Cut, this: _Round) -> float:
     """Return the price of operands that this round has already cut in another dimension."""
     total = 0.0
-    for name, dims in zip(node.operands, info.rule.operands, strict=True):
-        known = name in landed and name not in parameters
-        if known and landed[name] != _dimension(dims, factor):
-            total += _REDISTRIBUTION * _local_elements(dims, info, cut, mesh)
+    for position, name in enumerate(node.operands):
+        # What else is fed beside the first operand is taken to follow it.
+        follows = position > 0 and name in this.fed
+        dims = info.rule.operands[0 if follows else position]
+        known = name in this.landed and name not in this.weights
+        if known and this.landed[name] != _dimension(dims, factor):
+            total += _REDISTRIBUTION * _local_elements(dims, info, cut, this.mesh)
     return total

@@ -69,7 +69,7 @@ def test_the_emitted_program_has_the_cost_of_the_search() -> None:
     assert compiled.result.status == "optimal"
 
 
-@pytest.mark.parametrize("mode", ["recursive_programming", "fully_sharded"])
+@pytest.mark.parametrize("mode", ["tensor_parallel", "fully_sharded"])
 def test_a_parameter_that_is_brought_to_a_second_reader_costs_what_the_search_said(mode) -> None:
     graph = zoo.load("gpt:layers=1,hidden=64,heads=4,batch=8,sequence=32,vocabulary=256").graph
     options = CompileOptions(cost_model="mindspore", search=mode)

@@ -110,3 +110,47 @@ def test_a_lookup_is_cut_by_its_shapes(
     operands = net.given("x", *table), net.given("i", *indices, dtype="int32")
     last = net.emit("gather", *operands, name="gather", axis=axis)
     assert recursive(net, last)["gather"] == expected
+
+
+# What MindSpore 2.7.0 answers for [i, k] times a weight of [k, j] on 8 devices.
+@pytest.mark.parametrize(
+    ("i", "k", "j", "expected"),
+    [
+        (128, 128, 2048, ((8, 1), (1, 1))),
+        (128, 128, 16_384, ((4, 1), (1, 2))),
+        (128, 128, 65_536, ((2, 1), (1, 4))),
+        (160, 320, 3_200_000, ((1, 1), (1, 8))),
+    ],
+)
+def test_a_product_is_cut_by_rows_until_the_weight_is_too_wide(
+    i: int, k: int, j: int, expected: SplitCounts
+) -> None:
+    net = Net()
+    x = net.emit("relu", net.given("x", i, k))
+    last = net.emit("matmul", x, net.weight("w", k, j), name="matmul")
+    assert recursive(net, last)["matmul"] == expected
+
+
+def test_a_slice_of_a_weight_is_cut_as_its_reader_wants_it() -> None:
+    net = Net()
+    whole = {"begin": (0, 0, 0), "size": (128, 64, 32)}
+    part = net.emit("slice", net.weight("w", 256, 64, 32), name="slice", **whole)
+    weight = net.emit("reshape", part, shape=(128, 2048))
+    last = net.emit("matmul", net.given("x", 128, 128), weight, name="matmul")
+    found = recursive(net, last)
+    assert found["slice"] == ((1, 1, 1),)
+    assert found["matmul"] == ((8, 1), (1, 1))
+
+
+def test_lookups_in_a_weight_that_a_product_also_reads() -> None:
+    net = Net()
+    indices = net.given("indices", 16, 1024, dtype="int32")
+    indices = net.emit("add", indices, indices)
+    tables = net.weight("one", 40_000, 5120), net.weight("two", 40_000, 5120)
+    products = []
+    for number, table in enumerate(tables):
+        found = net.emit("gather", table, indices, name=f"gather{number}")
+        rows = net.emit("reshape", found, shape=(16_384, 5120))
+        products.append(net.emit("matmul", rows, table, transpose_b=True))
+    strategies = recursive(net, net.emit("add", *products))
+    assert strategies["gather0"] == strategies["gather1"] == ((1, 1), (8, 1))
