@@ -9,13 +9,14 @@ import pytest
 
 from shardwright import zoo
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.mindspore import MindSporeCosts, mesh_of_binary_axes
+from shardwright.cost_model.mindspore import Era, MindSporeCosts, mesh_of_binary_axes
 from shardwright.cost_model.mindspore_profile import MindSporeProfile
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import operator_info
+from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.passes.accounting import split_counts
 from shardwright.passes.compile import CompileOptions, compile_graph
 from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import search
@@ -60,6 +61,110 @@ def test_published_strategies(vector: dict[str, Any], mode: str) -> None:
         assert [list(count) for count in counts] == expected
     assert round(result.cost) == vector["cost"]
     assert result.status == "optimal"
+
+
+class Vector(Builder):
+    """A builder whose parameters and inputs are told by name and shape."""
+
+    def given(self, name: str, *shape: int, dtype: str = "float32") -> Value:
+        return self.input(Value(name, TensorType(dtype, shape)))
+
+    def weight(self, name: str, *shape: int, dtype: str = "float32") -> Value:
+        return self.parameter(Value(name, TensorType(dtype, shape)))
+
+    def found(self, era: Era, devices: int, mode: str) -> tuple[dict[str, Any], float]:
+        """Search from inputs that are whole in 2025; return the split counts and the cost."""
+        unread = [v.name for node in self.nodes for v in node.results if not self.is_read(v)]
+        graph, mesh = self.graph("vector", tuple(unread)), mesh_of_binary_axes(devices)
+        arrivals = {v.name: Layout.replicated(v.type.rank) for v in graph.inputs}
+        profile = MindSporeProfile(MindSporeCosts(era=era), mesh)
+        space = build_search_space(graph, profile, arrivals=arrivals if era == "2025" else {})
+        result = search(space, mode)  # type: ignore[arg-type]
+        strategies = space.decisions(result.assignment).strategies
+        counts = {}
+        for node in graph.nodes:
+            types = [value.type for value in graph.operand_values(node)]
+            info = operator_info(node.operator, types, node.attributes)
+            counts[node.name] = info.split_counts(strategies[node.name], mesh)
+        return counts, result.cost
+
+    def is_read(self, value: Value) -> bool:
+        return any(value.name in node.operands for node in self.nodes)
+
+
+MODES = pytest.mark.parametrize("mode", ["exact", "dynamic_programming"])
+
+
+@MODES
+def test_weights_weigh_as_in_mindspore(mode: str) -> None:
+    # The strategies and the cost that MindSpore 2.7.0 logs.
+    net = Vector()
+    first = net.emit("matmul", net.given("x", 128, 32), net.given("y", 32, 64), name="m0")
+    second = net.emit("matmul", first, net.weight("w", 64, 64), name="m1")
+    net.emit("add", second, net.weight("b", 64), name="add")
+    counts, cost = net.found("2025", 16, mode)
+    assert counts == {
+        "m0": ((8, 1), (1, 1)),
+        "m1": ((8, 1), (1, 2)),
+        "add": ((8, 2), (2,)),
+    }
+    assert cost == pytest.approx(44_416)
+
+
+@MODES
+def test_transposes_after_products_in_2025(mode: str) -> None:
+    net = Vector()
+    first = net.emit("matmul", net.given("x", 128, 32), net.given("y", 32, 64), name="m0")
+    second = net.emit("matmul", first, net.given("b", 64, 64), name="m1")
+    turned = net.emit("transpose", second, name="t0", permutation=(1, 0))
+    net.emit("transpose", turned, name="t1", permutation=(1, 0))
+    counts, cost = net.found("2025", 16, mode)
+    assert counts["m0"] == counts["m1"] == ((16, 1), (1, 1))
+    assert (counts["t0"], counts["t1"]) == (((16, 1),), ((1, 16),))
+    assert round(cost) == 48_125
+
+
+@MODES
+@pytest.mark.parametrize("devices", [1, 8])
+def test_two_losses_are_split_by_samples(mode: str, devices: int) -> None:
+    net, shape = Vector(), (8, 8, 8, 8)
+    wide = net.emit("mul", net.given("x", *shape), net.weight("wide", *shape), name="mul0")
+    wide = net.emit("mul", wide, net.weight("l", *shape), name="mul1")
+    found = net.emit("relu", wide, name="relu")
+    net.emit("reduce_sum", found, name="sum", axis=-1)
+    net.emit("reduce_mean", found, name="mean", axis=-1)
+    counts, _ = net.found("r1.0", devices, mode)
+    split = (devices, 1, 1, 1)
+    assert counts == {
+        "mul0": (split, split),
+        "mul1": (split, split),
+        "relu": (split,),
+        "sum": (split,),
+        "mean": (split,),
+    }
+
+
+def test_columns_of_a_product_that_are_wanted_by_rows() -> None:
+    net = Vector()
+    product = net.emit("matmul", net.given("x", 256, 128), net.weight("w", 128, 256), name="matmul")
+    scores = net.emit("transpose", product, name="transpose", permutation=(1, 0))
+    label = net.given("label", 256, dtype="int32")
+    truth = net.emit("one_hot", label, depth=256, name="one_hot")
+    loss = net.emit("softmax_cross_entropy", scores, truth, name="loss")
+    graph = net.graph("vector", (net.emit("reduce_sum", loss).name,))
+    pins: dict[str, SplitCounts] = {
+        "matmul": ((1, 1), (1, 8)),
+        "transpose": ((8, 1),),
+        "loss": ((8, 1), (8, 1)),
+    }
+    options = CompileOptions(
+        mode="semi_auto_parallel", pins=pins, result_pins={"one_hot": ((8, 1),)}
+    )
+    compiled = compile_graph(graph, cluster("cpu"), 8, options)
+    assert {name: split_counts(compiled)[name] for name in pins} == pins
+    assert split_counts(compiled)["one_hot"] == ((8,),)
+    first = next(n for n in compiled.program.nodes if n.operator == "all_to_all")
+    assert first.operands == ("matmul",)
 
 
 def test_the_emitted_program_has_the_cost_of_the_search() -> None:
