@@ -75,6 +75,55 @@ def test_a_split_goes_back_to_what_is_read() -> None:
     assert found["relu"] == ((2, 1),)
 
 
+def test_a_sum_of_a_column_follows_the_wider_operand() -> None:
+    net = Net()
+    first = net.emit("abs", net.given("x", 128, 96), name="x_in")
+    column = net.emit("abs", net.given("y", 96, 1), name="y_in")
+    weights = {
+        n: net.emit("abs", net.weight(n, 128, 96), name=f"{n}_in") for n in ("gamma", "beta")
+    }
+    left = net.emit("relu", net.emit("add", first, weights["gamma"], name="add0"), name="relu1")
+    right = net.emit("relu", column, name="relu2")
+    product = net.emit("matmul", left, right, name="matmul")
+    beside = net.emit("relu", weights["beta"], name="relu3")
+    last = net.emit("add", product, beside, name="add1")
+    pins: dict[str, SplitCounts] = {name: ((4, 2),) for name in ("x_in", "gamma_in", "beta_in")}
+    found = propagated(net, last, {**pins, "y_in": ((2, 1),)}, (4, 2))
+    assert found["add0"] == ((4, 2), (4, 2))
+    assert found["matmul"] == ((4, 2), (2, 1))
+    assert found["add1"] == ((4, 1), (4, 2))
+
+
+def test_an_operator_waits_for_all_that_reach_it() -> None:
+    net = Net()
+    operands = [net.emit("abs", net.given(n, 128, 96), name=f"{n}_in") for n in "xy"]
+    summed = net.emit("add", *operands, name="add")
+    column = net.emit("relu", net.weight("beta", 96, 1), name="relu1")
+    product = net.emit("matmul", summed, column, name="matmul")
+    alpha = net.emit("abs", net.weight("alpha", 128, 96), name="alpha_in")
+    last = net.emit("div", product, net.emit("relu", alpha, name="relu2"), name="div")
+    pins: dict[str, SplitCounts] = {f"{name}_in": ((4, 2),) for name in ("x", "y", "alpha")}
+    found = propagated(net, last, pins, (4, 2))
+    assert found["add"] == ((4, 2), (4, 2))
+    assert found["matmul"] == ((4, 2), (2, 1))
+    assert found["div"] == ((4, 1), (4, 2))
+
+
+def test_attention_follows_its_operands() -> None:
+    # MindSpore's `FlashAttentionScore` takes [batch, sequence, hidden]; here 4 heads stand apart.
+    net = Net()
+    heads = []
+    for name in "qkv":
+        x = net.emit("abs", net.given(name, 4, 8, 96), name=f"{name}_in")
+        x = net.emit("reshape", x, shape=(4, 8, 4, 24), name=f"{name}_heads")
+        heads.append(net.emit("transpose", x, permutation=(0, 2, 1, 3)))
+    last = net.emit("scaled_dot_product_attention", *heads, name="attention")
+    pins: dict[str, SplitCounts] = {f"{name}_in": ((2, 1, 4),) for name in "qkv"}
+    found = propagated(net, last, pins, (2, 4))
+    assert [found[f"{name}_heads"] for name in "qkv"] == [((2, 1, 4),)] * 3
+    assert found["attention"] == ((2, 4, 1, 1),) * 3
+
+
 # Recursive programming
 
 
