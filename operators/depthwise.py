@@ -6,6 +6,9 @@ phase i mod s, place i div s, and samples follow each other. Each tap is then on
 with a number, over blocks of channels that stay in the cache. Between rows and samples the runs
 cross a few elements that no window has; what is made there is dropped.
 
+Where a plane is small and there are many channels, these are laid last instead: each tap is then a
+product of the elements that it meets, for all channels at once, and nothing is dropped.
+
 Where numba is installed, loops over single channels do the same several times faster.
 """
 
@@ -25,7 +28,10 @@ from shardwright.operators.windows import Index, Windows
 
 _ELEMENTS_IN_A_RUN = 1 << 12
 _ELEMENTS_AT_ONCE = 1 << 16
+_FEW_PLACES = 256
+_MANY_CHANNELS = 256
 _SHORT_ROW = 10
+_LONG_ROW = 20
 
 
 @dataclass(frozen=True)
@@ -129,8 +135,36 @@ def _places(windows: Windows, size: Shape) -> Places:
     elements = runs.join(phases.reshape(prod(windows.stride), 1, -1))
     found = runs.windows_of(np.arange(prod(runs.grid)).reshape(1, 1, -1))
     starts = [phase * prod(runs.grid) + run.start for phase, run in runs.taps]
-    rows = (*_rows(elements), *_rows(found))
+    nothing = np.empty(0, np.int32)
+    rows = (*_rows(elements), nothing, 1, *_rows(found))
     return Places(*rows, np.array(starts), runs.length, len(phases))
+
+
+@cache
+def _places_in_a_row(windows: Windows, size: Shape) -> Places:
+    """Return places where all windows of a plane are one run, without anything between rows.
+
+    For every way to be beside the last dimensions there is a copy of the plane that lacks what
+    would be met beyond their ends. That is for short rows with a window at every element.
+    """
+    if size[-1] >= _LONG_ROW or set(windows.stride) != {1} or windows.count(size) != size:
+        return _places(windows, size)
+    indices = np.indices(size).reshape(len(size), -1)
+    before = np.array([a for a, _ in windows.padding])
+    offsets = np.array(windows.offsets) - before
+    length, inner = prod(size), np.array([prod(size[i + 1 :]) for i in range(len(size))])
+    beside, copy = np.unique(offsets[:, 1:], axis=0, return_inverse=True)
+    ends = np.array(size[1:])[:, None]
+    met = indices[None, 1:] - beside[:, :, None]
+    lost, places = np.nonzero(((met < 0) | (met >= ends)).any(axis=1))
+    shifts = offsets @ inner
+    margin = int(abs(shifts).max())
+    elements = margin + np.arange(len(beside)) * (length + 2 * margin)
+    starts = elements[copy.ravel()] + shifts
+    buffer = len(beside) * (length + 2 * margin)
+    dropped = (elements[lost] + places).astype(np.int32)
+    rows = elements.astype(np.int32), length, dropped, len(beside)
+    return Places(*rows, np.zeros(1, np.int32), length, starts, length, buffer)
 
 
 def _rows(places: Array) -> tuple[Array, int]:
@@ -169,6 +203,65 @@ def _blocks(
             yield (chosen, slice(first, min(first + width, channels))), runs
 
 
+@cache
+def _meetings(windows: Windows, size: Shape) -> tuple[tuple[Index, Index], ...]:
+    """Return for each tap the windows in which it meets an element, and these elements."""
+    found = []
+    for offset in windows.offsets:
+        counts, elements = [], []
+        sides = zip(offset, windows.padding, windows.stride, size, windows.count(size), strict=True)
+        for o, (before, _), stride, n, count in sides:
+            at = o - before  # where the tap of the first window is
+            first = max(0, -(at // stride))
+            last = min(count - 1, (n - 1 - at) // stride)
+            counts.append(slice(first, last + 1))
+            elements.append(slice(at + first * stride, max(0, at + last * stride + 1), stride))
+        found.append((tuple(counts), tuple(elements)))
+    return tuple(found)
+
+
+def _channels_last(x: Array, several: int) -> bool:
+    """Return whether planes are small and channels many."""
+    few = prod(x.shape[2:]) <= _FEW_PLACES
+    return few and several == 1 and x.shape[1] >= _MANY_CHANNELS
+
+
+def _samples(x: Array) -> Iterator[tuple[int, slice]]:
+    """Give the samples, and blocks of their channels."""
+    width = max(_MANY_CHANNELS, _ELEMENTS_AT_ONCE // prod(x.shape[2:]))
+    for sample in range(len(x)):
+        for first in range(0, x.shape[1], width):
+            yield sample, slice(first, min(first + width, x.shape[1]))
+
+
+def _turned(x: Array) -> Array:
+    """Return ``[c, *space]`` as ``[*space, c]``."""
+    return np.ascontiguousarray(np.moveaxis(x, 0, -1))
+
+
+def _forward_channels_last(x: Array, weight: Array, windows: Windows, result: Array) -> None:
+    """Write the convolution of ``[n, c, *space]`` by ``[tap, c]``."""
+    for sample, block in _samples(x):
+        elements = _turned(x[sample, block])
+        total = np.zeros((*result.shape[2:], elements.shape[-1]), x.dtype)
+        made = np.empty_like(total)
+        for tap, (at, met) in enumerate(_meetings(windows, x.shape[2:])):
+            product = np.multiply(elements[met], weight[tap, block], out=made[at])
+            total[at] += product
+        result[sample, block] = np.moveaxis(total, -1, 0)
+
+
+def _weight_gradient_channels_last(x: Array, y: Array, windows: Windows) -> Array:
+    """Return the gradient of `forward` by its weight, ``[c, tap]``."""
+    total = np.zeros((windows.taps, x.shape[1]), y.dtype)
+    for sample, block in _samples(x):
+        elements, cotangents = _turned(x[sample, block]), _turned(y[sample, block])
+        for tap, (at, met) in enumerate(_meetings(windows, x.shape[2:])):
+            channels = elements[met], cotangents[at]
+            total[tap, block] += np.einsum("...c,...c->c", *channels)
+    return total.T
+
+
 def forward(x: Array, w: Array, windows: Windows) -> Array:
     """Return the convolution of ``[n, c, *space]`` by ``[c m, 1, *kernel]``."""
     samples, channels, *size = x.shape
@@ -178,8 +271,12 @@ def forward(x: Array, w: Array, windows: Windows) -> Array:
     if _loops(x):
         out = result.reshape(samples, channels, several, -1)
         given = _planes(x, samples, channels), _planes(weight, channels, several)
-        depthwise_loops.forward(*given, out, _places(windows, tuple(size)))
+        depthwise_loops.forward(*given, out, _places_in_a_row(windows, tuple(size)))
         return result.reshape(samples, channels * several, *result.shape[3:])
+    if _channels_last(x, several):
+        turned = np.ascontiguousarray(weight.reshape(channels, -1).T)
+        _forward_channels_last(x, turned, windows, result[:, :, 0])
+        return result[:, :, 0]
     for block, runs in _blocks(x.shape, windows, several):
         phases, factors = runs.split(x[block])[:, :, None], weight[block[1]]
         total = runs.zeros(factors.shape[:2], x)
@@ -226,7 +323,10 @@ def weight_gradient(x: Array, y: Array, windows: Windows) -> Array:
     total = np.zeros((channels, several, windows.taps), y.dtype)
     if _loops(y):
         given = _planes(x, samples, channels), _planes(y, samples, channels, several)
-        depthwise_loops.weight_gradient(*given, total, _places(windows, x.shape[2:]))
+        depthwise_loops.weight_gradient(*given, total, _places_in_a_row(windows, x.shape[2:]))
+        return total
+    if _channels_last(x, several):
+        total[:, 0] = _weight_gradient_channels_last(x, y, windows)
         return total
     for block, runs in _blocks(x.shape, windows, several):
         spread, phases = runs.spread(cotangents[block]), runs.split(x[block])

@@ -30,6 +30,10 @@ class Places(NamedTuple):
     ----------
     elements, element_width : array, int
         For each row of the plane where it begins in the buffer, which has zeros elsewhere.
+    dropped : array
+        Places in the buffer that are cleared after the rows have been put there.
+    copies : int
+        How often all rows of a plane are in the buffer.
     windows, window_width : array, int
         For each row of windows where it begins in a run.
     starts : array
@@ -42,6 +46,8 @@ class Places(NamedTuple):
 
     elements: Array
     element_width: int
+    dropped: Array
+    copies: int
     windows: Array
     window_width: int
     starts: Array
@@ -61,6 +67,19 @@ def _put(values: Any, starts: Any, width: int, buffer: Any) -> None:
                 to[j] = row[j]
 
 
+def _lay(values: Any, starts: Any, width: int, dropped: Any, copies: int, buffer: Any) -> None:
+    """Put the copies of a plane where they lie in a buffer."""
+    if copies == 1:
+        _put(values, starts, width, buffer)
+    else:  # each is one row
+        for k in range(copies):
+            to = buffer[starts[k] : starts[k] + width]
+            for j in range(width):
+                to[j] = values[j]
+        for k in range(len(dropped)):
+            buffer[dropped[k]] = 0
+
+
 def _take(buffer: Any, starts: Any, width: int, values: Any) -> None:
     """Take rows of values out of a buffer."""
     if width == 1:
@@ -73,11 +92,44 @@ def _take(buffer: Any, starts: Any, width: int, values: Any) -> None:
                 to[j] = row[j]
 
 
+def _weigh(x: Any, starts: Any, w: Any, sums: Any) -> None:
+    """Set sums to the runs of all taps, each times its weight: nine, three or one in one pass.
+
+    Runs are cut out here, since arrays that a function returns are counted.
+    """
+    n, t = len(sums), 0
+    sums[:] = 0
+    while t + 9 <= len(w):
+        a, b = x[starts[t] : starts[t] + n], x[starts[t + 1] : starts[t + 1] + n]
+        c, d = x[starts[t + 2] : starts[t + 2] + n], x[starts[t + 3] : starts[t + 3] + n]
+        e, f = x[starts[t + 4] : starts[t + 4] + n], x[starts[t + 5] : starts[t + 5] + n]
+        g, h = x[starts[t + 6] : starts[t + 6] + n], x[starts[t + 7] : starts[t + 7] + n]
+        k = x[starts[t + 8] : starts[t + 8] + n]
+        u0, u1, u2, u3, u4 = w[t], w[t + 1], w[t + 2], w[t + 3], w[t + 4]
+        u5, u6, u7, u8 = w[t + 5], w[t + 6], w[t + 7], w[t + 8]
+        for i in range(n):
+            left = a[i] * u0 + b[i] * u1 + c[i] * u2 + d[i] * u3 + e[i] * u4
+            sums[i] += left + f[i] * u5 + g[i] * u6 + h[i] * u7 + k[i] * u8
+        t += 9
+    while t + 3 <= len(w):
+        a, b = x[starts[t] : starts[t] + n], x[starts[t + 1] : starts[t + 1] + n]
+        c = x[starts[t + 2] : starts[t + 2] + n]
+        u0, u1, u2 = w[t], w[t + 1], w[t + 2]
+        for i in range(n):
+            sums[i] += a[i] * u0 + b[i] * u1 + c[i] * u2
+        t += 3
+    while t < len(w):
+        a, u0 = x[starts[t] : starts[t] + n], w[t]
+        for i in range(n):
+            sums[i] += a[i] * u0
+        t += 1
+
+
 @cache
 def _numba() -> Any:
     """Return numba, which from then on knows the functions that the loops call."""
     numba = importlib.import_module("numba")
-    for function in (_put, _take):
+    for function in (_put, _lay, _take, _weigh):
         numba.extending.register_jitable(function)
     return numba
 
@@ -101,37 +153,24 @@ def _compiled(function: Function) -> Function:
 @_compiled
 def forward(x: Any, w: Any, out: Any, places: Any) -> None:
     """Convolve ``[n, c, element]`` by ``[c, m, tap]`` to ``[n, c, m, window]``."""
-    elements, width, windows, span, starts, length, size = places
-    whole = len(starts) // 3 * 3
+    elements, width, dropped, copies, windows, span, starts, length, size = places
     plane, total = np.zeros(size, x.dtype), np.zeros(length, x.dtype)
+    direct = span == length
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):
-            _put(x[n, c], elements, width, plane)
+            _lay(x[n, c], elements, width, dropped, copies, plane)
             for m in range(w.shape[1]):
-                if not whole:
-                    total[:] = 0
-                for t in range(0, whole, 3):  # three taps in one pass
-                    f0, f1, f2 = w[c, m, t], w[c, m, t + 1], w[c, m, t + 2]
-                    a = plane[starts[t] : starts[t] + length]
-                    b = plane[starts[t + 1] : starts[t + 1] + length]
-                    d = plane[starts[t + 2] : starts[t + 2] + length]
-                    if t:
-                        for i in range(length):
-                            total[i] += a[i] * f0 + b[i] * f1 + d[i] * f2
-                    else:
-                        for i in range(length):
-                            total[i] = a[i] * f0 + b[i] * f1 + d[i] * f2
-                for t in range(whole, len(starts)):
-                    factor, a = w[c, m, t], plane[starts[t] : starts[t] + length]
-                    for i in range(length):
-                        total[i] += a[i] * factor
-                _take(total, windows, span, out[n, c, m])
+                if direct:
+                    _weigh(plane, starts, w[c, m], out[n, c, m])
+                else:
+                    _weigh(plane, starts, w[c, m], total)
+                    _take(total, windows, span, out[n, c, m])
 
 
 @_compiled
 def transposed(y: Any, w: Any, out: Any, places: Any) -> None:
     """Do the transpose of `forward`: ``[n, c, m, window]`` to ``[n, c, element]``."""
-    elements, width, windows, span, starts, length, size = places
+    elements, width, _, _, windows, span, starts, length, size = places
     plane, spread = np.zeros(size, y.dtype), np.zeros(length, y.dtype)
     for n in range(y.shape[0]):
         for c in range(y.shape[1]):
@@ -148,11 +187,11 @@ def transposed(y: Any, w: Any, out: Any, places: Any) -> None:
 @_compiled
 def weight_gradient(x: Any, y: Any, total: Any, places: Any) -> None:
     """Add the gradient of `forward` by its weight to ``[c, m, tap]``."""
-    elements, width, windows, span, starts, length, size = places
+    elements, width, dropped, copies, windows, span, starts, length, size = places
     plane, spread = np.zeros(size, x.dtype), np.zeros(length, y.dtype)
     for n in range(x.shape[0]):
         for c in range(x.shape[1]):
-            _put(x[n, c], elements, width, plane)
+            _lay(x[n, c], elements, width, dropped, copies, plane)
             for m in range(y.shape[2]):
                 _put(y[n, c, m], windows, span, spread)
                 for t in range(len(starts)):

@@ -17,11 +17,16 @@ WINDOWS = [
 ]
 
 
-@pytest.fixture(params=[True, False], ids=["loops", "numpy"])
+@pytest.fixture(params=["loops", "runs", "channels last"])
 def compiled(request, monkeypatch):
-    if request.param and not depthwise_loops.COMPILED:
+    loops = request.param == "loops"
+    if loops and not depthwise_loops.COMPILED:
         pytest.skip("numba is not installed")
-    monkeypatch.setattr(depthwise_loops, "COMPILED", request.param)
+    monkeypatch.setattr(depthwise_loops, "COMPILED", loops)
+    if request.param == "channels last":
+        monkeypatch.setattr(depthwise, "_FEW_PLACES", 10_000)
+        monkeypatch.setattr(depthwise, "_MANY_CHANNELS", 2)  # of the three
+        monkeypatch.setattr(depthwise, "_ELEMENTS_AT_ONCE", 1)
 
 
 def taps(windows, size):
