@@ -254,11 +254,12 @@ def _forward_channels_last(x: Array, weight: Array, windows: Windows, result: Ar
 def _weight_gradient_channels_last(x: Array, y: Array, windows: Windows) -> Array:
     """Return the gradient of `forward` by its weight, ``[c, tap]``."""
     total = np.zeros((windows.taps, x.shape[1]), y.dtype)
+    channel, rank = x.ndim - 2, x.ndim - 1
     for sample, block in _samples(x):
         elements, cotangents = _turned(x[sample, block]), _turned(y[sample, block])
         for tap, (at, met) in enumerate(_meetings(windows, x.shape[2:])):
-            channels = elements[met], cotangents[at]
-            total[tap, block] += np.einsum("...c,...c->c", *channels)
+            a, b = elements[met], cotangents[at]
+            total[tap, block] += np.einsum(a, range(rank), b, range(rank), [channel])
     return total.T
 
 
