@@ -18,10 +18,10 @@ import numpy as np  # noqa: E402
 from machine import machine  # noqa: E402
 
 from shardwright.ir.types import TensorType  # noqa: E402
-from shardwright.operators.depthwise_loops import COMPILED  # noqa: E402
+from shardwright.operators import depthwise_loops  # noqa: E402
 from shardwright.operators.info import operator_info  # noqa: E402
 
-BATCH, KERNEL, REPEATS = 8, 3, 5
+BATCH, KERNEL, REPEATS = 8, 3, 15
 # Points along a side, and (channels, groups): dense, grouped, depthwise.
 CASES = (
     (56, ((24, 1), (64, 8), (512, 512))),
@@ -34,23 +34,27 @@ OPERATORS = ("convolution", "transposed_convolution", "convolution_weight_gradie
 
 def main() -> None:
     """Measure, and write the page."""
-    rows = [row for side, cases in CASES for row in measured(side, cases)]
-    head = ("points", "channels", "groups", "Gflop", "ms forward", "by operand", "by weight")
-    head = (*head, "Gflop/s", "seconds per flop, times the dense one's")
-    lines = [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
-    numba = "with numba" if COMPILED else "without numba"
-    page = (
+    page = [
         "# Convolutions: dense, grouped, depthwise",
         "",
         f"Written by `benchmarks/convolutions.py`: {KERNEL} x {KERNEL}, batch {BATCH}, float32,",
-        f"one core, the best of {REPEATS}, {numba}. *By operand* and *by weight* are the",
+        f"one core, the best of {REPEATS}. *By operand* and *by weight* are the",
         "gradients; *Gflop/s* is over all three.",
         f"Measured on {machine()}.",
         "",
-        *lines,
-        "",
-    )
+    ]
+    for compiled in (True, False) if depthwise_loops.COMPILED else (False,):
+        depthwise_loops.COMPILED = compiled
+        page += [f"## {'With' if compiled else 'Without'} numba", "", *table(), ""]
     Path(__file__).with_suffix(".md").write_text("\n".join(page))
+
+
+def table() -> list[str]:
+    """Measure all cases."""
+    rows = [row for side, cases in CASES for row in measured(side, cases)]
+    head = ("points", "channels", "groups", "Gflop", "ms forward", "by operand", "by weight")
+    head = (*head, "Gflop/s", "seconds per flop, times the dense one's")
+    return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
 
 
 def measured(side: int, cases: tuple[tuple[int, int], ...]) -> list[tuple[str, ...]]:
