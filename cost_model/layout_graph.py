@@ -2,118 +2,31 @@
 
 Its shape depends only on the mesh and the number of dimensions. Axes of one size on one level of
 the cluster are alike: renaming them leaves every price as it is, so the layouts fall into classes
-of which one stands for all.
+of which one stands for all. There is a graph of all layouts, and one of the classes, which stays
+small where axes are many.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import combinations, permutations, product, takewhile
+from itertools import permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.ir.graph import Attribute
+from shardwright.cost_model.moves import Kinds, Move, moves, orders, subsets
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_Form = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
 
 
-@dataclass(frozen=True)
-class Move:
-    """One collective that leads from a layout to another.
-
-    Parameters
-    ----------
-    operator : str
-        Name of the communication operator.
-    axes : tuple of str
-        Mesh axes of its groups.
-    attributes : tuple of (str, attribute)
-        Its other attributes.
-    target : Layout
-        Where it leads.
-    """
-
-    operator: str
-    axes: tuple[str, ...]
-    attributes: tuple[tuple[str, Attribute], ...]
-    target: Layout
-
-
-def _replaced(layout: Layout, dimension: int, axes: tuple[str, ...]) -> Layout:
-    splits = layout.splits
-    return Layout((*splits[:dimension], axes, *splits[dimension + 1 :]), layout.partial)
-
-
-def moves(layout: Layout, mesh: Mesh, movable: Sequence[str] | None = None) -> Iterator[Move]:
-    """Yield every single collective that `layout` can take part in.
-
-    Parameters
-    ----------
-    layout : Layout
-        Where they begin.
-    mesh : Mesh
-        The mesh.
-    movable : sequence of str, optional
-        The axes that may change their place; all of them if not given.
-    """
-    names = mesh.names if movable is None else mesh.ordered(movable)
-    free = [a for a in names if a not in layout.split_axes and a not in layout.partial]
-    yield from _reductions(layout, [a for a in layout.partial if a in names])
-    for dimension, held in enumerate(layout.splits):
-        place = (("dimension", dimension),)
-        steady = sum(1 for _ in takewhile(lambda axis: axis not in names, held))
-        for axes in _some(free, permutations):
-            wider = _replaced(layout, dimension, held + axes)
-            yield Move("local_slice", axes, place, wider)
-        for first in range(steady, len(held)):
-            tail, head = held[first:], held[:first]
-            yield Move("all_gather", tail, place, _replaced(layout, dimension, head))
-            yield from _exchanges(layout, dimension, head, tail)
-        for tail in permutations(held[steady:]) if len(held) > 1 else ():
-            order = held[:steady] + tail
-            if order != held:
-                attributes = (*place, ("previous", held))
-                target = _replaced(layout, dimension, order)
-                yield Move("collective_permute", order, attributes, target)
-    for axes in _some(free, combinations):
-        target = layout.with_partial(mesh.ordered(layout.partial + axes))
-        yield Move("to_partial", axes, (), target)
-
-
-def _some(
-    axes: Sequence[str], choose: Callable[[Sequence[str], int], Iterable[tuple[str, ...]]]
-) -> Iterator[tuple[str, ...]]:
-    """Yield every choice of one or more axes."""
-    for count in range(1, len(axes) + 1):
-        yield from choose(axes, count)
-
-
-def _reductions(layout: Layout, partial: Sequence[str]) -> Iterator[Move]:
-    def reduced(axes: tuple[str, ...]) -> Layout:
-        return layout.with_partial(tuple(a for a in layout.partial if a not in axes))
-
-    for axes in _some(partial, combinations):
-        yield Move("all_reduce", axes, (), reduced(axes))
-    for axes in _some(partial, permutations):
-        for dimension, held in enumerate(layout.splits):
-            target = _replaced(reduced(axes), dimension, held + axes)
-            yield Move("reduce_scatter", axes, (("dimension", dimension),), target)
-
-
-def _exchanges(
-    layout: Layout, dimension: int, head: tuple[str, ...], tail: tuple[str, ...]
-) -> Iterator[Move]:
-    for other, held in enumerate(layout.splits):
-        if other != dimension:
-            attributes = (("split_dimension", other), ("concat_dimension", dimension))
-            target = _replaced(_replaced(layout, dimension, head), other, held + tail)
-            yield Move("all_to_all", tail, attributes, target)
-
-
-def layouts(mesh: Mesh, rank: int, partial: bool = True) -> list[Layout]:
+def layouts(
+    mesh: Mesh, rank: int, partial: bool = True, kinds: Kinds | None = None
+) -> list[Layout]:
     """Return every layout of a tensor with `rank` dimensions, axes of a dimension in mesh order.
 
     Parameters
@@ -124,35 +37,82 @@ def layouts(mesh: Mesh, rank: int, partial: bool = True) -> list[Layout]:
         Number of dimensions.
     partial : bool
         Whether to include layouts with partial axes.
+    kinds : mapping, optional
+        A kind for each axis; of layouts that differ by axes of one kind, one is returned. No two
+        axes are of one kind if not given.
     """
     places = range(rank + 1 + partial)  # a dimension, replicated, or partial
     names = [axis.name for axis in mesh.axes if axis.size > 1]
     found = []
-    for choice in product(places, repeat=len(names)):
+    for choice in placements(names, places, kinds):
         held = [tuple(n for n, c in zip(names, choice, strict=True) if c == p) for p in places]
         found.append(Layout(tuple(held[:rank]), held[rank + 1] if partial else ()))
     return found
 
 
-def _with_orders(layout: Layout) -> Iterator[Layout]:
-    orders = [list(permutations(axes)) for axes in layout.splits]
-    for splits in product(*orders):
-        yield Layout(splits, layout.partial)
+def placements(
+    names: Sequence[str], places: Sequence[int], kinds: Kinds | None
+) -> Iterator[tuple[int, ...]]:
+    """Yield every way to put each axis in a place; those of one kind in the order of places."""
+    before = [
+        next((j for j in reversed(range(i)) if kinds and kinds[names[j]] == kinds[name]), None)
+        for i, name in enumerate(names)
+    ]
+    for choice in product(places, repeat=len(names)):
+        if all(j is None or choice[j] <= choice[i] for i, j in enumerate(before)):
+            yield choice
+
+
+def _all_orders(mesh: Mesh, rank: int, kinds: Kinds) -> Iterator[Layout]:
+    """Yield every layout, with the axes of a dimension in every order, but one of each class."""
+    names = [axis.name for axis in mesh.axes if axis.size > 1]
+
+    def extended(splits: tuple[tuple[str, ...], ...], free: list[str]) -> Iterator[Layout]:
+        if len(splits) == rank:
+            for partial in [(), *subsets(free, kinds)]:
+                yield Layout(splits, mesh.ordered(partial))
+            return
+        for held in [(), *orders(free, kinds)]:
+            yield from extended((*splits, held), [axis for axis in free if axis not in held])
+
+    yield from extended((), names)
 
 
 @dataclass(frozen=True, eq=False)
 class LayoutGraph:
-    """Layouts of tensors with one number of dimensions on one mesh, and the moves between them."""
+    """Layouts of tensors with one number of dimensions on one mesh, and the moves between them.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    kinds : mapping
+        A kind for each axis; each layout stands for all that differ by axes of one kind.
+    nodes : tuple of Layout
+        The layouts.
+    counts : array, shape (nodes, dimensions)
+        Slices of each dimension.
+    moves : tuple of (int, int, Move)
+        From which node to which, and how.
+    """
 
     mesh: Mesh
+    kinds: Kinds
     nodes: tuple[Layout, ...]
-    counts: Integers  # slices of each dimension of each layout
+    counts: Integers
     moves: tuple[tuple[int, int, Move], ...]
+    _found: dict[Layout, int | None] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def index(self) -> dict[Layout, int]:
-        """Position of each layout."""
-        return {layout: i for i, layout in enumerate(self.nodes)}
+    def _index(self) -> dict[_Form, int]:
+        return {_form(layout, self.kinds): i for i, layout in enumerate(self.nodes)}
+
+    def find(self, layout: Layout) -> int | None:
+        """Return which node stands for a layout; None if it is of another mesh."""
+        if layout not in self._found:
+            known = all(axis in self.kinds for axis in (*layout.split_axes, *layout.partial))
+            self._found[layout] = self._index.get(_form(layout, self.kinds)) if known else None
+        return self._found[layout]
 
     @cached_property
     def edges(self) -> Integers:
@@ -172,7 +132,7 @@ class LayoutGraph:
 
     @cached_property
     def symmetry(self) -> "Symmetry":
-        """What renaming like axes does to the layouts."""
+        """What renaming like axes does to the layouts, where each stands for itself."""
         return _symmetry(self)
 
     @cached_property
@@ -184,12 +144,19 @@ class LayoutGraph:
         return found
 
     @cached_property
-    def groups(self) -> dict[tuple[str, tuple[str, ...]], Integers]:
-        """Positions of the moves that are the same collective over the same axes."""
-        found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    def groups(self) -> list[tuple[Move, Integers]]:
+        """Positions of the moves that are the same collective over axes of the same kinds."""
+        found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         for position, (_, _, move) in enumerate(self.moves):
-            found.setdefault((move.operator, tuple(sorted(move.axes))), []).append(position)
-        return {key: np.array(positions) for key, positions in found.items()}
+            over = tuple(sorted([self.kinds[axis] for axis in move.axes]))
+            found.setdefault((move.operator, over), []).append(position)
+        return [(self.moves[where[0]][2], np.array(where)) for where in found.values()]
+
+
+def _form(layout: Layout, kinds: Kinds) -> _Form:
+    """Return what layouts have in common that differ by axes of one kind."""
+    splits = tuple([tuple([kinds[axis] for axis in axes]) for axes in layout.splits])
+    return splits, tuple(sorted([kinds[axis] for axis in layout.partial]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,39 +180,62 @@ class Symmetry:
 
 
 def _symmetry(graph: LayoutGraph) -> Symmetry:
-    found = []
-    for names in _renamings(graph.mesh):
-        image = [graph.index.get(layout.renamed(names, graph.mesh)) for layout in graph.nodes]
-        if None not in image:  # where not every order of axes is a node, few renamings stay inside
-            found.append(image)
-    images = np.array(found, dtype=np.int64)
+    mesh = graph.mesh
+    images = np.array(
+        [
+            [graph.find(layout.renamed(names, mesh)) for layout in graph.nodes]
+            for names in renamings(mesh)
+        ],
+        dtype=np.int64,
+    )
     first, classes = np.unique(images.min(axis=0), return_inverse=True)
     return Symmetry(images, first, classes, images.argmin(axis=0))
 
 
-def _renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
-    """Yield every way to exchange axes of one size and level, the identity first."""
+def like_axes(mesh: Mesh) -> list[list[str]]:
+    """Return the axes of a mesh by size and level: renaming those that agree changes no price."""
     alike: dict[tuple[int, int], list[str]] = {}
     for axis in mesh.axes:
         alike.setdefault((axis.size, axis.level), []).append(axis.name)
-    for orders in product(*(permutations(names) for names in alike.values())):
-        pairs = zip(alike.values(), orders, strict=True)
+    return list(alike.values())
+
+
+def kinds_of(mesh: Mesh) -> Kinds:
+    """Return a kind for each axis, the same for axes that are alike."""
+    return {name: kind for kind, names in enumerate(like_axes(mesh)) for name in names}
+
+
+def renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
+    """Yield every way to exchange axes that are alike, the identity first."""
+    alike = like_axes(mesh)
+    for taken in product(*(permutations(names) for names in alike)):
+        pairs = zip(alike, taken, strict=True)
         yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
 
 
 @lru_cache(maxsize=64)
-def layout_graph(mesh: Mesh, rank: int) -> LayoutGraph:
-    """Return all layouts of tensors with `rank` dimensions on a mesh, and the moves between them.
+def layout_graph(mesh: Mesh, rank: int, by_class: bool = False) -> LayoutGraph:
+    """Return the layouts of tensors with `rank` dimensions on a mesh, and the moves between them.
 
     The layouts stand by falling number of moves that arrive.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    rank : int
+        Number of dimensions.
+    by_class : bool
+        Whether one layout stands for all that differ by axes that are alike.
     """
-    nodes = [ordered for layout in layouts(mesh, rank) for ordered in _with_orders(layout)]
-    place = {layout: i for i, layout in enumerate(nodes)}
+    kinds = kinds_of(mesh) if by_class else {name: i for i, name in enumerate(mesh.names)}
+    nodes = list(_all_orders(mesh, rank, kinds))
+    place = {_form(layout, kinds): i for i, layout in enumerate(nodes)}
     leaving = [
         (i, end, move)
         for i, layout in enumerate(nodes)
-        for move in moves(layout, mesh)
-        if (end := place.get(move.target)) is not None
+        for move in moves(layout, mesh, kinds=kinds)
+        if (end := place.get(_form(move.target, kinds))) is not None and end != i
     ]
     degrees = np.bincount([end for _, end, _ in leaving], minlength=len(nodes))
     order = np.argsort(-degrees, kind="stable")
@@ -253,4 +243,47 @@ def layout_graph(mesh: Mesh, rank: int) -> LayoutGraph:
     edges = tuple((position[start], position[end], move) for start, end, move in leaving)
     nodes = [nodes[i] for i in order]
     counts = np.array([layout.counts(mesh) for layout in nodes], dtype=np.int64)
-    return LayoutGraph(mesh, tuple(nodes), counts.reshape(len(nodes), rank), edges)
+    return LayoutGraph(mesh, kinds, tuple(nodes), counts.reshape(len(nodes), rank), edges)
+
+
+def possible(graph: LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
+    """Return which layouts leave no slice empty."""
+    shape = np.array(tensor.shape, dtype=np.int64)
+    return np.asarray((shape >= graph.counts).all(axis=1))
+
+
+def uneven_permutes(graph: LayoutGraph, tensor: TensorType) -> list[int]:
+    """Return the permutes of dimensions whose slices differ: they differ in either order."""
+    found = []
+    for move, positions in graph.groups:
+        for position in positions if move.operator == "collective_permute" else ():
+            source, _, move = graph.moves[position]
+            dimension = dict(move.attributes)["dimension"]
+            if tensor.shape[dimension] % graph.counts[source, dimension]:
+                found.append(int(position))
+    return found
+
+
+def shortest_from(
+    sources: Integers, count: int, arriving: Sequence[tuple[Integers, Floats]]
+) -> Floats:
+    """Return the shortest distances from several of `count` nodes, by Bellman and Ford.
+
+    Parameters
+    ----------
+    sources : array
+        Where paths begin; a column each.
+    count : int
+        Number of nodes.
+    arriving : sequence of (array, array)
+        Where the i-th edge into each of the first nodes comes from, and what it costs.
+    """
+    seconds = np.full((count, len(sources)), np.inf)
+    seconds[sources, np.arange(len(sources))] = 0.0
+    before = np.empty_like(seconds)
+    while not np.array_equal(before, seconds):
+        before[:] = seconds
+        for starts, prices in arriving:
+            reached = seconds[: len(starts)]
+            np.minimum(reached, seconds[starts] + prices, out=reached)
+    return seconds

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.mindspore import MindSporeCosts
+from shardwright.cost_model.moves import Kinds
 from shardwright.cost_model.profile import OperatorTable, Port, operator_table
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -31,6 +32,7 @@ class MindSporeProfile:
     """
 
     name = "mindspore"
+    kinds: Kinds | None = None
 
     def __init__(self, costs: MindSporeCosts, mesh: Mesh) -> None:
         self.costs = costs

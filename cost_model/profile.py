@@ -4,7 +4,7 @@ A profile prices the forward *and* the backward side of each choice, so that a s
 forward program minimises the whole step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.moves import Kinds
 from shardwright.ir.errors import PassError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
@@ -35,6 +36,11 @@ class Port:
 
     layout: Layout
     cotangent: Layout | None
+
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Port":
+        """Return the same with other axes of the mesh in the place of these."""
+        gradient = None if self.cotangent is None else self.cotangent.renamed(names, mesh)
+        return Port(self.layout.renamed(names, mesh), gradient)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +85,7 @@ class CostProfile(Protocol):
 
     name: str
     mesh: Mesh
+    kinds: Kinds | None  # of axes, where one strategy stands for all that differ by axes of a kind
 
     def table(
         self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]

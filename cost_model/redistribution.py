@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_seconds_array
-from shardwright.cost_model.layout_graph import Integers, LayoutGraph, Move, layout_graph, moves
+from shardwright.cost_model.layout_classes import ClassPaths
+from shardwright.cost_model.layout_graph import (
+    Integers,
+    LayoutGraph,
+    layout_graph,
+    possible,
+    renamings,
+    shortest_from,
+    uneven_permutes,
+)
+from shardwright.cost_model.moves import Move, moves
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -94,7 +104,9 @@ class RedistributionPlanner:
     def __init__(self, mesh: Mesh, cluster: Cluster) -> None:
         self.mesh = mesh
         self.cluster = cluster
+        self.renamings = tuple(renamings(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
+        self._classes: dict[tuple[tuple[int, ...], int], ClassPaths] = {}
 
     @property
     def is_fine(self) -> bool:
@@ -118,9 +130,45 @@ class RedistributionPlanner:
                 hint="merge axes of one level",
             )
         paths = self._shortest(tensor)
-        rows = np.array([self._position(paths, layout) for layout in sources])
-        columns = np.array([self._position(paths, layout) for layout in targets])
+        rows = np.array([self._position(paths.graph, layout) for layout in sources])
+        columns = np.array([self._position(paths.graph, layout) for layout in targets])
         return paths.between(rows, columns)
+
+    def class_seconds(
+        self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
+    ) -> Floats:
+        """Return the seconds from the class of each source to that of each target, as a table.
+
+        No way from a layout to another is cheaper than that from its class to the other's.
+
+        Raises
+        ------
+        StrategyError
+            If a layout is of another mesh.
+        """
+        paths = self._class_paths(tensor)
+        rows = [self._position(paths.graph, layout) for layout in sources]
+        columns = [self._position(paths.graph, layout) for layout in targets]
+        return paths.between(rows, columns)
+
+    def nearest(self, tensor: TensorType, source: Layout, target: Layout) -> frozenset[int]:
+        """Return which renamings take `target` to where `source` reaches it most cheaply.
+
+        Parameters
+        ----------
+        tensor : TensorType
+            What is redistributed.
+        source, target : Layout
+            From where and to where.
+
+        Returns
+        -------
+        frozenset of int
+            Positions in `renamings` of those for which the way costs what `class_seconds` says.
+        """
+        ends = self._class_paths(tensor).ways(_plain(source), target)
+        images = (_plain(target.renamed(names, self.mesh)) for names in self.renamings)
+        return frozenset(i for i, image in enumerate(images) if image in ends)
 
     def plan(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
         """Return the cheapest sequence of moves from one layout to another.
@@ -130,50 +178,67 @@ class RedistributionPlanner:
         StrategyError
             If there is none.
         """
-        if self.is_fine:
-            return self._plan_alone(tensor, source, target)
-        paths = self._shortest(tensor)
-        here, goal = self._position(paths, source), self._position(paths, target)
-        found = []
-        while here != goal:
-            leaving = paths.graph.leaving[here]
-            after = paths.graph.edges[leaving, 1]
-            rest = paths.weights[leaving] + paths.between(after, np.array([goal]))[:, 0]
-            best = int(np.argmin(rest))
-            if not np.isfinite(rest[best]):
-                raise StrategyError(f"there is no way from the layout {source} to {target}")
-            _, here, move = paths.graph.moves[leaving[best]]
-            found.append(move)
-        return found
+        paths = self._class_paths(tensor)
+        for layout in (source, target):
+            self._position(paths.graph, layout)
+        short = paths.ways(_plain(source), target).get(_plain(target))
+        return self._plan_alone(tensor, source, target) if short is None else list(short)
+
+    def way_seconds(self, tensor: TensorType, source: Layout, target: Layout) -> float:
+        """Return the seconds of what `plan` returns."""
+        seconds, here = 0.0, source
+        for move in self.plan(tensor, source, target):
+            seconds += self._move_seconds(tensor, here, move)
+            here = move.target
+        return seconds
+
+    def _move_seconds(self, tensor: TensorType, here: Layout, move: Move) -> float:
+        elements = prod(here.slice_shape(tensor.shape, self.mesh))
+        size = np.array([elements * item_bytes(tensor.dtype)])
+        return float(move_seconds(move.operator, move.axes, size, self.mesh, self.cluster)[0])
 
     def _plan_alone(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
-        """Plan as Dijkstra did, and leave alone the axes that lie where they shall."""
-        axes = self.mesh.ordered(_changed(source, target))
+        """Search for one path; on a fine mesh leave alone the axes that lie where they shall.
+
+        What is left to go is at least what it is between classes (Hart, Nilsson and Raphael's A*).
+        """
+        axes = self.mesh.ordered(_changed(source, target)) if self.is_fine else self.mesh.names
+        paths = self._class_paths(tensor)
+        rest = paths.rest_to(self._position(paths.graph, target))
         done: set[Layout] = set()
-        waiting: list[tuple[float, int, Layout, tuple[Move, ...]]] = [(0.0, 0, source, ())]
+        waiting: list[tuple[float, int, float, Layout, tuple[Move, ...]]] = []
+        waiting.append((0.0, 0, 0.0, source, ()))
         ticket = count(1)  # of two equally far layouts, the one found first goes first
         while waiting:
-            seconds, _, here, path = heappop(waiting)
+            _, _, seconds, here, path = heappop(waiting)
             if here == target:
                 return list(path)
             if here in done:
                 continue
             done.add(here)
-            elements = prod(here.slice_shape(tensor.shape, self.mesh))
-            size = np.array([elements * item_bytes(tensor.dtype)])
             for move in moves(here, self.mesh, axes):
+                after = paths.graph.find(move.target)
+                if move.target in done or after is None or not np.isfinite(rest[after]):
+                    continue
                 if not _is_possible(tensor, here, move, self.mesh):
                     continue
-                price = move_seconds(move.operator, move.axes, size, self.mesh, self.cluster)
-                step = (seconds + float(price[0]), next(ticket), move.target, (*path, move))
+                further = seconds + self._move_seconds(tensor, here, move)
+                step = (further + rest[after], next(ticket), further, move.target, (*path, move))
                 heappush(waiting, step)
         raise StrategyError(f"there is no way from the layout {source} to {target}")
 
-    def _position(self, paths: _Paths, layout: Layout) -> int:
-        key = layout if layout.reduction == "sum" else Layout(layout.splits, layout.partial)
-        if key not in paths.graph.index:
+    def _position(self, graph: LayoutGraph, layout: Layout) -> int:
+        found = graph.find(layout)
+        if found is None:
             raise StrategyError(f"the layout {layout} is not one of mesh {self.mesh}")
-        return paths.graph.index[key]
+        return found
+
+    def _class_paths(self, tensor: TensorType) -> ClassPaths:
+        key = (tensor.shape, tensor.nbytes)
+        if key not in self._classes:
+            graph = layout_graph(self.mesh, tensor.rank, by_class=True)
+            self._classes[key] = ClassPaths(graph, self._weights(graph, tensor))
+        return self._classes[key]
 
     def _shortest(self, tensor: TensorType) -> _Paths:
         key = (tensor.shape, tensor.nbytes)
@@ -189,7 +254,7 @@ class RedistributionPlanner:
         seconds = np.empty((len(first), len(graph.nodes)))
         for begin in range(0, len(first), _BLOCK):
             rows = slice(begin, begin + _BLOCK)
-            seconds[rows] = _shortest_from(first[rows], len(graph.nodes), arriving).T
+            seconds[rows] = shortest_from(first[rows], len(graph.nodes), arriving).T
         return _Paths(graph, weights, seconds)
 
     def _weights(self, graph: LayoutGraph, tensor: TensorType) -> Floats:
@@ -197,44 +262,18 @@ class RedistributionPlanner:
         local = (-(-shape // graph.counts)).prod(axis=1) * float(item_bytes(tensor.dtype))
         starts, ends = graph.edges[:, 0], graph.edges[:, 1]
         weights = np.zeros(len(graph.edges))
-        for (operator, axes), positions in graph.groups.items():
-            sizes = local[starts[positions]]
-            weights[positions] = move_seconds(operator, axes, sizes, self.mesh, self.cluster)
-        possible = _possible(graph, tensor)
-        weights[~(possible[starts] & possible[ends])] = np.inf
-        weights[_uneven_permutes(graph, tensor)] = np.inf
+        for move, alike in graph.groups:
+            sizes = local[starts[alike]]
+            weights[alike] = move_seconds(move.operator, move.axes, sizes, self.mesh, self.cluster)
+        fits = possible(graph, tensor)
+        weights[~(fits[starts] & fits[ends])] = np.inf
+        weights[uneven_permutes(graph, tensor)] = np.inf
         return weights
 
 
-def _shortest_from(
-    sources: Integers, count: int, arriving: Sequence[tuple[Integers, Floats]]
-) -> Floats:
-    """Return the shortest distances from several of `count` nodes, by Bellman and Ford.
-
-    Parameters
-    ----------
-    sources : array
-        Where paths begin; a column each.
-    count : int
-        Number of nodes.
-    arriving : sequence of (array, array)
-        Where the i-th edge into each of the first nodes comes from, and what it costs.
-    """
-    seconds = np.full((count, len(sources)), np.inf)
-    seconds[sources, np.arange(len(sources))] = 0.0
-    before = np.empty_like(seconds)
-    while not np.array_equal(before, seconds):
-        before[:] = seconds
-        for starts, prices in arriving:
-            reached = seconds[: len(starts)]
-            np.minimum(reached, seconds[starts] + prices, out=reached)
-    return seconds
-
-
-def _possible(graph: LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
-    """Return which layouts leave no slice empty."""
-    shape = np.array(tensor.shape, dtype=np.int64)
-    return np.asarray((shape >= graph.counts).all(axis=1))
+def _plain(layout: Layout) -> Layout:
+    """Return a layout that says nothing of how its partial values combine."""
+    return layout.with_partial(layout.partial)
 
 
 def _changed(source: Layout, target: Layout) -> set[str]:
@@ -253,15 +292,3 @@ def _is_possible(tensor: TensorType, source: Layout, move: Move, mesh: Mesh) -> 
     if any(size < count for size, count in zip(tensor.shape, counts, strict=True)):
         return False
     return move.operator != "collective_permute" or source.is_even(tensor.shape, mesh)
-
-
-def _uneven_permutes(graph: LayoutGraph, tensor: TensorType) -> list[int]:
-    """Return the permutes of dimensions whose slices differ: they differ in either order."""
-    found = []
-    for (operator, _), positions in graph.groups.items():
-        for position in positions if operator == "collective_permute" else ():
-            source, _, move = graph.moves[position]
-            dimension = dict(move.attributes)["dimension"]
-            if tensor.shape[dimension] % graph.counts[source, dimension]:
-                found.append(int(position))
-    return found

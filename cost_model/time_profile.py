@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.layout_graph import kinds_of
 from shardwright.cost_model.profile import OperatorTable, Port
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.cost_model.roofline import emitted_seconds, local_bytes, operator_seconds
@@ -55,17 +56,25 @@ class TimeProfile:
         Prices and plans changes of layout.
     update_rule : UpdateRule, optional
         The optimizer; None where parameters are not updated.
+    by_class : bool
+        Whether one strategy stands for all that differ by axes that are alike. Edges then cost what
+        they cost at least: as much as between the nearest of two classes.
     """
 
     name = "time"
 
     def __init__(
-        self, planner: RedistributionPlanner, update_rule: UpdateRule | None = None
+        self,
+        planner: RedistributionPlanner,
+        update_rule: UpdateRule | None = None,
+        by_class: bool = False,
     ) -> None:
         self.planner = planner
         self.mesh: Mesh = planner.mesh
         self.cluster: Cluster = planner.cluster
         self.update_rule = update_rule
+        self.kinds = kinds_of(self.mesh) if by_class else None
+        self._seconds = planner.class_seconds if by_class else planner.seconds
         self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
 
     def stored_freely(self) -> bool:
@@ -90,7 +99,7 @@ class TimeProfile:
         return self._tables[key]
 
     def _make_table(self, info: OperatorInfo, wanted: tuple[bool, ...]) -> OperatorTable:
-        strategies = info.generate_strategies(self.mesh)
+        strategies = info.generate_strategies(self.mesh, self.kinds)
         sides = self._all_sides(info, strategies, wanted)
         return OperatorTable(
             info,
@@ -179,19 +188,19 @@ class TimeProfile:
         """Return the seconds to bring a tensor and to return its cotangent."""
         starts = [port.layout for port in sources]
         ends = [port.layout for port in targets]
-        seconds = self.planner.seconds(tensor, starts, ends)
+        seconds = self._seconds(tensor, starts, ends)
         back = [i for i, port in enumerate(targets) if port.cotangent is not None]
         if back and all(port.cotangent is not None for port in sources):
             cotangents = [c for port in targets if (c := port.cotangent) is not None]
             due = [c for port in sources if (c := port.cotangent) is not None]
-            seconds[:, back] += self.planner.seconds(tensor, cotangents, due).T
+            seconds[:, back] += self._seconds(tensor, cotangents, due).T
         return seconds
 
     def again(
         self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
     ) -> Floats:
         """Return the seconds to bring a tensor a second time."""
-        return self.planner.seconds(tensor, list(sources), list(targets))
+        return self._seconds(tensor, list(sources), list(targets))
 
     def leaving(self, tensor: TensorType, sources: Sequence[Port], target: Port) -> Floats:
         """Return the seconds to make an output whole."""
@@ -231,15 +240,11 @@ class _Sides:
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "_Sides":
         """Return the same with other mesh axes."""
-
-        def over(layout: Layout) -> Layout:
-            return layout.renamed(names, mesh)
-
-        ports = tuple(
-            Port(over(port.layout), None if port.cotangent is None else over(port.cotangent))
-            for port in self.operands
+        return replace(
+            self,
+            operands=tuple(port.renamed(names, mesh) for port in self.operands),
+            results=tuple(layout.renamed(names, mesh) for layout in self.results),
         )
-        return replace(self, operands=ports, results=tuple(map(over, self.results)))
 
 
 def _values(kind: str, types: Sequence[TensorType], layouts: Sequence[Layout]) -> tuple[Value, ...]:

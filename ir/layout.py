@@ -149,6 +149,10 @@ class Strategy:
         """Mesh axes by factor."""
         return dict(self.assignment)
 
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Strategy":
+        """Return the strategy with other axes of the mesh in the place of these."""
+        return Strategy(tuple((f, tuple(names[a] for a in axes)) for f, axes in self.assignment))
+
     def of_factors(self, factors: Iterable[str]) -> tuple[str, ...]:
         """Return the axes of several factors in turn, major to minor."""
         axes = self.axes

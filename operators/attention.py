@@ -4,7 +4,7 @@ Queries are taken in blocks, as many as keep the scores of a block small; the gr
 scores again instead of keeping them (Rabe and Staats, 2021; Dao et al., 2022).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
@@ -106,9 +106,11 @@ class Attention(OperatorInfo):
         over_d, over_e = self.passes
         return scores * (2.0 * (over_d * sizes["d"] + over_e * sizes["e"]) + 5.0)
 
-    def generate_strategies(self, mesh: Mesh) -> tuple[Strategy, ...]:
+    def generate_strategies(
+        self, mesh: Mesh, kinds: Mapping[str, int] | None = None
+    ) -> tuple[Strategy, ...]:
         """Leave out those that split ``e``: they repeat work that a cost would take as shared."""
-        return tuple(s for s in super().generate_strategies(mesh) if "e" not in s.axes)
+        return tuple(s for s in super().generate_strategies(mesh, kinds) if "e" not in s.axes)
 
     def blocks(self, view: ShardView) -> Iterator[tuple[slice, slice]]:
         """Give blocks of local queries, each with the keys that it reads."""

@@ -228,9 +228,15 @@ class OperatorInfo:
             if axes and halo.margins([mesh.sizes[axis] for axis in axes]) is None:
                 yield factor
 
-    def generate_strategies(self, mesh: Mesh) -> tuple[Strategy, ...]:
-        """Return every way to split the operator over the mesh."""
-        found = self.rule.strategies(mesh)
+    def generate_strategies(
+        self, mesh: Mesh, kinds: Mapping[str, int] | None = None
+    ) -> tuple[Strategy, ...]:
+        """Return every way to split the operator over the mesh.
+
+        Where a kind is given for each axis, of those that differ by axes of one kind one is
+        returned.
+        """
+        found = self.rule.strategies(mesh, kinds)
         if not self.halos:
             return found
         return tuple(s for s in found if not any(self._too_narrow(s, mesh)))

@@ -255,37 +255,57 @@ class Rule:
                     f"{self.sizes[major]}, is split fully; it is split {split} ways"
                 )
 
-    def strategies(self, mesh: Mesh) -> tuple[Strategy, ...]:
+    def strategies(
+        self, mesh: Mesh, kinds: Mapping[str, int] | None = None
+    ) -> tuple[Strategy, ...]:
         """Return every legal assignment with the axes of a factor in mesh order.
 
         The order is fixed: earlier factors take earlier axes first, and the assignment that splits
         nothing comes last, so that ties go to the larger split of a leading factor.
-        """
-        kinds = self.kinds.items()
-        splittable = [f for f, k in kinds if k not in ("whole", "halo") and self.sizes[f] > 1]
-        found: list[Strategy] = []
-        self._extend({}, 0, splittable, mesh, found)
-        return tuple(found)
 
-    def _extend(
+        Parameters
+        ----------
+        mesh : Mesh
+            The mesh.
+        kinds : mapping, optional
+            A kind for each axis; of assignments that differ by axes of one kind, one is returned.
+            No two axes are of one kind if not given.
+        """
+        factors = self.kinds.items()
+        splittable = [f for f, k in factors if k not in ("whole", "halo") and self.sizes[f] > 1]
+        kinds = kinds or {name: i for i, name in enumerate(mesh.names)}
+        return tuple(self._extended((), splittable, mesh, kinds))
+
+    def _extended(
         self,
-        chosen: dict[str, tuple[str, ...]],
-        position: int,
+        taken: tuple[int, ...],
         splittable: Sequence[str],
         mesh: Mesh,
-        found: list[Strategy],
-    ) -> None:
-        if position == len(mesh.axes):
-            strategy = Strategy.of({f: chosen[f] for f in self.sizes if f in chosen})
+        kinds: Mapping[str, int],
+    ) -> Iterator[Strategy]:
+        """Yield the legal assignments whose first axes go to the factors at `taken`.
+
+        An axis of one kind with an earlier one goes to the same factor or a later one.
+        """
+        axes = mesh.names[: len(taken)]
+        chosen: dict[int, tuple[str, ...]] = {}
+        first = 0
+        for axis, factor in zip(axes, taken, strict=True):
+            chosen[factor] = (*chosen.get(factor, ()), axis)
+            if len(taken) < len(mesh.names) and kinds[axis] == kinds[mesh.names[len(taken)]]:
+                first = factor
+        if len(taken) == len(mesh.names):
+            split = {f: chosen[i] for i, f in enumerate(splittable) if i in chosen}
+            strategy = Strategy.of({f: split[f] for f in self.sizes if f in split})
             if self._is_representable(strategy, mesh):
-                found.append(strategy)
+                yield strategy
             return
-        axis = mesh.axes[position]
-        for factor in splittable:
-            axes = (*chosen.get(factor, ()), axis.name)
-            if axis.size > 1 and self._fits(factor, mesh.extent(axes)):
-                self._extend({**chosen, factor: axes}, position + 1, splittable, mesh, found)
-        self._extend(chosen, position + 1, splittable, mesh, found)
+        following = mesh.axes[len(taken)]
+        for i in range(first, len(splittable)):
+            held = (*chosen.get(i, ()), following.name)
+            if following.size > 1 and self._fits(splittable[i], mesh.extent(held)):
+                yield from self._extended((*taken, i), splittable, mesh, kinds)
+        yield from self._extended((*taken, len(splittable)), splittable, mesh, kinds)
 
     @cached_property
     def _has_compound(self) -> bool:

@@ -28,6 +28,7 @@ from shardwright.ir.units import bytes_text
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.allreduce_fusion import fuse_all_reduces, reduced_gradients
 from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.class_search import search_by_class
 from shardwright.passes.cleanup import drop_mirrors
 from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
@@ -189,7 +190,8 @@ def compile_graph(
         if mesh is None and options.cost_model == "mindspore":
             mesh = mesh_of_binary_axes(devices)
         mesh = mesh or mesh_for(cluster, devices)
-        emitted = _Automatic(source, cluster, mesh, options, passes, progress).compile()
+        planner = RedistributionPlanner(mesh, cluster)
+        emitted = _Automatic(source, cluster, mesh, planner, options, passes, progress).compile()
     seconds = program_seconds(emitted.program, cluster)
     return Compiled(
         source,
@@ -246,19 +248,21 @@ class _Automatic:
     source: Graph
     cluster: Cluster
     mesh: Mesh
+    planner: RedistributionPlanner
     options: CompileOptions
     passes: PassManager
     progress: Progress | None
 
     def compile(self) -> _Emitted:
         """Search, emit, and tighten the limit of the search until what is emitted fits."""
+        exact = self.options.mode == "auto_parallel" and self.options.search == "exact"
+        by_class = exact and self.options.cost_model == "time"
         limit = self.options.memory_limit or float(self.cluster.device.memory_bytes)
-        planner = RedistributionPlanner(self.mesh, self.cluster)
-        profile = self._profile(planner)
         begin = time.perf_counter()
+        profile = self._profile(by_class)
         space = self._space(profile, self.options.pins)
         built = time.perf_counter() - begin
-        within, decisions, result, program = self._fitting(space, planner, limit)
+        within, decisions, result, program = self._fitting(space, by_class, limit)
         self._check_cost(profile, program, result)
         result = replace(result, seconds=result.seconds + built)
         program = self.passes.run("allreduce_fusion", self._fuse, program)
@@ -267,7 +271,7 @@ class _Automatic:
         )
 
     def _fitting(
-        self, space: SearchSpace, planner: RedistributionPlanner, limit: float
+        self, space: SearchSpace, by_class: bool, limit: float
     ) -> tuple[float, Decisions, SearchResult, Graph]:
         """Search and emit, with an ever tighter limit until the emitted program fits.
 
@@ -277,14 +281,13 @@ class _Automatic:
         done, within, peak = len(self.passes.records), limit, 0.0
         for _ in range(_ROUNDS):
             try:
-                result = self._search(space, max(within, 0.0))
+                result, decisions = self._decide(space, by_class, max(within, 0.0))
             except InfeasibleError:
                 if within == limit:
                     raise
                 break
-            decisions = space.decisions(result.assignment)
             del self.passes.records[done:]
-            program = self._emit(decisions, planner)
+            program = self._emit(decisions)
             peak = peak_memory(program).peak_bytes
             if peak <= limit:
                 return within, decisions, result, program
@@ -293,6 +296,17 @@ class _Automatic:
             f"the leanest program found needs {bytes_text(peak)} on each device with what its "
             f"operators need in passing, the limit is {bytes_text(limit)}",
             hint="allow more memory, or use more devices",
+        )
+
+    def _decide(
+        self, space: SearchSpace, by_class: bool, within: float
+    ) -> tuple[SearchResult, Decisions]:
+        if not by_class:
+            result = self._search(space, within)
+            return result, space.decisions(result.assignment)
+        options, given = self.options, frozenset(self.options.arrivals)
+        return search_by_class(
+            space, self.planner, within, options.time_limit, self.progress, options.gap, given
         )
 
     def _space(self, profile: CostProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:
@@ -322,13 +336,13 @@ class _Automatic:
         mode = by_mode.get(options.mode, options.search)
         return search(space, mode, within, options.time_limit, self.progress, options.gap)
 
-    def _emit(self, decisions: Decisions, planner: RedistributionPlanner) -> Graph:
+    def _emit(self, decisions: Decisions) -> Graph:
         scale, run = self.options.loss_scale, self.passes.run
         program = run("strategy_search", lambda g: annotate(g, decisions), self.source)
         program = run("partition", lambda g: partition(g, decisions), program)
         program = run("mirror", lambda g: insert_mirrors(g, decisions), program)
         program = run("gradient", lambda g: differentiate(g, scale), program)
-        program = run("lowering", lambda g: lower_redistributions(g, planner), program)
+        program = run("lowering", lambda g: lower_redistributions(g, self.planner), program)
         return _finish(program, self.options, self.passes)
 
     def _fuse(self, program: Graph) -> Graph:
@@ -337,10 +351,10 @@ class _Automatic:
             return fuse_all_reduces(program, fusion_ids(fusion_graph(program), fusion))
         return fuse_all_reduces(program, fusion_ids_by_size(reduced_gradients(program), fusion))
 
-    def _profile(self, planner: RedistributionPlanner) -> CostProfile:
+    def _profile(self, by_class: bool) -> CostProfile:
         if self.options.cost_model == "mindspore":
             return MindSporeProfile(MindSporeCosts(), self.mesh)
-        return TimeProfile(planner, update_rule(self.options))
+        return TimeProfile(self.planner, update_rule(self.options), by_class)
 
     def _check_cost(self, profile: CostProfile, program: Graph, result: SearchResult) -> None:
         """Refuse a program that does not cost what the search said."""

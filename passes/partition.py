@@ -52,6 +52,11 @@ class Meeting:
         """The layout in which cotangents are added up."""
         return self.layout.with_partial(self.gradient)
 
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Meeting":
+        """Return the same with other axes in the place of these."""
+        gradient = mesh.ordered(names[axis] for axis in self.gradient)
+        return Meeting(self.layout.renamed(names, mesh), gradient)
+
 
 @dataclass(frozen=True)
 class Decisions:

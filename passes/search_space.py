@@ -10,13 +10,15 @@ Equal layers have equal tables *by reference*: a model of 96 layers holds as man
 one of two, and a solver can do the work once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from shardwright.cost_model.profile import Port
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
 from shardwright.passes.partition import Decisions, Meeting
 from shardwright.solver.problem import Problem
 
@@ -38,6 +40,11 @@ class Storage:
     layout: Layout
     used: Layout | None = None
     again: bool = False
+
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Storage":
+        """Return the same with other axes in the place of these."""
+        used = None if self.used is None else self.used.renamed(names, mesh)
+        return Storage(self.layout.renamed(names, mesh), used, self.again)
 
 
 Option = Strategy | Storage | Meeting | Layout
@@ -63,6 +70,23 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
+class Route:
+    """What a pairwise table prices: a tensor between the options of two choices.
+
+    Parameters
+    ----------
+    tensor : TensorType
+        Its type.
+    sources, targets : tuple of Port
+        How it lies, and its gradient, for each option of the one and of the other choice.
+    """
+
+    tensor: TensorType
+    sources: tuple[Port, ...]
+    targets: tuple[Port, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class SearchSpace:
     """All decisions about a program, as an assignment problem.
 
@@ -76,6 +100,8 @@ class SearchSpace:
         The variables.
     problem : Problem
         Their costs; without a memory limit.
+    routes : tuple of Route
+        What each pair of the problem prices.
     constant : float
         Cost of the program that no choice changes.
     pinned : frozenset of str
@@ -86,6 +112,7 @@ class SearchSpace:
     mesh: Mesh
     choices: tuple[Choice, ...]
     problem: Problem
+    routes: tuple[Route, ...]
     constant: float = 0.0
     pinned: frozenset[str] = frozenset()
 
@@ -96,12 +123,16 @@ class SearchSpace:
 
     def decisions(self, assignment: Sequence[int]) -> Decisions:
         """Return what an assignment decides."""
+        pairs = zip(self.choices, assignment, strict=True)
+        return self.decide([choice.options[chosen] for choice, chosen in pairs])
+
+    def decide(self, options: Sequence[Option]) -> Decisions:
+        """Return what an option for each choice decides."""
         strategies: dict[str, Strategy] = {}
         stored: dict[str, Layout] = {}
         meetings: dict[str, Meeting] = {}
         again: set[str] = set()
-        for choice, chosen in zip(self.choices, assignment, strict=True):
-            option = choice.options[chosen]
+        for choice, option in zip(self.choices, options, strict=True):
             if isinstance(option, Strategy):
                 strategies[choice.name] = option
             elif isinstance(option, Meeting):

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.layout_classes import representative
 from shardwright.cost_model.layout_graph import layouts
 from shardwright.cost_model.profile import CostProfile, OperatorTable, Port
 from shardwright.cost_model.roofline import local_bytes
@@ -21,7 +22,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.passes.gradient import needs_gradient, reaches_loss
 from shardwright.passes.partition import Meeting
-from shardwright.passes.search_space import Choice, SearchSpace, Storage
+from shardwright.passes.search_space import Choice, Route, SearchSpace, Storage
 from shardwright.passes.storage import storage_costs, storage_edges, storage_options
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
 
@@ -50,12 +51,17 @@ class _Draft:
     costs: list[Floats] = field(default_factory=list)
     memory: list[list[MemoryUse]] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
 
     def add(self, choice: Choice, cost: Floats) -> int:
         self.choices.append(choice)
         self.costs.append(cost)
         self.memory.append([])
         return len(self.choices) - 1
+
+    def connect(self, writer: _End, reader: _End, tensor: TensorType, table: Floats) -> None:
+        self.pairs.append(Pair(writer.variable, reader.variable, table))
+        self.routes.append(Route(tensor, writer.ports, reader.ports))
 
 
 def build_search_space(
@@ -146,8 +152,15 @@ class _SpaceBuilder:
             )
         )
         problem = Problem(variables, tuple(self.draft.pairs))
-        choices, pinned = tuple(self.draft.choices), frozenset(self.pins) | set(self.result_pins)
-        return SearchSpace(self.graph, self.mesh, choices, problem, self.profile.constant(), pinned)
+        return SearchSpace(
+            self.graph,
+            self.mesh,
+            tuple(self.draft.choices),
+            problem,
+            tuple(self.draft.routes),
+            self.profile.constant(),
+            frozenset(self.pins) | set(self.result_pins),
+        )
 
     # Variables
 
@@ -201,29 +214,41 @@ class _SpaceBuilder:
         if updated is not None:  # the model's own update is brought to where the parameter lies
             taken = tuple(Port(option.layout, None) for option in options)
             self.readers[updated].append(_End(variable, ("update", key), taken))
+        writer = _End(variable, (key, wanted), ports)
         if reader is None:
-            self._join(value, _End(variable, (key, wanted), ports))
+            self._join(value, writer)
             return
         table = self._once(
             ("stored", key),
-            lambda: storage_edges(value.type, options, ports, reader.ports, self.profile),
+            lambda: storage_edges(
+                value.type, options, ports, reader.ports, self._taken(reader), self.profile
+            ),
         )
-        self.draft.pairs.append(Pair(variable, reader.variable, table))
+        self.draft.connect(writer, reader, value.type, table)
 
     def _storage(
         self, tensor: TensorType, trainable: bool, reader: _End | None
     ) -> tuple[tuple[Storage, ...], Floats, Floats]:
-        used = tuple(dict.fromkeys(port.layout for port in reader.ports)) if reader else ()
+        used = tuple(dict.fromkeys(self._taken(reader))) if reader else ()
         kept = reader is not None and reader.keeps
         options = storage_options(
-            self._layouts(tensor),
+            tensor,
             used,
             kept,
-            freely=self.profile.stored_freely(),
+            self.profile,
+            self._layouts(tensor),
             scattered=self.scattered,
         )
         copies = (2 + self.states) if trainable and tensor.is_float else 1
         return options, *storage_costs(tensor, options, kept, copies, self.profile)
+
+    def _taken(self, reader: _End) -> list[Layout]:
+        """Return as what a reader takes its operand, for each of its options."""
+        return [self._representative(port.layout) for port in reader.ports]
+
+    def _representative(self, layout: Layout) -> Layout:
+        kinds = self.profile.kinds
+        return layout if kinds is None else representative(layout, self.mesh, kinds)
 
     # Tensors
 
@@ -261,7 +286,7 @@ class _SpaceBuilder:
             return self.profile.edges(value.type, writer.ports, reader.ports)
 
         table = self._once(("edges", value.type, writer.key, reader.key), make)
-        self.draft.pairs.append(Pair(writer.variable, reader.variable, table))
+        self.draft.connect(writer, reader, value.type, table)
 
     def _meeting(self, value: Value, writer: _End, readers: Sequence[_End]) -> _End:
         """Add a variable for where the readers of a tensor meet."""
@@ -277,7 +302,8 @@ class _SpaceBuilder:
         found: dict[Meeting, None] = {}
         for port in (port for end in (writer, *readers) for port in end.ports):
             partial = port.cotangent.partial if port.cotangent is not None else ()
-            found[Meeting(port.layout.reduced(), partial)] = None
+            lies = self._representative(port.layout.with_partial(partial))
+            found[Meeting(lies.reduced(), lies.partial)] = None
         options = tuple(found)
         adds = sum(any(p.cotangent is not None for p in reader.ports) for reader in readers) - 1
         cost = np.array(
@@ -329,7 +355,7 @@ class _SpaceBuilder:
             ("layouts", tensor.shape),
             lambda: [
                 layout
-                for layout in layouts(self.mesh, tensor.rank, partial=False)
+                for layout in layouts(self.mesh, tensor.rank, False, self.profile.kinds)
                 if all(
                     size >= count
                     for size, count in zip(tensor.shape, layout.counts(self.mesh), strict=True)

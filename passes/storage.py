@@ -10,11 +10,12 @@ References
 Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.layout_graph import placements
 from shardwright.cost_model.profile import CostProfile, Port
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.layout import Layout
@@ -25,25 +26,27 @@ Floats = NDArray[np.float64]
 
 
 def storage_options(
-    everywhere: Sequence[Layout],
+    tensor: TensorType,
     used: Sequence[Layout],
     kept: bool,
-    *,
-    freely: bool,
+    profile: CostProfile,
+    everywhere: Sequence[Layout],
     scattered: bool,
 ) -> tuple[Storage, ...]:
     """Return the ways to store a parameter.
 
     Parameters
     ----------
-    everywhere : sequence of Layout
-        All layouts that its shape allows.
+    tensor : TensorType
+        Its type.
     used : sequence of Layout
         Those in which its one reader takes it; empty where several readers decide for themselves.
     kept : bool
         Whether the gradient reads it.
-    freely : bool
-        Whether it may be stored otherwise than it is read.
+    profile : CostProfile
+        Says whether it may be stored otherwise than it is read, and which axes are alike.
+    everywhere : sequence of Layout
+        All layouts that its shape allows.
     scattered : bool
         Whether it must be split as finely as it can be.
     """
@@ -53,18 +56,28 @@ def storage_options(
         options = [Storage(layout, layout) for layout in used]
         options += [
             Storage(finer, layout, again)
-            for layout in (used if freely else ())
-            for finer in everywhere
-            if finer != layout and _refines(finer, layout)
+            for layout in (used if profile.stored_freely() else ())
+            for finer in _refinements(layout, tensor, profile)
             for again in (False, True)[: 1 + kept]
         ]
     return tuple(_finest(options) if scattered else options)
 
 
-def _refines(finer: Layout, layout: Layout) -> bool:
-    """Return whether `finer` splits further what `layout` splits, by axes that it does not use."""
-    pairs = zip(finer.splits, layout.splits, strict=True)
-    return all(fine[: len(axes)] == axes for fine, axes in pairs)
+def _refinements(layout: Layout, tensor: TensorType, profile: CostProfile) -> Iterator[Layout]:
+    """Yield the layouts that split further what a layout splits, by axes that it does not use."""
+    mesh = profile.mesh
+    free = [a.name for a in mesh.axes if a.size > 1 and a.name not in layout.split_axes]
+    places = range(tensor.rank + 1)  # a dimension, or replicated
+    for choice in placements(free, places, profile.kinds):
+        finer = Layout(
+            tuple(
+                (*axes, *(a for a, c in zip(free, choice, strict=True) if c == dimension))
+                for dimension, axes in enumerate(layout.splits)
+            )
+        )
+        pairs = zip(tensor.shape, finer.counts(mesh), strict=True)
+        if finer != layout and all(size >= count for size, count in pairs):
+            yield finer
 
 
 def _finest(options: Sequence[Storage]) -> list[Storage]:
@@ -109,18 +122,20 @@ def storage_edges(
     options: Sequence[Storage],
     sources: Sequence[Port],
     targets: Sequence[Port],
+    taken: Sequence[Layout],
     profile: CostProfile,
 ) -> Floats:
     """Return the cost from each way to store a parameter to each way to read it.
 
-    Infinite where the parameter is gathered for another layout than is read.
+    Infinite where the parameter is gathered for another layout than is read, or than stands for
+    what is read.
     """
     table = profile.edges(tensor, sources, targets)
-    taken = [port.layout for port in targets]
     again = np.array([option.again for option in options])
     if again.any():
         stored = [option.layout for option in options]
-        table = table + again[:, None] * profile.again(tensor, stored, taken)
+        wanted = [port.layout for port in targets]
+        table = table + again[:, None] * profile.again(tensor, stored, wanted)
     index = {layout: i for i, layout in enumerate(dict.fromkeys(taken))}
     wants = np.array([index[layout] for layout in taken])
     gives = np.array([-1 if option.used is None else index[option.used] for option in options])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import Cluster, cluster
-from shardwright.cost_model.layout_graph import Move, layouts, moves
+from shardwright.cost_model.layout_graph import layouts
+from shardwright.cost_model.moves import Move, moves
 from shardwright.cost_model.redistribution import RedistributionPlanner, move_seconds
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
