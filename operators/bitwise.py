@@ -76,6 +76,34 @@ class RightShift(Bitwise):
 
 
 @register
+class Gcd(Bitwise):
+    """Greatest common divisor."""
+
+    name = "gcd"
+    function = np.gcd
+
+
+@register
+class PopulationCount(Unary):
+    """How many bits are set; of a negative number, in its two's complement."""
+
+    name = "population_count"
+    examples = (Example(("i32[4, 6]",)), Example(("i64[4, 6]",)))
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """A small number."""
+        _require_bits(self)
+        return ("uint8",)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Count in each byte, and add up."""
+        x = np.ascontiguousarray(operands[0])
+        of_byte = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)
+        counts = of_byte[x.view(np.uint8).reshape(*x.shape, x.itemsize)]
+        return counts.sum(axis=-1).astype(np.uint8)
+
+
+@register
 class Invert(Unary):
     """Every bit turned."""
 

@@ -208,7 +208,7 @@ class GatherNd(ByTuples):
     def make_rule(self) -> Rule:
         """Contract the dimensions that are looked up."""
         x, positions = (operand.shape for operand in self.operand_types)
-        count = _tuple_size(x, positions)
+        count = tuple_size(x, positions)
         places, rest = self.names("i", len(positions) - 1), self.names("e", len(x) - count)
         notation = f"{self.names('v', count, '+')} {rest}, {places} k^ -> {places} {rest}"
         return resolve(notation, [x, positions])
@@ -230,7 +230,7 @@ class GatherNd(ByTuples):
         return [build.emit("scatter_nd", positions, dy, like=x, shape=x.type.shape), None]
 
 
-def _tuple_size(shape: Shape, positions: Shape) -> int:
+def tuple_size(shape: Shape, positions: Shape) -> int:
     """Return how many dimensions of a tensor a tuple points into."""
     if not positions or positions[-1] > len(shape):
         raise IRError(f"positions {positions} do not point into a tensor of shape {shape}")
@@ -253,7 +253,7 @@ class ScatterNd(ByTuples):
         """Contract the positions."""
         positions, updates = (operand.shape for operand in self.operand_types)
         shape = self.attributes["shape"]
-        count = _tuple_size(shape, positions)
+        count = tuple_size(shape, positions)
         places, rest = self.names("i", len(positions) - 1, "+"), len(shape) - count
         around = self.names("e", rest)
         notation = f"{places} k^, {places} {around} -> {self.names('v', count)} {around}"
@@ -299,7 +299,7 @@ class ScatterNdUpdate(ByTuples):
     def make_rule(self) -> Rule:
         """Every rank writes what falls in its own part, in order."""
         x, positions, _ = shapes = [operand.shape for operand in self.operand_types]
-        count = _tuple_size(x, positions)
+        count = tuple_size(x, positions)
         places, rest = self.names("i", len(positions) - 1, "^"), self.names("e", len(x) - count)
         tensor = f"{self.names('v', count)} {rest}"
         return resolve(f"{tensor}, {places} k^, {places} {rest} -> {tensor}", shapes)

@@ -53,3 +53,34 @@ def test_the_slope_of_bessel_i1e_at_zero() -> None:
 def test_hard_functions_meet_their_limits(name: str) -> None:
     found = run(name, np.array([-9.0, 9.0]))
     np.testing.assert_array_equal(found, [0, 1] if name == "hard_sigmoid" else [0, 9])
+
+
+def test_erfinv_to_its_last_digits() -> None:
+    y = np.concatenate([np.linspace(-4, 4, 81), [1e-12, 5.0]])
+    x = np.array([math.erf(v) for v in y])
+    np.testing.assert_allclose(run("erfinv", x[np.abs(y) < 3]), y[np.abs(y) < 3], rtol=1e-11)
+    np.testing.assert_allclose(run("erf", run("erfinv", x)), x, rtol=1e-14)
+    np.testing.assert_array_equal(run("erfinv", np.array([-1.0, 1.0])), [-np.inf, np.inf])
+    assert np.isnan(run("erfinv", np.array([1.5]))).all()
+
+
+def test_lgamma_and_its_slope() -> None:
+    x = np.concatenate([np.linspace(0.01, 30, 97), [1.0, 2.0, 171.0, 1e5, 1e60, -0.5, -3.7]])
+    expected = [math.lgamma(v) for v in x]
+    np.testing.assert_allclose(run("lgamma", x), expected, rtol=1e-12, atol=1e-13)
+    x, step = x[x < 1000], 1e-6
+    around = [(math.lgamma(v + step) - math.lgamma(v - step)) / (2 * step) for v in x]
+    slope = run("lgamma_gradient", np.ones_like(x), x)
+    np.testing.assert_allclose(slope, around, rtol=1e-6, atol=1e-6)
+
+
+def test_bits_that_are_set() -> None:
+    x = np.array([0, 1, 255, 256, -1, -2], "int32")
+    np.testing.assert_array_equal(run("population_count", x), [0, 1, 8, 1, 32, 31])
+
+
+def test_unscaled_bessel_functions() -> None:
+    for order in (0, 1):
+        scaled = run(f"bessel_i{order}e", X)
+        np.testing.assert_allclose(run(f"bessel_i{order}", X), scaled * np.exp(np.abs(X)))
+    np.testing.assert_array_equal(run("bessel_i1_gradient", np.ones(1), np.zeros(1)), [0.5])
