@@ -42,6 +42,7 @@ class Tracer(Builder):
         self._scopes = scopes
         self._parameter_names = parameter_names
         self._declared: dict[int, Value] = {}
+        self._constants: list[object] = []  # kept, lest another object get the identity of one
         self._step: Value | None = None
 
     @contextmanager
@@ -87,6 +88,7 @@ class Tracer(Builder):
             attributes: Attributes = {"initializer": "data", "trainable": False}
             self._declared[id(tensor)] = self.parameter(Value(name, value.type), attributes)
             self.initial[name] = np.asarray(data)
+            self._constants.append(tensor)
         return self._declared[id(tensor)]
 
     def train(self, optimizer: Optimizer, parameters: Iterable[object]) -> None:

@@ -15,6 +15,8 @@ from shardwright.ops.arrays import (
     Range,
     RepeatElements,
     ScatterAdd,
+    ScatterMax,
+    ScatterMin,
     ScatterSub,
     ScatterUpdate,
     SplitTensor,
@@ -59,6 +61,8 @@ from shardwright.ops.composite import (
     TensorScatterAdd,
     TensorScatterSub,
 )
+from shardwright.ops.cosine import DCT, DCTN, IDCT, IDCTN
+from shardwright.ops.detection import IOU, BoundingBoxEncode, CheckValid
 from shardwright.ops.names import operator_called
 from shardwright.ops.primitive import (
     Gather,
@@ -67,8 +71,19 @@ from shardwright.ops.primitive import (
     primitive_class,
     primitive_function,
 )
+from shardwright.ops.quantization import (
+    FakeQuantPerChannel,
+    FakeQuantPerLayer,
+    MinMaxUpdatePerChannel,
+    MinMaxUpdatePerLayer,
+)
 
 __all__ = [
+    "DCT",
+    "DCTN",
+    "IDCT",
+    "IDCTN",
+    "IOU",
     "AddN",
     "Addcmul",
     "AllGather",
@@ -79,11 +94,15 @@ __all__ = [
     "Assign",
     "AssignAdd",
     "AssignSub",
+    "BoundingBoxEncode",
     "Broadcast",
     "Cdist",
+    "CheckValid",
     "DivMod",
     "DropoutDoMask",
     "EmbeddingLookup",
+    "FakeQuantPerChannel",
+    "FakeQuantPerLayer",
     "Gather",
     "Hypot",
     "KLDivLoss",
@@ -91,6 +110,8 @@ __all__ = [
     "Lerp",
     "LinSpace",
     "MaskedFill",
+    "MinMaxUpdatePerChannel",
+    "MinMaxUpdatePerLayer",
     "MulNoNan",
     "NanToNum",
     "NeighborExchange",
@@ -102,6 +123,8 @@ __all__ = [
     "ReduceScatter",
     "RepeatElements",
     "ScatterAdd",
+    "ScatterMax",
+    "ScatterMin",
     "ScatterSub",
     "ScatterUpdate",
     "Send",

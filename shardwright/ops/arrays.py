@@ -155,10 +155,24 @@ class ScatterSub(ScatterAdd):
     change = TensorScatterSub
 
 
-class ScatterUpdate:
-    """Give rows of a parameter that is not trained other values, at the end of the step."""
+class ScatterMax:
+    """Give rows of a parameter that is not trained what is greater, at the end of the step."""
+
+    operator = "scatter_nd_max"
 
     def __call__(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
         """Return the new value."""
         positions = apply("expand_dims", indices, axis=-1)
-        return Assign()(input_x, apply("scatter_nd_update", input_x, positions, updates))
+        return Assign()(input_x, apply(self.operator, input_x, positions, updates))
+
+
+class ScatterMin(ScatterMax):
+    """Give rows of a parameter that is not trained what is less, at the end of the step."""
+
+    operator = "scatter_nd_min"
+
+
+class ScatterUpdate(ScatterMax):
+    """Give rows of a parameter that is not trained other values, at the end of the step."""
+
+    operator = "scatter_nd_update"

@@ -6,7 +6,7 @@ import pytest
 from shardwright import nn, ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import TensorType
-from shardwright.tensor import Parameter
+from shardwright.tensor import Parameter, Tensor
 from shardwright.tracing import InputSpec, trace
 from tests.shardwright.programs import outputs_of
 
@@ -119,7 +119,9 @@ def test_a_parameter_is_given_another_value(name):
     assert parameter == "total"
 
 
-@pytest.mark.parametrize("name", ["ScatterAdd", "ScatterSub", "ScatterUpdate"])
+@pytest.mark.parametrize(
+    "name", ["ScatterAdd", "ScatterSub", "ScatterUpdate", "ScatterMax", "ScatterMin"]
+)
 def test_rows_of_a_parameter_are_given_other_values(name):
     class Rows(nn.Cell):
         def __init__(self):
@@ -134,8 +136,14 @@ def test_rows_of_a_parameter_are_given_other_values(name):
     assert [parameter for parameter, _ in definition.graph.updates] == ["table"]
     rows = np.array([3, 1])
     expected = np.ones((4, 3))
-    sign = {"ScatterAdd": 1, "ScatterSub": -1}.get(name)
-    expected[rows] = Y[:2, :3] if sign is None else 1 + sign * Y[:2, :3]
+    given = Y[:2, :3]
+    expected[rows] = {
+        "ScatterAdd": 1 + given,
+        "ScatterSub": 1 - given,
+        "ScatterUpdate": given,
+        "ScatterMax": np.maximum(1, given),
+        "ScatterMin": np.minimum(1, given),
+    }[name]
     found = outputs_of(definition, {"x0": rows, "x1": Y[:2, :3]})[0]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
@@ -144,3 +152,12 @@ def test_a_trained_parameter_is_not_assigned_to():
     spec = InputSpec("x", TensorType("float32", (3,)))
     with pytest.raises(ModelError, match="`total` is assigned to, and trained"):
         trace(Counter(ops.Assign(), trained=True), [spec])
+
+
+def test_constants_that_are_made_on_the_way_are_kept_apart():
+    def sums(x):
+        for number in range(20):  # each is forgotten at once, so that the next may lie in its place
+            x = x + Tensor(np.full(3, float(number)))
+        return x
+
+    np.testing.assert_array_equal(results(sums, np.zeros(3))[0], np.full(3, 190.0))
