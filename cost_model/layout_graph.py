@@ -114,6 +114,10 @@ class LayoutGraph:
             self._found[layout] = self._index.get(_form(layout, self.kinds)) if known else None
         return self._found[layout]
 
+    def kinds_over(self, axes: Sequence[str]) -> tuple[int, ...]:
+        """Return the kinds of some axes, in order."""
+        return tuple(sorted([self.kinds[axis] for axis in axes]))
+
     @cached_property
     def edges(self) -> Integers:
         """Source and target of each move."""
@@ -148,8 +152,7 @@ class LayoutGraph:
         """Positions of the moves that are the same collective over axes of the same kinds."""
         found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         for position, (_, _, move) in enumerate(self.moves):
-            over = tuple(sorted([self.kinds[axis] for axis in move.axes]))
-            found.setdefault((move.operator, over), []).append(position)
+            found.setdefault((move.operator, self.kinds_over(move.axes)), []).append(position)
         return [(self.moves[where[0]][2], np.array(where)) for where in found.values()]
 
 

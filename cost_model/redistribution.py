@@ -205,6 +205,7 @@ class RedistributionPlanner:
         axes = self.mesh.ordered(_changed(source, target)) if self.is_fine else self.mesh.names
         paths = self._class_paths(tensor)
         rest = paths.rest_to(self._position(paths.graph, target))
+        prices: dict[object, float] = {}
         done: set[Layout] = set()
         waiting: list[tuple[float, int, float, Layout, tuple[Move, ...]]] = []
         waiting.append((0.0, 0, 0.0, source, ()))
@@ -222,7 +223,10 @@ class RedistributionPlanner:
                     continue
                 if not _is_possible(tensor, here, move, self.mesh):
                     continue
-                further = seconds + self._move_seconds(tensor, here, move)
+                kind = (paths.graph.find(here), move.operator, paths.graph.kinds_over(move.axes))
+                if kind not in prices:  # the same for all moves of a kind from all of a class
+                    prices[kind] = self._move_seconds(tensor, here, move)
+                further = seconds + prices[kind]
                 step = (further + rest[after], next(ticket), further, move.target, (*path, move))
                 heappush(waiting, step)
         raise StrategyError(f"there is no way from the layout {source} to {target}")
