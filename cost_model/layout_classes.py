@@ -12,12 +12,12 @@ from itertools import permutations, product
 
 import numpy as np
 
-from shardwright.cost_model.layout_graph import Floats, Integers, LayoutGraph, shortest_from
+from shardwright.cost_model.layout_graph import LayoutGraph
 from shardwright.cost_model.moves import Kinds, Move, replaced
+from shardwright.cost_model.shortest_paths import Floats, ShortestPaths
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 
-_BLOCK = 128  # sources whose shortest paths are found together, so that they stay in the cache
 _EQUAL = 1e-9  # relative difference of two sums of the same seconds
 
 
@@ -42,19 +42,16 @@ class ClassPaths:
     def between(self, sources: Sequence[int], targets: Sequence[int]) -> Floats:
         """Return the seconds from each of some classes to each of others, as a table."""
         missing = [source for source in dict.fromkeys(sources) if source not in self._seconds]
-        count = len(self.graph.nodes)
-        for begin in range(0, len(missing), _BLOCK):
-            block = missing[begin : begin + _BLOCK]
-            found = shortest_from(np.array(block), count, self._arriving)
-            self._seconds |= dict(zip(block, np.ascontiguousarray(found.T), strict=True))
+        if missing:
+            found = self._shortest.distances(np.array(missing))
+            self._seconds |= dict(zip(missing, found, strict=True))
         columns = np.array(targets, dtype=np.int64)
         rows = {source: self._seconds[source][columns] for source in dict.fromkeys(sources)}
         return np.stack([rows[source] for source in sources])
 
     @cached_property
-    def _arriving(self) -> list[tuple[Integers, Floats]]:
-        edges = self.graph.edges
-        return [(edges[some, 0], self.weights[some, None]) for some in self.graph.arriving]
+    def _shortest(self) -> ShortestPaths:
+        return ShortestPaths(self.graph.edges, self.weights, len(self.graph.nodes))
 
     def rest_to(self, target: int) -> Floats:
         """Return the seconds from every class to one."""

@@ -124,17 +124,6 @@ class LayoutGraph:
         return np.array([(s, t) for s, t, _ in self.moves], dtype=np.int64).reshape(-1, 2)
 
     @cached_property
-    def arriving(self) -> list[Integers]:
-        """The first move that arrives at each of the first layouts, the second, and so on.
-
-        The layouts stand by falling number of moves that arrive, so each list is shorter.
-        """
-        order = np.argsort(self.edges[:, 1], kind="stable")
-        degrees = np.bincount(self.edges[:, 1], minlength=len(self.nodes))
-        begins = np.cumsum(degrees) - degrees
-        return [order[begins[degrees > i] + i] for i in range(degrees.max(initial=0))]
-
-    @cached_property
     def symmetry(self) -> "Symmetry":
         """What renaming like axes does to the layouts, where each stands for itself."""
         return _symmetry(self)
@@ -220,8 +209,6 @@ def renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
 def layout_graph(mesh: Mesh, rank: int, by_class: bool = False) -> LayoutGraph:
     """Return the layouts of tensors with `rank` dimensions on a mesh, and the moves between them.
 
-    The layouts stand by falling number of moves that arrive.
-
     Parameters
     ----------
     mesh : Mesh
@@ -234,19 +221,14 @@ def layout_graph(mesh: Mesh, rank: int, by_class: bool = False) -> LayoutGraph:
     kinds = kinds_of(mesh) if by_class else {name: i for i, name in enumerate(mesh.names)}
     nodes = list(_all_orders(mesh, rank, kinds))
     place = {_form(layout, kinds): i for i, layout in enumerate(nodes)}
-    leaving = [
+    leaving = tuple(
         (i, end, move)
         for i, layout in enumerate(nodes)
         for move in moves(layout, mesh, kinds=kinds)
         if (end := place.get(_form(move.target, kinds))) is not None and end != i
-    ]
-    degrees = np.bincount([end for _, end, _ in leaving], minlength=len(nodes))
-    order = np.argsort(-degrees, kind="stable")
-    position = np.argsort(order, kind="stable").tolist()
-    edges = tuple((position[start], position[end], move) for start, end, move in leaving)
-    nodes = [nodes[i] for i in order]
+    )
     counts = np.array([layout.counts(mesh) for layout in nodes], dtype=np.int64)
-    return LayoutGraph(mesh, kinds, tuple(nodes), counts.reshape(len(nodes), rank), edges)
+    return LayoutGraph(mesh, kinds, tuple(nodes), counts.reshape(len(nodes), rank), leaving)
 
 
 def possible(graph: LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
@@ -265,28 +247,3 @@ def uneven_permutes(graph: LayoutGraph, tensor: TensorType) -> list[int]:
             if tensor.shape[dimension] % graph.counts[source, dimension]:
                 found.append(int(position))
     return found
-
-
-def shortest_from(
-    sources: Integers, count: int, arriving: Sequence[tuple[Integers, Floats]]
-) -> Floats:
-    """Return the shortest distances from several of `count` nodes, by Bellman and Ford.
-
-    Parameters
-    ----------
-    sources : array
-        Where paths begin; a column each.
-    count : int
-        Number of nodes.
-    arriving : sequence of (array, array)
-        Where the i-th edge into each of the first nodes comes from, and what it costs.
-    """
-    seconds = np.full((count, len(sources)), np.inf)
-    seconds[sources, np.arange(len(sources))] = 0.0
-    before = np.empty_like(seconds)
-    while not np.array_equal(before, seconds):
-        before[:] = seconds
-        for starts, prices in arriving:
-            reached = seconds[: len(starts)]
-            np.minimum(reached, seconds[starts] + prices, out=reached)
-    return seconds

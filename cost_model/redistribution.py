@@ -24,10 +24,10 @@ from shardwright.cost_model.layout_graph import (
     layout_graph,
     possible,
     renamings,
-    shortest_from,
     uneven_permutes,
 )
 from shardwright.cost_model.moves import Move, moves
+from shardwright.cost_model.shortest_paths import ShortestPaths
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -42,7 +42,6 @@ _KINDS = {
     "receive": "send",
 }
 _MOST_AXES = 4  # of a mesh that is not too fine; an axis of one rank does not count
-_BLOCK = 128  # sources whose shortest paths are found together, so that they stay in the cache
 
 
 def move_seconds(
@@ -80,7 +79,6 @@ class _Paths:
     """Shortest paths between all layouts of one tensor type."""
 
     graph: LayoutGraph
-    weights: Floats  # of each move
     seconds: Floats  # of the cheapest path from the first layout of each class to each layout
 
     def between(self, sources: Integers, targets: Integers) -> Floats:
@@ -253,13 +251,8 @@ class RedistributionPlanner:
     def _find_paths(self, tensor: TensorType) -> _Paths:
         graph = layout_graph(self.mesh, tensor.rank)
         weights = self._weights(graph, tensor)
-        arriving = [(graph.edges[m, 0], weights[m, None]) for m in graph.arriving]
-        first = graph.symmetry.first
-        seconds = np.empty((len(first), len(graph.nodes)))
-        for begin in range(0, len(first), _BLOCK):
-            rows = slice(begin, begin + _BLOCK)
-            seconds[rows] = shortest_from(first[rows], len(graph.nodes), arriving).T
-        return _Paths(graph, weights, seconds)
+        shortest = ShortestPaths(graph.edges, weights, len(graph.nodes))
+        return _Paths(graph, shortest.distances(graph.symmetry.first))
 
     def _weights(self, graph: LayoutGraph, tensor: TensorType) -> Floats:
         shape = np.array(tensor.shape, dtype=np.int64)

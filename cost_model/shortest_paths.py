@@ -1,0 +1,57 @@
+"""Shortest paths from many nodes of a graph at once, by Bellman and Ford on whole arrays."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_BLOCK = 64  # sources whose paths are found together, so that what is worked on stays in the cache
+
+
+class ShortestPaths:
+    """Shortest distances in one weighted graph.
+
+    Parameters
+    ----------
+    edges : array, shape (edges, 2)
+        Source and target of each edge.
+    weights : array, shape (edges,)
+        What each costs; infinite where there is none.
+    count : int
+        Number of nodes.
+    """
+
+    def __init__(self, edges: Integers, weights: Floats, count: int) -> None:
+        exists = np.isfinite(weights)
+        (starts, ends), weights = edges[exists].T, weights[exists]
+        degrees = np.bincount(ends, minlength=count)
+        order = np.argsort(-degrees, kind="stable")
+        self.position = np.argsort(order, kind="stable")  # nodes by falling number of edges into
+        starts, ends = self.position[starts], self.position[ends]
+        by_end, degrees = np.argsort(ends, kind="stable"), degrees[order]
+        begins = np.cumsum(degrees) - degrees
+        # The first edge into each of the first nodes, the second, and so on, ever fewer.
+        some = [by_end[begins[degrees > i] + i] for i in range(degrees.max(initial=0))]
+        self.arriving = [(starts[edge], weights[edge, None]) for edge in some]
+
+    def distances(self, sources: Integers) -> Floats:
+        """Return the distance from each source to every node, as a table."""
+        blocks = [
+            self._block(sources[begin : begin + _BLOCK]) for begin in range(0, len(sources), _BLOCK)
+        ]
+        return np.concatenate(blocks)[:, self.position]
+
+    def _block(self, sources: Integers) -> Floats:
+        """Return the distances from a few sources; nodes by falling number of edges into."""
+        found = np.full((len(self.position), len(sources)), np.inf)
+        found[self.position[sources], np.arange(len(sources))] = 0.0
+        before, further = np.empty_like(found), np.empty_like(found)
+        while not np.array_equal(before, found):
+            before[:] = found
+            for starts, prices in self.arriving:
+                reached, by_edge = found[: len(starts)], further[: len(starts)]
+                np.take(found, starts, axis=0, out=by_edge, mode="clip")
+                by_edge += prices
+                np.minimum(reached, by_edge, out=reached)
+        return found.T
