@@ -125,7 +125,7 @@ class RedistributionPlanner:
             raise StrategyError(
                 f"mesh {self.mesh} has more than {_MOST_AXES} axes, which is too fine to be "
                 f"searched",
-                hint="merge axes of one level",
+                hint="merge axes of one level, or search with `exact`, which goes by classes",
             )
         paths = self._shortest(tensor)
         rows = np.array([self._position(paths.graph, layout) for layout in sources])
