@@ -35,6 +35,9 @@ Fixing. With (4) as the bound and U the best cost known, strategy a of v goes if
 
     bound + D_v(a) - min D_v >= U                               `exact`, `large.closing`      (5)
 
+    With exact elimination the left side is the least cost of all assignments that choose a:
+    `marginals.options_below`.
+
 Closing. In units of 1 / scale all of (4) is whole, and the memory left is s_t = limit - use_t:
 
     cost(x) = bound + sum_v D_v + sum_uv T'_uv + sum_t p_t s_t,  all terms >= 0               (6)
