@@ -186,9 +186,10 @@ def _symmetry(graph: LayoutGraph) -> Symmetry:
 
 def like_axes(mesh: Mesh) -> list[list[str]]:
     """Return the axes of a mesh by size and level: renaming those that agree changes no price."""
-    alike: dict[tuple[int, int], list[str]] = {}
+    alike: dict[tuple[object, ...], list[str]] = {}
     for axis in mesh.axes:
-        alike.setdefault((axis.size, axis.level), []).append(axis.name)
+        key = (axis.size, axis.level) if axis.size > 1 else (axis.name,)  # of no use to rename
+        alike.setdefault(key, []).append(axis.name)
     return list(alike.values())
 
 

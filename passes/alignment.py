@@ -159,7 +159,9 @@ class _Aligner:
             least = self.planner.class_seconds(route.tensor, [source], [target])[0, 0]
             return self.planner.way_seconds(route.tensor, source, target) - float(least)
 
-        there_and_back = beyond(
+        stored = self._option(pair.first)
+        times = 2 if isinstance(stored, Storage) and stored.again else 1
+        there_and_back = times * beyond(
             here.layout.renamed(names, self.mesh), there.layout.renamed(others, self.mesh)
         )
         if here.cotangent is not None and there.cotangent is not None:
