@@ -39,6 +39,10 @@ class MindSporeProfile:
         self.mesh = mesh
         self._tables: dict[object, OperatorTable] = {}
 
+    def readers_meet(self) -> bool:
+        """Return False: every reader pays by itself."""
+        return False
+
     def stored_freely(self) -> bool:
         """Return False: a parameter lies as its reader takes it."""
         return False

@@ -112,6 +112,10 @@ class CostProfile(Protocol):
     def update(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of the optimizer's update of a parameter."""
 
+    def readers_meet(self) -> bool:
+        """Return whether the readers of a tensor share what it is brought to."""
+        ...
+
     def stored_freely(self) -> bool:
         """Return whether a parameter may be stored otherwise than its readers take it."""
 

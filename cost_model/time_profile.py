@@ -77,6 +77,10 @@ class TimeProfile:
         self._seconds = planner.class_seconds if by_class else planner.seconds
         self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
 
+    def readers_meet(self) -> bool:
+        """Return True: a tensor is brought to a layout once."""
+        return True
+
     def stored_freely(self) -> bool:
         """Return True: storing is a choice of its own."""
         return True

@@ -266,7 +266,7 @@ class _SpaceBuilder:
     def _join(self, value: Value, writer: _End) -> None:
         """Connect where a tensor is made with where it is read, and count where it is kept."""
         readers = self.readers[value.name]
-        if len(readers) > 1:
+        if len(readers) > 1 and self.profile.readers_meet():
             middle = self._meeting(value, writer, readers)
             self._connect(value, writer, middle)
             for reader in readers:
