@@ -84,7 +84,7 @@ class _Aligner:
         self.tables: dict[object, Floats] = {}
 
     def align(self) -> Alignment:
-        pairs = self.space.problem.pairs
+        pairs = self.space.problem.pairs[: len(self.space.routes)]
         chosen = [(self.assignment[pair.first], self.assignment[pair.second]) for pair in pairs]
         tables = [
             self._table(pair, route, *options)

@@ -112,7 +112,7 @@ class _Backward:
     graph: Graph
     build: Builder
     wanted: frozenset[str]
-    cotangents: dict[str, list[Value]] = field(default_factory=dict)
+    cotangents: dict[str, Value] = field(default_factory=dict)
     made_again: dict[str, Value] = field(default_factory=dict)
 
     def visit(self, node: Node) -> None:
@@ -146,13 +146,18 @@ class _Backward:
         return self.made_again[producer.name]
 
     def contribute(self, value: Value, gradient: Value) -> None:
-        """Add to the cotangent of a value, in the layout that is due there."""
+        """Add to the cotangent of a value, in the layout that is due there.
+
+        Added at once, so that of the many readers of a weight no two gradients wait for a third.
+        """
         if value.name not in self.wanted:
             return
         due = self._due(value)
         if due is not None and gradient.layout != due:
             gradient = emit_redistribute(self.build, gradient, due)
-        self.cotangents.setdefault(value.name, []).append(gradient)
+        held = self.cotangents.get(value.name)
+        total = gradient if held is None else self.build.emit("add", held, gradient)
+        self.cotangents[value.name] = total
 
     def _due(self, value: Value) -> Layout | None:
         """Return the layout in which cotangents of a value meet; None where any may pass."""
@@ -170,16 +175,9 @@ class _Backward:
         return value.layout.with_partial(tuple(map(str, axes)))
 
     def _total(self, value: Value) -> Value:
-        parts = self.cotangents.get(value.name)
-        if parts is None:
-            return self._zeros(value)
-        total = parts[0]
-        for part in parts[1:]:
-            total = self.build.emit("add", total, part)
-        self.cotangents[value.name] = [total]
-        return total
-
-    def _zeros(self, value: Value) -> Value:
+        total = self.cotangents.get(value.name)
+        if total is not None:
+            return total
         dtype = value.type.dtype
         return self.build.emit("fill", like=value, shape=value.type.shape, dtype=dtype, value=0.0)
 

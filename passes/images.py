@@ -92,7 +92,8 @@ class _ImageSpace:
             cost = self._spread(variable.cost, images)
             variables.append(Variable(variable.name, cost, memory))
         pairs, routes = [], []
-        for pair, route in zip(self.space.problem.pairs, self.space.routes, strict=True):
+        priced = self.space.problem.pairs[: len(self.space.routes)]
+        for pair, route in zip(priced, self.space.routes, strict=True):
             one, other = self.images[pair.first], self.images[pair.second]
             table, between = self._priced(pair, route, one, other)
             pairs.append(Pair(pair.first, pair.second, table))

@@ -3,8 +3,9 @@
 A variable for every operator (its strategies), every parameter (how it is stored, and how it is
 gathered for its reader), every input, and every tensor with several readers (where they meet). A
 pairwise table for every tensor between two of them: the cost to bring it there, and its gradient
-back. Memory is counted where the gradient keeps a tensor, from its forward node to the mirror image
-of that node in the backward program.
+back. What is held in memory when, `space_memory` tells; where the gradient keeps what one of the
+several readers of a parameter takes, a variable of its own (``copy``) tells whether that lies
+beside what they have met at.
 
 Equal layers have equal tables *by reference*: a model of 96 layers holds as many distinct tables as
 one of two, and a solver can do the work once.
@@ -57,7 +58,7 @@ class Choice:
     Parameters
     ----------
     kind : str
-        ``operator``, ``parameter``, ``input``, ``tensor`` or ``output``.
+        ``operator``, ``parameter``, ``input``, ``tensor``, ``copy`` or ``output``.
     name : str
         The node, parameter, input or tensor.
     options : tuple of Option
@@ -101,7 +102,7 @@ class SearchSpace:
     problem : Problem
         Their costs; without a memory limit.
     routes : tuple of Route
-        What each pair of the problem prices.
+        What each pair of the problem prices; the pairs after those tell which copies are kept.
     constant : float
         Cost of the program that no choice changes.
     pinned : frozenset of str

@@ -17,16 +17,22 @@ from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
-from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.passes.gradient import needs_gradient, reaches_loss
 from shardwright.passes.partition import Meeting
+from shardwright.passes.pins import pinned_table
 from shardwright.passes.search_space import Choice, Route, SearchSpace, Storage
-from shardwright.passes.storage import storage_costs, storage_edges, storage_options
-from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
+from shardwright.passes.space_memory import MemoryAccount
+from shardwright.passes.storage import (
+    StorageBytes,
+    storage_bytes,
+    storage_costs,
+    storage_edges,
+    storage_options,
+)
+from shardwright.solver.problem import Pair, Problem, Variable
 
-_FULLEST = 16  # moments at which memory in passing is counted
 Floats = NDArray[np.float64]
 T = TypeVar("T")
 
@@ -41,22 +47,27 @@ class _End:
     variable: int
     key: object
     ports: tuple[Port, ...]
+    moment: int  # when its operator runs forward
     keeps: bool = False  # whether the gradient reads the tensor here
     leaves: bool = False  # whether the tensor leaves the program here
+
+    @property
+    def returns(self) -> bool:
+        """Whether a gradient comes back from here."""
+        return any(port.cotangent is not None for port in self.ports)
 
 
 @dataclass
 class _Draft:
     choices: list[Choice] = field(default_factory=list)
     costs: list[Floats] = field(default_factory=list)
-    memory: list[list[MemoryUse]] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
+    copies: list[Pair] = field(default_factory=list)  # which are kept; they price nothing
 
     def add(self, choice: Choice, cost: Floats) -> int:
         self.choices.append(choice)
         self.costs.append(cost)
-        self.memory.append([])
         return len(self.choices) - 1
 
     def connect(self, writer: _End, reader: _End, tensor: TensorType, table: Floats) -> None:
@@ -118,7 +129,7 @@ class _SpaceBuilder:
         self.result_pins: dict[str, SplitCounts] = {}
         self.wanted = needs_gradient(graph) & reaches_loss(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
-        self.draft = _Draft()
+        self.draft, self.memory = _Draft(), MemoryAccount(len(graph.nodes))
         self.tables: dict[str, OperatorTable] = {}
         self.variable: dict[str, int] = {}
         self.readers: dict[str, list[_End]] = {name: [] for name in graph.values}
@@ -140,22 +151,23 @@ class _SpaceBuilder:
         following = dict(self.graph.updates)
         for parameter in self.graph.parameters:
             updated = following.get(parameter.name)
-            self._add_parameter(parameter.value, parameter.trainable, updated)
+            trained = parameter.trainable and parameter.value.type.is_float
+            self._add_parameter(parameter.value, trained, updated)
         for node in self.graph.nodes:
             for position in range(len(node.results)):
                 self._add_result(node, position)
-        self._add_work()
+        choices = tuple(self.draft.choices)
         variables = tuple(
-            Variable(f"{choice.kind} {choice.name}", cost, tuple(memory))
+            Variable(f"{choice.kind} {choice.name}", cost, memory)
             for choice, cost, memory in zip(
-                self.draft.choices, self.draft.costs, self.draft.memory, strict=True
+                choices, self.draft.costs, self.memory.uses(len(choices)), strict=True
             )
         )
-        problem = Problem(variables, tuple(self.draft.pairs))
+        problem = Problem(variables, (*self.draft.pairs, *self.draft.copies))
         return SearchSpace(
             self.graph,
             self.mesh,
-            tuple(self.draft.choices),
+            choices,
             problem,
             tuple(self.draft.routes),
             self.profile.constant(),
@@ -172,24 +184,46 @@ class _SpaceBuilder:
         stored = tuple(name in self.parameters for name in node.operands)
         table = self.profile.table(info, wanted, stored)
         if node.name in self.pins:
-            table = _pinned(table, node, self.pins[node.name], self.mesh, results=False)
+            table = pinned_table(table, node, self.pins[node.name], self.mesh, results=False)
         if node.name in self.result_pins:
-            table = _pinned(table, node, self.result_pins[node.name], self.mesh, results=True)
+            table = pinned_table(table, node, self.result_pins[node.name], self.mesh, results=True)
         self.tables[node.name] = table
         choice = Choice("operator", node.name, table.strategies)
         variable = self.draft.add(choice, table.cost)
-        self.variable[node.name] = variable
+        self.variable[node.name], moment = variable, self.order[node.name]
         for position, name in enumerate(node.operands):
             keeps = table.keeps_operands[position]
             ports = table.operands[position]
-            self.readers[name].append(_End(variable, (table, position), ports, keeps))
+            self.readers[name].append(_End(variable, (table, position), ports, moment, keeps))
+        backward = self.memory.backward(moment)
+        held = tuple(  # the gradient of a parameter begins at its last reader
+            name in self.parameters and self.graph.uses[name][-1] == (node, position)
+            for position, name in enumerate(node.operands)
+        )
+        work = self._once(("work", table, held), lambda: self._work(table, held))
+        self.memory.hold_in_passing(variable, work, backward, backward + 1)
+
+    def _work(self, table: OperatorTable, held: Sequence[bool]) -> Floats:
+        """Return the bytes that a gradient needs in passing, beside those of parameters.
+
+        The gradient of a parameter is counted as held; where it is to be reduced, it is there
+        twice.
+        """
+        work = table.work.copy()
+        for tensor, ports, is_held in zip(
+            table.info.operand_types, table.operands, held, strict=True
+        ):
+            for i, port in enumerate(ports if is_held else ()):
+                if port.cotangent is not None and not port.cotangent.partial:
+                    work[i] -= local_bytes(tensor, port.cotangent, self.mesh)
+        return np.maximum(work, 0.0)  # a profile may not know it
 
     def _add_output(self, value: Value) -> None:
         whole = Layout.replicated(value.type.rank)
         port = Port(whole, whole if value.name in self.wanted else None)
         choice = Choice("output", value.name, (whole,))
         variable = self.draft.add(choice, np.zeros(1))
-        end = _End(variable, ("output", port), (port,), leaves=True)
+        end = _End(variable, ("output", port), (port,), self.memory.operators, leaves=True)
         self.readers[value.name].append(end)
 
     def _add_input(self, value: Value) -> None:
@@ -197,15 +231,19 @@ class _SpaceBuilder:
         options = tuple(self._layouts(value.type)) if given is None else (given,)
         variable = self.draft.add(Choice("input", value.name, options), np.zeros(len(options)))
         ports = tuple(Port(layout, None) for layout in options)
-        self._join(value, _End(variable, ("input", value.type, given), ports))
-
-    def _add_parameter(self, value: Value, trainable: bool, updated: str | None) -> None:
+        end = _End(variable, ("input", value.type, given), ports, 0)
         readers = self.readers[value.name]
-        reader = readers[0] if len(readers) == 1 else None
-        key = ("parameter", value.type, trainable, reader and reader.key)
-        options, cost, usage = self._once(key, lambda: self._storage(value.type, trainable, reader))
+        if not any(reader.keeps for reader in readers):
+            self.memory.hold(variable, self._usage(value, end), 0, self._freed(readers))
+        self._join(value, end)
+
+    def _add_parameter(self, value: Value, trained: bool, updated: str | None) -> None:
+        reader = self._reader(value)
+        key = ("parameter", value.type, trained, reader and reader.key)
+        options, cost = self._once(key, lambda: self._storage(value, trained, reader))
         variable = self.draft.add(Choice("parameter", value.name, options), cost)
-        self.draft.memory[variable].append(MemoryUse(usage, 0, 2 * len(self.graph.nodes)))
+        one = self._once(("bytes", key), lambda: storage_bytes(value.type, options, self.mesh))
+        self._hold_parameter(value, trained, variable, one, reader)
         wanted = value.name in self.wanted
         ports = self._once(
             ("ports", key, wanted),
@@ -213,10 +251,12 @@ class _SpaceBuilder:
         )
         if updated is not None:  # the model's own update is brought to where the parameter lies
             taken = tuple(Port(option.layout, None) for option in options)
-            self.readers[updated].append(_End(variable, ("update", key), taken))
-        writer = _End(variable, (key, wanted), ports)
+            end = _End(variable, ("update", key), taken, self.memory.operators)
+            self.readers[updated].append(end)
+        writer = _End(variable, (key, wanted), ports, 0)
         if reader is None:
-            self._join(value, writer)
+            for each in self.readers[value.name]:
+                self._connect(value, writer, each)
             return
         table = self._once(
             ("stored", key),
@@ -226,21 +266,95 @@ class _SpaceBuilder:
         )
         self.draft.connect(writer, reader, value.type, table)
 
+    def _reader(self, value: Value) -> _End | None:
+        """Return the one reader of a parameter, or where several meet; None if there is neither."""
+        readers = self.readers[value.name]
+        if len(readers) == 1:
+            return readers[0]
+        if not readers or not self.profile.readers_meet():
+            return None
+        wanted = value.name in self.wanted
+        anywhere = self._once(
+            ("anywhere", value.type, wanted),
+            lambda: tuple(Port(at, at if wanted else None) for at in self._layouts(value.type)),
+        )
+        # A copy stands between its reader and where all meet, as eliminations along the numbers
+        # of the variables take it.
+        copies = [(self._add_copy(value, reader), reader) for reader in readers if reader.keeps]
+        middle = self._meeting(value, _End(-1, ("anywhere", anywhere), anywhere, 0), readers)
+        for reader in readers:
+            self._connect(value, middle, reader)
+        for copy, reader in copies:
+            self._join_copy(copy, middle, reader)
+        return middle
+
+    def _add_copy(self, value: Value, reader: _End) -> int:
+        """Add a variable for whether the gradient keeps what a reader takes beside what it met.
+
+        Its options are the layouts that the reader takes: first met so, then kept beside.
+        """
+        taken = tuple(dict.fromkeys(self._taken(reader)))
+        copy = self.draft.add(Choice("copy", value.name, taken + taken), np.zeros(2 * len(taken)))
+        size = self._once(
+            ("copied", value.type, reader.key),
+            lambda: np.array(
+                [0.0] * len(taken) + [local_bytes(value.type, at, self.mesh) for at in taken]
+            ),
+        )
+        stop = self.memory.backward(reader.moment) + 1
+        self.memory.hold(copy, size, reader.moment, stop)
+        return copy
+
+    def _join_copy(self, copy: int, middle: _End, reader: _End) -> None:
+        """Forbid that a copy is other than what is read, or met so where all meet otherwise."""
+        taken = dict.fromkeys(self._taken(reader))
+
+        def allowed(end: _End, beside: bool) -> Floats:
+            lies = np.array([[at == other for other in self._taken(end)] for at in taken])
+            return np.where(np.concatenate([lies, lies | beside]), 0.0, np.inf)
+
+        read = self._once(("read", reader.key), lambda: allowed(reader, beside=False))
+        met = self._once(("met", middle.key, reader.key), lambda: allowed(middle, beside=True))
+        self.draft.copies += [Pair(copy, reader.variable, read), Pair(copy, middle.variable, met)]
+
     def _storage(
-        self, tensor: TensorType, trainable: bool, reader: _End | None
-    ) -> tuple[tuple[Storage, ...], Floats, Floats]:
+        self, value: Value, trained: bool, reader: _End | None
+    ) -> tuple[tuple[Storage, ...], Floats]:
         used = tuple(dict.fromkeys(self._taken(reader))) if reader else ()
-        kept = reader is not None and reader.keeps
         options = storage_options(
-            tensor,
+            value.type,
             used,
-            kept,
+            len(self.readers[value.name]) == 1 and reader is not None and reader.keeps,
             self.profile,
-            self._layouts(tensor),
+            self._layouts(value.type),
             scattered=self.scattered,
         )
-        copies = (2 + self.states) if trainable and tensor.is_float else 1
-        return options, *storage_costs(tensor, options, kept, copies, self.profile)
+        return options, storage_costs(value.type, options, trained, self.profile)
+
+    def _hold_parameter(
+        self, value: Value, trained: bool, variable: int, one: StorageBytes, reader: _End | None
+    ) -> None:
+        """Count a parameter, what the optimizer keeps of it, its gathered copy and its gradient."""
+        memory, readers = self.memory, self.readers[value.name]
+        copies = 1 + self.states if trained else 1
+        lasting = self._once(("lasting", copies, one), lambda: copies * one.stored)
+        memory.hold(variable, lasting, 0, memory.end)
+        holder, gradient, made = variable, one.stored, [memory.end - 1]
+        if reader is None:
+            made += [memory.backward(end.moment) for end in readers if end.returns]
+        elif len(readers) > 1:  # it is gathered where the program begins
+            memory.hold(variable, one.gathered, 0, self._freed(readers))
+            holder, gradient = reader.variable, self._usage(value, reader)
+            made += self._add_up(value, reader)
+        else:
+            backward = memory.backward(reader.moment)
+            if reader.keeps:
+                memory.hold(variable, one.gathered, reader.moment, backward + 1)
+                memory.hold_in_passing(variable, one.gathered_again, backward, backward + 1)
+            if reader.returns:
+                made.append(backward)
+        if trained:
+            memory.hold_gradient(holder, gradient, min(made))
 
     def _taken(self, reader: _End) -> list[Layout]:
         """Return as what a reader takes its operand, for each of its options."""
@@ -261,23 +375,36 @@ class _SpaceBuilder:
             key, lambda: tuple(Port(lies, lies.reduced() if wanted else None) for lies in layouts)
         )
         keeps = table.keeps_results[position]
-        self._join(value, _End(self.variable[node.name], key, ports, keeps))
+        moment = self.order[node.name]
+        self._join(value, _End(self.variable[node.name], key, ports, moment, keeps))
 
     def _join(self, value: Value, writer: _End) -> None:
         """Connect where a tensor is made with where it is read, and count where it is kept."""
         readers = self.readers[value.name]
-        if len(readers) > 1 and self.profile.readers_meet():
-            middle = self._meeting(value, writer, readers)
-            self._connect(value, writer, middle)
-            for reader in readers:
-                self._connect(value, middle, reader)
-            keepers = [middle] if middle.keeps else []
-        else:
+        if len(readers) < 2 or not self.profile.readers_meet():
             for reader in readers:
                 self._connect(value, writer, reader)
-            keepers = [end for end in (*readers, writer) if end.keeps][:1]
-        for end in keepers:
-            self._charge(value, end)
+            self._keep(value, [*readers, writer], writer)
+            return
+        middle = self._meeting(value, writer, readers)
+        self._connect(value, writer, middle)
+        for reader in readers:
+            self._connect(value, middle, reader)
+        keeping = [end for end in (*readers, writer) if end.keeps]
+        self._keep(value, keeping if len(keeping) == 1 else [middle], writer)
+        returned = self._add_up(value, middle)
+        if len(returned) > 1:  # the first gradient waits for the others
+            usage, last = self._usage(value, middle), self.memory.backward(writer.moment)
+            self.memory.hold_in_passing(middle.variable, usage, returned[0] + 1, last)
+
+    def _add_up(self, value: Value, middle: _End) -> list[int]:
+        """Return when gradients come to where readers meet; count each sum beside what it adds."""
+        readers = [end for end in self.readers[value.name] if end.returns]
+        returned = sorted(self.memory.backward(end.moment) for end in readers)
+        for moment in returned[1:]:
+            usage = self._usage(value, middle)
+            self.memory.hold_in_passing(middle.variable, usage, moment, moment + 1)
+        return returned
 
     def _connect(self, value: Value, writer: _End, reader: _End) -> None:
         def make() -> Floats:
@@ -293,7 +420,8 @@ class _SpaceBuilder:
         key = ("meeting", value.type, writer.key, tuple(reader.key for reader in readers))
         options, cost, ports = self._once(key, lambda: self._meetings(value, writer, readers))
         variable = self.draft.add(Choice("tensor", value.name, options), cost)
-        return _End(variable, key, ports, any(end.keeps for end in (writer, *readers)))
+        keeps = any(end.keeps for end in (writer, *readers))
+        return _End(variable, key, ports, writer.moment, keeps)
 
     def _meetings(
         self, value: Value, writer: _End, readers: Sequence[_End]
@@ -317,37 +445,27 @@ class _SpaceBuilder:
         )
         return options, cost, meeting_ports
 
-    def _charge(self, value: Value, end: _End) -> None:
-        """Count the memory of a tensor that the gradient reads, as it lies at one end."""
-        producer = self.graph.producers.get(value.name)
-        if producer is None:  # inputs and parameters are counted where they are stored
-            return
-        usage = self._once(
+    def _keep(self, value: Value, ends: Sequence[_End], writer: _End) -> None:
+        """Count a tensor that the gradient reads, as it lies at the first end that keeps it."""
+        keeping = next((end for end in ends if end.keeps), None)
+        if keeping is not None:
+            stop = self._freed([*self.readers[value.name], writer])
+            usage = self._usage(value, keeping)
+            self.memory.hold(keeping.variable, usage, writer.moment, stop)
+
+    def _freed(self, ends: Sequence[_End]) -> int:
+        """Return when a tensor is no longer needed at any of its ends."""
+        kept = [end.moment for end in ends if end.keeps]
+        if kept:
+            return self.memory.backward(min(kept)) + 1
+        return max((end.moment for end in ends), default=0) + 1
+
+    def _usage(self, value: Value, end: _End) -> Floats:
+        """Return the bytes of a tensor as it lies at one end."""
+        return self._once(
             ("usage", value.type, end.key),
             lambda: np.array([local_bytes(value.type, p.layout, self.mesh) for p in end.ports]),
         )
-        start = self.order[producer.name]
-        stop = 2 * len(self.graph.nodes) - start
-        self.draft.memory[end.variable].append(MemoryUse(usage, start, stop))
-
-    def _add_work(self) -> None:
-        """Count what the gradient needs in passing, where the whole program would be fullest.
-
-        Elsewhere it is not counted: each such moment is one more row of the problem.
-        """
-        ends = 2 * len(self.graph.nodes)
-        kept = np.zeros(len(self.graph.nodes))
-        for uses in self.draft.memory:
-            for use in uses:
-                kept[use.start :] += use.usage.max()
-        tables = [self.tables[node.name] for node in self.graph.nodes]
-        fullness = kept + [table.work.max() for table in tables]
-        for i in np.argsort(-fullness, kind="stable")[:_FULLEST]:
-            node, table = self.graph.nodes[int(i)], tables[int(i)]
-            moment = ends - 1 - int(i)
-            self.draft.memory[self.variable[node.name]].append(
-                MemoryUse(table.work, moment, moment + 1)
-            )
 
     def _layouts(self, tensor: TensorType) -> list[Layout]:
         """Return the layouts without partial axes that the tensor's shape allows."""
@@ -367,37 +485,3 @@ class _SpaceBuilder:
         if key not in self.shared:
             self.shared[key] = make()
         return self.shared[key]  # type: ignore[return-value]
-
-
-def _pinned(
-    table: OperatorTable, node: Node, counts: SplitCounts, mesh: Mesh, results: bool
-) -> OperatorTable:
-    """Return the table with only the strategies that split operands, or results, as asked."""
-    counts = tuple(tuple(count) for count in counts)
-    info = table.info
-
-    def found(position: int) -> SplitCounts:
-        if results:
-            return tuple(left[position].counts(mesh) for left in table.results)
-        return info.split_counts(table.strategies[position], mesh)
-
-    keep = [i for i in range(len(table.strategies)) if found(i) == counts]
-    if not keep:
-        shapes = tuple(tensor.shape for tensor in info.operand_types)
-        what = "leave its results" if results else "be"
-        raise StrategyError(
-            f"`{node.operator}` cannot {what} split by {counts}: its operands are {shapes} and the "
-            f"mesh is {mesh}",
-            f"the strategy pinned on `{node.name}`",
-            "give the number of slices of each dimension, for each tensor",
-        )
-    return OperatorTable(
-        info,
-        tuple(table.strategies[i] for i in keep),
-        table.cost[keep],
-        tuple(tuple(ports[i] for i in keep) for ports in table.operands),
-        tuple(tuple(left[i] for i in keep) for left in table.results),
-        table.keeps_operands,
-        table.keeps_results,
-        table.work[keep],
-    )

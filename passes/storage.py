@@ -11,6 +11,7 @@ Rajbhandari et al., "ZeRO: memory optimizations toward training trillion paramet
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from shardwright.cost_model.layout_graph import placements
 from shardwright.cost_model.profile import CostProfile, Port
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.passes.search_space import Storage
 
@@ -90,31 +92,41 @@ def _finest(options: Sequence[Storage]) -> list[Storage]:
 
 
 def storage_costs(
-    tensor: TensorType, options: Sequence[Storage], kept: bool, copies: int, profile: CostProfile
-) -> tuple[Floats, Floats]:
-    """Return the cost of the update and the bytes of each way to store a parameter.
+    tensor: TensorType, options: Sequence[Storage], trained: bool, profile: CostProfile
+) -> Floats:
+    """Return what the update costs for each way to store a parameter; 0 if it is not trained."""
+    if not trained:
+        return np.zeros(len(options))
+    return np.array([profile.update(tensor, option.layout) for option in options])
+
+
+@dataclass(frozen=True, eq=False)
+class StorageBytes:
+    """Bytes of a parameter on a rank, for each way to store it.
 
     Parameters
     ----------
-    tensor : TensorType
-        Its type.
-    options : sequence of Storage
-        The ways.
-    kept : bool
-        Whether the gradient reads it.
-    copies : int
-        The parameter itself, its gradient, and the states of the optimizer.
-    profile : CostProfile
-        Prices the update.
+    stored : array
+        The parameter itself.
+    gathered : array
+        The copy that its reader takes; 0 where that is the parameter itself, or is gathered again.
+    gathered_again : array
+        The copy that is gathered again for the gradient; 0 where there is none.
     """
-    cost, usage = np.zeros(len(options)), np.zeros(len(options))
+
+    stored: Floats
+    gathered: Floats
+    gathered_again: Floats
+
+
+def storage_bytes(tensor: TensorType, options: Sequence[Storage], mesh: Mesh) -> StorageBytes:
+    """Return the bytes of each way to store a parameter."""
+    found = np.zeros((3, len(options)))
     for i, option in enumerate(options):
-        usage[i] = copies * local_bytes(tensor, option.layout, profile.mesh)
-        if option.used is not None and option.used != option.layout and kept and not option.again:
-            usage[i] += local_bytes(tensor, option.used, profile.mesh)
-        if copies > 1:
-            cost[i] = profile.update(tensor, option.layout)
-    return cost, usage
+        found[0, i] = local_bytes(tensor, option.layout, mesh)
+        if option.used is not None and option.used != option.layout:
+            found[2 if option.again else 1, i] = local_bytes(tensor, option.used, mesh)
+    return StorageBytes(*found)
 
 
 def storage_edges(

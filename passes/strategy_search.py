@@ -1,8 +1,10 @@
 """Strategy search: choose a point of the search space, by the mode that a person asks for."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, get_args
 
 from shardwright.ir.errors import InfeasibleError, PassError
@@ -34,6 +36,7 @@ SearchMode = Literal[
 ]
 SEARCH_MODES: tuple[SearchMode, ...] = get_args(SearchMode)
 Progress = Callable[[float, float, float], None]
+_LEAST_GAP = 3e-3  # how near to the least memory that of a message must come
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ def _does_not_fit(space: SearchSpace, memory_limit: float | None) -> InfeasibleE
     """Say what the least memory is and what takes it."""
     if memory_limit is None:
         return InfeasibleError("no assignment connects every tensor with its readers")
-    least = minimize_memory(space.problem)
+    least = minimize_memory(space.problem, gap=_LEAST_GAP)
     if least.assignment is None:
         return InfeasibleError("no assignment connects every tensor with its readers")
     need = float(evaluate(space.problem, least.assignment).peak_usage)
@@ -166,12 +169,25 @@ def _does_not_fit(space: SearchSpace, memory_limit: float | None) -> InfeasibleE
 
 
 def _shares(space: SearchSpace, assignment: tuple[int, ...]) -> Mapping[str, float]:
-    """Return the bytes of each choice under an assignment."""
-    shares = {}
-    for choice, variable, chosen in zip(
-        space.choices, space.problem.variables, assignment, strict=True
-    ):
-        shares[choice.name] = sum(float(use.usage[chosen]) for use in variable.memory)
+    """Return the bytes of each choice where memory is fullest under an assignment."""
+    uses = [
+        (choice.name, float(use.usage[chosen]), use.start, use.end)
+        for choice, variable, chosen in zip(
+            space.choices, space.problem.variables, assignment, strict=True
+        )
+        for use in variable.memory
+    ]
+    change: dict[int, float] = defaultdict(float)
+    for _, size, start, end in uses:
+        change[start] += size
+        change[end] -= size
+    moments = sorted(change)
+    held = list(accumulate(change[moment] for moment in moments))
+    fullest = moments[held.index(max(held))]
+    shares: dict[str, float] = defaultdict(float)
+    for name, size, start, end in uses:
+        if start <= fullest < end:
+            shares[name] += size
     return shares
 
 

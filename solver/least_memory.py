@@ -40,9 +40,17 @@ CHEAPENING = 5.0
 
 
 def minimize_memory(
-    problem: Problem, *, time_limit: float = 60.0, seed: int = 0, workers: int = 1
+    problem: Problem,
+    *,
+    time_limit: float = 60.0,
+    seed: int = 0,
+    workers: int = 1,
+    gap: float = 0.0,
 ) -> Solution:
     """Return the cheapest of the assignments with the least peak memory use.
+
+    With a ``gap``, a peak that is above the least by that share at most will do, and the cost does
+    not matter.
 
     ``cost`` and ``lower_bound`` of the answer are the peak and a bound on it, in the unit of the
     memory uses; the memory limit of the problem is ignored. The cost of the assignment is
@@ -50,11 +58,12 @@ def minimize_memory(
     """
     started = time.monotonic()
     free = replace(problem, memory_limit=None)
-    search = _PeakSearch(free, started + time_limit)
+    search = _PeakSearch(free, started + time_limit, gap)
     feasible = search.descend()
     if feasible:
         search.bisect(seed, workers)
-        search.cheapen(seed, workers)
+        if not gap:
+            search.cheapen(seed, workers)
     closed = relative_gap(search.peak, search.bound) <= OPTIMALITY_GAP
     return Solution(
         assignment=search.assignment,
@@ -70,9 +79,10 @@ def minimize_memory(
 class _PeakSearch:
     """The least peak known, a bound on it, and an assignment that has it."""
 
-    def __init__(self, problem: Problem, deadline: float) -> None:
+    def __init__(self, problem: Problem, deadline: float, gap: float) -> None:
         self.problem = problem
         self.deadline = deadline
+        self.gap = max(gap, OPTIMALITY_GAP)
         self.assignment: tuple[int, ...] | None = None
         self.peak, self.bound = math.inf, 0.0
         self.rounds = 0
@@ -85,7 +95,7 @@ class _PeakSearch:
 
     @property
     def closed(self) -> bool:
-        return relative_gap(self.peak, self.bound) <= OPTIMALITY_GAP
+        return relative_gap(self.peak, self.bound) <= self.gap
 
     def offer(self, assignment: Sequence[int]) -> None:
         """Keep an assignment with a lower peak."""
