@@ -107,8 +107,12 @@ class MindSporeCosts:
         2025. Larger splits of leading factors come first.
 
         Where no strategy uses all devices, r1.0 has those that use the most. Every device may also
-        do all the work there, except of a product of matrices.
+        do all the work there, except of a product of matrices. A convolution is split by samples
+        alone, where these make as many equal parts as there are devices.
         """
+        by_samples = Strategy.of({f: mesh.names if f == "n" else () for f in info.rule.sizes})
+        if info.name == "convolution" and by_samples in _strategies_from(info, mesh, 0):
+            return (by_samples,)
         if self.era == "2025":
             return _strategies_from(info, mesh, 0)
         count = len(mesh.axes)
