@@ -1,12 +1,10 @@
 """The builder: emits nodes one by one, inferring their types and, on a mesh, their layouts."""
 
-from collections.abc import Mapping
-
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.info import operator_info
+from shardwright.operators.info import OperatorInfo, operator_info
 
 
 class Builder:
@@ -101,7 +99,7 @@ class Builder:
         names = [first] + [self.unique_name(f"{first}.{i}") for i in range(1, count)]
         layouts: tuple[Layout | None, ...] = (None,) * count
         if self.mesh is not None:
-            layouts = self._layouts(operator, operands, like, attributes)
+            layouts = self._layouts(info, operands, like)
         results = tuple(map(Value, names, info.result_types, layouts))
         operand_names = tuple(value.name for value in operands)
         self.nodes.append(Node(operator, operand_names, results, attributes, self.scope))
@@ -109,23 +107,21 @@ class Builder:
 
     def _layouts(
         self,
-        operator: str,
+        info: OperatorInfo,
         operands: tuple[Value, ...],
         like: Value | None,
-        attributes: Mapping[str, Attribute],
     ) -> tuple[Layout, ...]:
         assert self.mesh is not None
-        info = operator_info(operator, [value.type for value in operands], attributes)
         missing = [value.name for value in operands if value.layout is None]
         if missing:
-            raise IRError(f"`{missing[0]}` has no layout, `{operator}` is emitted on a mesh")
+            raise IRError(f"`{missing[0]}` has no layout, `{info.name}` is emitted on a mesh")
         taken = [value.layout for value in operands if value.layout is not None]
         wanted = [like.layout.reduced()] if like is not None and like.layout is not None else []
         try:
             return info.infer_layouts(taken, self.mesh, wanted)[1]
         except StrategyError as error:
             names = ", ".join(value.name for value in operands)
-            raise StrategyError(error.what, f"{operator}({names})", error.hint) from None
+            raise StrategyError(error.what, f"{info.name}({names})", error.hint) from None
 
     def append(self, node: Node) -> None:
         """Append a ready node."""

@@ -108,14 +108,23 @@ class Rule:
 
     def operand_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """Return the layout in which the operator takes each operand."""
-        return tuple(_layout(dims, strategy) for dims in self.operands)
+        return tuple([_layout(dims, strategy) for dims in self._split_by[0]])
 
     def result_layouts(self, strategy: Strategy, mesh: Mesh) -> tuple[Layout, ...]:
         """Return the layout in which the operator leaves each result, partial where contracted."""
-        return tuple(self._result_layout(dims, strategy, mesh) for dims in self.results)
+        return tuple([self._result_layout(dims, strategy, mesh) for dims in self._split_by[1]])
+
+    @cached_property
+    def _split_by(self) -> tuple[tuple[Dims, ...], tuple[Dims, ...]]:
+        """The factors whose axes split each dimension of each operand, and of each result."""
+
+        def plain(side: tuple[Dims, ...]) -> tuple[Dims, ...]:
+            return tuple(tuple(tuple(map(base, factors)) for factors in dims) for dims in side)
+
+        return plain(self.operands), plain(self.results)
 
     def _result_layout(self, dims: Dims, strategy: Strategy, mesh: Mesh) -> Layout:
-        present = _present(dims)
+        present = {factor for factors in dims for factor in factors}
         open_factors = [f for f, _ in strategy.assignment if f not in present]
         reductions = {self.kinds[f] for f in open_factors if self.kinds[f] != "parallel"}
         partial = [a for f in open_factors if self.kinds[f] != "parallel" for a in strategy.axes[f]]
@@ -366,7 +375,7 @@ def _present(dims: Dims) -> set[str]:
 
 
 def _layout(dims: Dims, strategy: Strategy) -> Layout:
-    return Layout(tuple(strategy.of_factors(map(base, factors)) for factors in dims))
+    return Layout(tuple([strategy.of_factors(factors) for factors in dims]))
 
 
 # Reading the notation
