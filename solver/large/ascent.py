@@ -82,6 +82,16 @@ class Ascent:
         self.messages.restore(self.stand.messages)
         self.length, self.waited = self.stand.length, 0
 
+    def marginals(self) -> Array:
+        """Return for each strategy how much more than the best bound it costs at least.
+
+        All chains through a variable end a pass with shares of its D_v, so its strategy a costs
+        D_v(a) - min D_v more than the bound of the pass before at the same prices.
+        """
+        self.go_back()
+        self.sweep()
+        return np.maximum(self.messages.marginals - 2 * self.messages.error, 0.0)
+
     @property
     def settled(self) -> bool:
         """Whether no step is short enough to raise the bound further."""

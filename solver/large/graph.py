@@ -48,9 +48,11 @@ class Rows(NamedTuple):
     """Memory above what is unavoidable, at the times that matter.
 
     The uses of variable v are ``start[v]`` to ``start[v + 1]``; use k occupies
-    ``amount[place[k] + strategy]`` in the rows ``first[k]`` to ``last[k]``.
+    ``amount[place[k] + strategy]`` in the rows ``first[k]`` to ``last[k]``. The rows stand at
+    ascending `times`.
     """
 
+    times: Array
     capacity: Array
     start: Array
     owner: Array
@@ -109,7 +111,6 @@ def highest_cost(flat: Flat) -> float:
 
 def build_rows(flat: Flat) -> Rows:
     """Return the times at which memory can run out; a time that another one covers is none."""
-    count = len(flat.size)
     lowest, highest = _extremes(flat)
     starts = np.concatenate([flat.use_start, flat.base_start])
     ends = np.concatenate([flat.use_end, flat.base_end])
@@ -125,8 +126,34 @@ def build_rows(flat: Flat) -> Rows:
     amounts = flat.usage - np.repeat(lowest, flat.size[flat.use_variable])
     capacity = flat.limit - base[kept]
     if over.any():  # nothing can be chosen: say so in one row
-        capacity = np.minimum(capacity, -1) if len(capacity) else np.array([-1])
-    return _merged(flat, amounts, seen, first[seen], last[seen], capacity, count)
+        times = times if len(times) else np.array([0])
+        capacity = np.full(len(times), -1)
+    return _merged(flat, amounts, seen, first[seen], last[seen], times, capacity)
+
+
+def affordable(flat: Flat) -> Array:
+    """Return a mask of the strategies that fit if all other variables use as little as they can."""
+    fits = np.ones(len(flat.unary), bool)
+    rows = build_rows(flat)
+    if len(rows.owner):
+        spans = np.stack([rows.first, rows.last], axis=1).ravel()
+        room = np.minimum.reduceat(np.append(rows.capacity, 0), spans)[::2]
+        counts = flat.size[rows.owner]
+        places = ranges(flat.offset[rows.owner], counts)
+        fits[places[rows.amount > np.repeat(room, counts)]] = False
+    elif (rows.capacity < 0).any():
+        fits[:] = False
+    return fits
+
+
+def carried(prices: Array, old: Rows, new: Rows) -> Array:
+    """Return the prices of other rows: each goes to the row nearest in time."""
+    found = np.zeros(len(new.capacity))
+    if len(found):
+        priced = np.flatnonzero(prices)
+        middles = (new.times[1:] + new.times[:-1]) / 2
+        np.add.at(found, np.searchsorted(middles, old.times[priced]), prices[priced])
+    return found
 
 
 def _merged(
@@ -135,8 +162,8 @@ def _merged(
     seen: Array,
     first: Array,
     last: Array,
+    times: Array,
     capacity: Array,
-    count: int,
 ) -> Rows:
     """Add up the uses of one variable over the same rows."""
     keys = np.stack([flat.use_variable[seen], first, last], axis=1).reshape(-1, 3)
@@ -148,8 +175,9 @@ def _merged(
     source = ranges(flat.use_offset[seen], counts)
     np.add.at(total, ranges(place[group.ravel()], counts), amounts[source])
     return Rows(
+        times=times,
         capacity=capacity,
-        start=offsets(np.bincount(owner, minlength=count)),
+        start=offsets(np.bincount(owner, minlength=len(flat.size))),
         owner=owner,
         first=merged[:, 1].copy(),
         last=merged[:, 2].copy(),

@@ -7,13 +7,17 @@ messages, local search, and CP-SAT on what their bound leaves. Parts are
 - variables that share the memory of one time,
 - stretches of the order in which the variables stand,
 - all variables at once, but only with strategies that some assignment found before gives them
-  (`fused`): components that differ from the best known one come over where that gains and fits.
+  (fusion): components that differ from the best known one come over where that gains and fits,
+- all variables at once, but only with strategies that are nearly as good as any by the bound
+  (likely): all that is not among these costs at least the bound and what the best of the others
+  adds to it, so a search to the end raises the bound.
 
 Which kind is taken next depends on what each has gained for its time so far.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -21,9 +25,9 @@ import numpy as np
 
 from shardwright.solver.large.ascent import used
 from shardwright.solver.large.flat import Flat
-from shardwright.solver.large.graph import build_graph, build_rows
+from shardwright.solver.large.graph import build_graph, build_rows, carried
 from shardwright.solver.large.local import State, descend, exchange
-from shardwright.solver.large.parts import Part, fused, part_of
+from shardwright.solver.large.parts import Part, narrowed, part_of
 from shardwright.solver.problem import Array
 
 if TYPE_CHECKING:
@@ -38,11 +42,14 @@ SECONDS = 2.0
 ASCENT_SECONDS = 0.5
 """Of these, at most this long for the bound."""
 
-LONGEST_FUSION = 8.0
-"""Seconds for a fusion grow up to this while it is not solved to the end."""
+LONGER, LONGEST_PART = 1.3, 0.1
+"""A search over all variables that did not come to an end gets longer, up to this part of all."""
 
 BETWEEN, ASCENT_AGAIN = 6, 3.0
 """After so many parts the bound is raised again, for some seconds: new assignments come of it."""
+
+LEAST_RISE = 1 / 4
+"""A search of the likely strategies is to prove at least this part of the gap."""
 
 FORGETTING = 0.6
 """How much of its record a kind of neighbourhood keeps when it is tried again."""
@@ -59,11 +66,13 @@ class Improvement:
             "competitors": self.competitors,
             "stretch": self.stretch,
         }
-        self.actions = [*self.kinds, "fusion", "exchange"]
+        self.actions = [*self.kinds, "fusion", "exchange", "likely"]
         self.size = dict.fromkeys(self.kinds, float(FIRST_SIZE))
+        self.size["likely"] = max(FIRST_SIZE, len(search.graph.size))
         self.record = {action: (0.0, 1e-3) for action in self.actions}  # gain, seconds
         self.tried = 0
-        self.fusion_seconds = SECONDS
+        self.seconds = {"fusion": SECONDS, "likely": SECONDS}
+        self.longest = max(SECONDS, LONGEST_PART * search.incumbent.remaining)
 
     def run(self, seconds: float) -> None:
         """Improve until the time is over."""
@@ -76,11 +85,11 @@ class Improvement:
         self.settle()
         while time.monotonic() < until and not incumbent.closed:
             action = self.choose()
-            before, begun = incumbent.cost, time.monotonic()
+            before, begun = incumbent.cost - incumbent.bound, time.monotonic()
             self.act(action, until)
             gain, spent = self.record[action]
             self.record[action] = (
-                FORGETTING * gain + float(before - incumbent.cost),
+                FORGETTING * gain + float(before - incumbent.cost + incumbent.bound),
                 FORGETTING * spent + time.monotonic() - begun,
             )
             self.tried += 1
@@ -111,16 +120,20 @@ class Improvement:
 
     def act(self, action: str, until: float) -> None:
         """Try one neighbourhood."""
-        deadline = min(time.monotonic() + SECONDS, until)
-        if action == "fusion":
-            solved = self.fuse(min(time.monotonic() + self.fusion_seconds, until))
-            longer = self.fusion_seconds * (0.9 if solved else 1.2)
-            self.fusion_seconds = min(max(longer, SECONDS), LONGEST_FUSION)
-        elif action == "exchange":
+        seconds = self.seconds.get(action, SECONDS)
+        deadline = min(time.monotonic() + seconds, until)
+        if action == "exchange":
             self.exchange(deadline)
+            return
+        if action == "fusion":
+            solved = self.fuse(deadline)
+        elif action == "likely":
+            solved = self.search_likely(deadline)
         else:
-            inside = self.kinds[action]()
-            solved = self.solve_part(inside, deadline)
+            solved = self.solve_part(self.kinds[action](), deadline)
+        if action in self.seconds and not solved:
+            self.seconds[action] = min(LONGER * seconds, self.longest)
+        if action in self.size:
             grown = self.size[action] * (1.2 if solved else 0.8)
             self.size[action] = min(max(grown, FIRST_SIZE / 8), LARGEST_SIZE)
 
@@ -236,25 +249,49 @@ class Improvement:
         search.offer(self.state.choice)
 
     def fuse(self, deadline: float) -> bool:
-        """Combine the best assignment with others; return whether that was searched to the end."""
-        others = self.others()
-        if not others:
-            return True
-        state = fused(self.flat, [self.best, *others])
+        """Combine the best assignment with others; return whether it gained, or nothing could."""
+        keep = np.zeros(len(self.flat.unary), bool)
+        for choice in [self.best, *self.others()]:
+            keep[self.flat.offset[:-1] + choice] = True
+        incumbent = self.search.incumbent
+        before = incumbent.cost
+        bound = self.search_narrowed(keep, deadline)
+        return incumbent.cost < before or bound >= before
+
+    def search_likely(self, deadline: float) -> bool:
+        """Search the strategies that the bound finds best; return whether that came to an end."""
+        incumbent, ascent = self.search.incumbent, self.search.ascent
+        marginals = ascent.marginals()
+        gap = incumbent.target - ascent.best
+        proven = incumbent.bound - incumbent.constant - ascent.best
+        count = min(len(self.best) + int(self.size["likely"]), len(marginals) - 1)
+        most = np.partition(marginals, count)[count]
+        most = min(max(most, proven + LEAST_RISE * (gap - proven)), gap)
+        keep = marginals < most
+        keep[self.flat.offset[:-1] + self.best] = True
+        bound = self.search_narrowed(keep, deadline)
+        rest = ascent.best + most + incumbent.constant
+        incumbent.raise_bound(min(bound, rest) - incumbent.constant)
+        return bound >= min(rest, incumbent.cost)
+
+    def search_narrowed(self, keep: Array, deadline: float) -> float:
+        """Search with only these strategies; return a bound on what they allow."""
+        search = self.search
+        state = narrowed(self.flat, keep)
         if state.infeasible:
-            return True
+            return math.inf
+        incumbent = type(search.incumbent)(state.flat.constant, deadline, None)
+        incumbent.cost = search.incumbent.cost
         graph, rows = build_graph(state.flat), build_rows(state.flat)
-        kind, incumbent = type(self.search), type(self.search.incumbent)
-        inner = kind(
-            graph, rows, incumbent(0, deadline, None), self.search.seed, self.search.workers
-        )
+        inner = type(search)(graph, rows, incumbent, search.seed, search.workers)
         if not inner.trivial():
+            inner.ascent.prices = carried(search.ascent.prices, search.rows, rows)
             inner.raise_bound((deadline - time.monotonic()) / 2, patience=5)
             if inner.small:
                 inner.close()
-        if inner.incumbent.choice is not None:
-            self.adopt(state.lift(inner.incumbent.choice))
-        return inner.incumbent.closed
+        if incumbent.choice is not None:
+            self.adopt(state.lift(incumbent.choice))
+        return incumbent.bound
 
     def others(self) -> list[Array]:
         """Return assignments decoded at prices that are disturbed, stretch by stretch."""

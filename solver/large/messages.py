@@ -42,7 +42,8 @@ class Messages:
     """Messages of all pairs, and what the last sweep found.
 
     ``choice`` is decoded on the way forward, variable by variable, given those before;
-    ``marginals`` holds D_v above its minimum, from the way back.
+    ``marginals`` holds D_v above its minimum, from the way back. All that was added up there is
+    exact but for ``error``.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -53,6 +54,7 @@ class Messages:
         self.graph = graph
         self.choice = np.zeros(len(graph.size), np.int64)
         self.marginals = np.zeros(len(graph.unary))
+        self.error = 0.0
 
     def save(self) -> tuple[Array, Array]:
         """Return a copy of the messages."""
@@ -74,7 +76,8 @@ class Messages:
         """Send forward and back; return a lower bound."""
         _forward(self.graph, unary, self.pieces, self.choice)
         bound, magnitude = _backward(self.graph, unary, self.pieces, self.marginals)
-        return float(bound - ROUNDING * magnitude)
+        self.error = ROUNDING * magnitude
+        return float(bound - self.error)
 
 
 @compiled

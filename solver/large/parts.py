@@ -90,7 +90,7 @@ def _rows_of(
     uses = ranges(rows.start[inside], counts)
     if not len(uses):
         none = np.zeros(0, np.int64)
-        return Rows(none, offsets(counts), none, none, none, none, none), np.zeros(0)
+        return Rows(none, none, offsets(counts), none, none, none, none, none), np.zeros(0)
     now = rows.amount[rows.place[uses] + state.choice[rows.owner[uses]]]
     change = np.zeros(len(rows.capacity) + 1, np.int64)
     np.add.at(change, rows.first[uses], now)
@@ -100,6 +100,7 @@ def _rows_of(
     capacity = np.minimum.reduceat(room, points[:-1])
     until = np.concatenate([[0.0], np.cumsum(prices)])
     new = Rows(
+        times=rows.times[points[:-1]],
         capacity=capacity,
         start=offsets(counts),
         owner=place[rows.owner[uses]],
@@ -111,12 +112,9 @@ def _rows_of(
     return new, until[points[1:]] - until[points[:-1]]
 
 
-def fused(flat: Flat, choices: list[Array]) -> Presolved:
-    """Return the problem in which every variable keeps what it has in one of these choices."""
-    keep = np.zeros(len(flat.unary), bool)
-    for choice in choices:
-        keep[flat.offset[:-1] + choice] = True
-    smaller, step = restricted(flat, keep, "strategies of other assignments dropped")
+def narrowed(flat: Flat, keep: Array) -> Presolved:
+    """Return the problem in which only some strategies are allowed."""
+    smaller, step = restricted(flat, keep, "strategies set aside")
     state = presolve(normalised(smaller))
     state.steps.insert(0, step)
     return state

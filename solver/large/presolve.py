@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwright.solver.large.dominance import undominated
 from shardwright.solver.large.flat import Flat, Step
+from shardwright.solver.large.graph import affordable
 from shardwright.solver.large.reductions import contracted, normalised, restricted, supported
 from shardwright.solver.problem import Array
 
@@ -51,6 +52,15 @@ class Presolved:
         self.flat = normalised(reduced[0])
         self.steps.append(reduced[1])
 
+    def drop(self, gone: Array, what: str) -> bool:
+        """Take strategies out; return whether there were any, and each variable has others."""
+        if not np.logical_or.reduceat(~gone, self.flat.offset[:-1]).all():
+            self.infeasible = True
+        if self.infeasible or not gone.any():
+            return False
+        self.apply(restricted(self.flat, ~gone, what))
+        return True
+
 
 def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolved:
     """Reduce a problem as far as the time allows."""
@@ -62,10 +72,9 @@ def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolve
         if state.infeasible or not in_time():
             break
         keep = undominated(state.flat, changed if len(state.steps) == before else None)
-        if keep.all():
-            break
         old = state.flat
-        state.apply(restricted(old, keep, "dominated strategies dropped"))
+        if not state.drop(~keep, "dominated strategies dropped"):
+            break
         changed = _changed(old, keep, state.steps[-1])
         if (~keep).sum() < WORTHWHILE * len(keep):
             break
@@ -90,17 +99,13 @@ def _changed(old: Flat, keep: Array, step: Step) -> Array:
 def _settle(state: Presolved) -> None:
     """Drop what is forbidden and merge what is decided, until neither is left."""
     while True:
-        keep = supported(state.flat)
-        while not keep.all():
-            if not np.logical_or.reduceat(keep, state.flat.offset[:-1]).all():
-                state.infeasible = True
-                return
-            state.apply(restricted(state.flat, keep, "forbidden strategies dropped"))
-            keep = supported(state.flat)
-        merged = contracted(state.flat)
-        if merged is None:
+        while state.drop(~supported(state.flat), "forbidden strategies dropped"):
+            pass
+        merged = None if state.infeasible else contracted(state.flat)
+        if merged is not None:
+            state.apply(merged)
+        elif not state.drop(~affordable(state.flat), "strategies that never fit dropped"):
             return
-        state.apply(merged)
 
 
 def _drop_decided(state: Presolved) -> None:

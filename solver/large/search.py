@@ -212,7 +212,7 @@ class Search:
         until = min(begun + seconds, incumbent.deadline)
         spent, still = 0.0, 0
         while time.monotonic() < until and not incumbent.closed:
-            target = incumbent.target if incumbent.choice is not None else self.guess()
+            target = incumbent.target if incumbent.cost < math.inf else self.guess()
             bound = ascent.step(target)
             if bound > self.graph.ceiling:  # more than any assignment costs: there is none
                 bound = math.inf

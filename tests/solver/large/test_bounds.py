@@ -1,5 +1,8 @@
 """Bounds, local search, parts: each against plain sums over the problem as given."""
 
+import time
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -7,10 +10,12 @@ from shardwright.solver import brute_force
 from shardwright.solver.large.ascent import Ascent, used
 from shardwright.solver.large.finish import REACH, reparametrise
 from shardwright.solver.large.flat import flatten
-from shardwright.solver.large.graph import build_graph, build_rows
+from shardwright.solver.large.graph import affordable, build_graph, build_rows, carried
+from shardwright.solver.large.improvement import Improvement
 from shardwright.solver.large.local import LocalSearch, change, descend, exchange, repair
-from shardwright.solver.large.parts import fused, part_of
+from shardwright.solver.large.parts import narrowed, part_of
 from shardwright.solver.large.reductions import normalised, restricted
+from shardwright.solver.large.search import Incumbent, Search
 
 
 class Case:
@@ -23,6 +28,11 @@ class Case:
         self.flat = normalised(restricted(flat, everything, "put in order")[0])
         self.graph, self.rows = build_graph(self.flat), build_rows(self.flat)
         self.local = LocalSearch(self.graph, self.rows)
+
+    def all_that_fit(self):
+        """Return every allowed assignment that fits."""
+        choices = (np.array(each) for each in product(*map(range, self.flat.size.tolist())))
+        return [each for each in choices if self.local.allowed(each) and self.local.fits(each)]
 
     def cost(self, choice):
         """Return the cost of a choice by a plain loop, forbidden entries as `big`."""
@@ -63,6 +73,68 @@ def test_bounds_rise_while_prices_stay(cases):
         ascent = Ascent(case.graph, case.rows)
         bounds = [ascent.sweep() for _ in range(10)]
         assert bounds == pytest.approx(sorted(bounds), rel=1e-9)
+
+
+def test_marginals_bound_what_each_strategy_costs(cases):
+    useful = 0
+    for case in cases:
+        if case.flat.size.prod() > 500:
+            continue
+        ascent = Ascent(case.graph, case.rows)
+        for _ in range(20):
+            ascent.step(100.0)
+        marginals = ascent.marginals()
+        for choice in case.all_that_fit():
+            most = marginals[case.flat.offset[:-1] + choice].max()
+            assert ascent.best + most <= case.cost(choice)
+            useful += most > 0
+    assert useful > 100
+
+
+def test_strategies_that_are_too_large_are_in_no_assignment(cases):
+    dropped = 0
+    for case in cases:
+        if case.flat.size.prod() > 500:
+            continue
+        fits = affordable(case.flat)
+        dropped += (~fits).sum()
+        for choice in case.all_that_fit():
+            assert fits[case.flat.offset[:-1] + choice].all()
+    assert dropped > 20
+
+
+def test_a_search_of_the_likely_strategies_raises_the_bound_and_keeps_it_valid(cases):
+    raised = 0
+    for case in cases:
+        deadline = time.monotonic() + 60
+        incumbent = Incumbent(case.flat.constant, deadline, None)
+        search = Search(case.graph, case.rows, incumbent, 0, 1)
+        if search.trivial():
+            continue
+        incumbent.raise_bound(search.ascent.step(search.guess()))
+        search.decode()
+        if incumbent.choice is None or incumbent.closed:
+            continue
+        improvement = Improvement(search, case.flat)
+        before = incumbent.bound
+        for extra in (1, 2, 4):
+            improvement.size["likely"] = extra
+            assert improvement.search_likely(deadline)
+            assert incumbent.bound <= case.known.cost <= incumbent.cost
+        raised += incumbent.bound > before
+    assert raised >= 3
+
+
+def test_prices_are_carried_to_the_nearest_rows(cases):
+    for case in cases:
+        rows = case.rows
+        prices = np.arange(1.0, len(rows.capacity) + 1)
+        assert (carried(prices, rows, rows) == prices).all()
+        if len(rows.times) > 1:
+            fewer = rows._replace(times=rows.times[1:], capacity=rows.capacity[1:])
+            expected = prices[1:].copy()
+            expected[0] += prices[0]
+            assert (carried(prices, rows, fewer) == expected).all()
 
 
 def test_costs_split_anew_are_the_same_costs(cases, random_choice):
@@ -152,9 +224,14 @@ def test_a_part_costs_what_the_whole_does(cases, random_choice):
 def test_fusion_keeps_what_is_fused(cases, random_choice):
     for case in cases:
         choices = [random_choice(case.flat.size) for _ in range(3)]
-        state = fused(case.flat, choices)
+        keep = np.zeros(len(case.flat.unary), bool)
+        for choice in choices:
+            keep[case.flat.offset[:-1] + choice] = True
+        state = narrowed(case.flat, keep)
         if state.infeasible:
-            assert not any(case.local.allowed(choice) for choice in choices)
+            assert not any(
+                case.local.allowed(choice) and case.local.fits(choice) for choice in choices
+            )
             continue
         lifted = state.lift(random_choice(state.flat.size))
         allowed = np.stack(choices)

@@ -62,6 +62,7 @@ def test_every_reduction_is_recorded(random_whole_problem):
     assert what == {
         "forbidden strategies dropped",
         "merged with a variable that decides them",
+        "strategies that never fit dropped",
         "dominated strategies dropped",
         "decided variables taken out",
     }
