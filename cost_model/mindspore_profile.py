@@ -52,17 +52,12 @@ class MindSporeProfile:
         return 0.0
 
     def table(
-        self,
-        info: OperatorInfo,
-        wanted: tuple[bool, ...],
-        stored: tuple[bool, ...],
-        pinned: bool = False,
+        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
     ) -> OperatorTable:
         """Return MindSpore's strategies of an operator with the cost of each."""
-        key = (info, wanted, stored, pinned)
+        key = (info, wanted, stored)
         if key not in self._tables:
-            enumerated = self.costs.configurable if pinned else self.costs.strategies
-            strategies = enumerated(info, self.mesh)
+            strategies = self.costs.strategies(info, self.mesh)
             cost = [self.costs.operator_cost(info, s, self.mesh, stored) for s in strategies]
             self._tables[key] = operator_table(info, strategies, np.array(cost), wanted, self.mesh)
         return self._tables[key]

@@ -88,13 +88,9 @@ class CostProfile(Protocol):
     kinds: Kinds | None  # of axes, where one strategy stands for all that differ by axes of a kind
 
     def table(
-        self,
-        info: OperatorInfo,
-        wanted: tuple[bool, ...],
-        stored: tuple[bool, ...],
-        pinned: bool = False,
+        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
     ) -> OperatorTable:
-        """Return the strategies of an operator; of a pinned one all that a person may ask for.
+        """Return the strategies of an operator.
 
         `wanted` says which operands need a gradient, `stored` which are parameters.
         """

@@ -94,11 +94,7 @@ class TimeProfile:
         return operator_seconds(info, scalar, scalar, self.mesh, self.cluster)
 
     def table(
-        self,
-        info: OperatorInfo,
-        wanted: tuple[bool, ...],
-        stored: tuple[bool, ...],
-        pinned: bool = False,
+        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
     ) -> OperatorTable:
         """Return the strategies of an operator with the seconds of each."""
         key = (info, wanted)

@@ -7,12 +7,14 @@ Choose a strategy x_v for every variable v (`problem.Problem`, `evaluate.evaluat
     minimise  sum_v c_v(x_v) + sum_(u,v) T_uv(x_u, x_v)                                       (1)
     such that sum_v m_v,t(x_v) <= limit                                at every time t        (2)
 
-Presolve keeps an optimum (`network.drop_dominated`; `large.reductions`, `large.dominance`):
+Presolve keeps an optimum (`network.drop_dominated`; `large.reductions`, `large.dominance`,
+`large.graph`):
 
     T(a, b) = f(a) + g(b)                          goes into c            `reductions.normalised`
     T(a, b) < inf for one b = f(a) only            x_v = f(x_u)           `reductions.contracted`
     c(b) - c(a) + sum_T max_y (T(b,y) - T(a,y)) <= 0,  m_t(b) <= m_t(a)
                                                    a goes                 `dominance.undominated`
+    m_v,t(a) + sum_(u != v) min m_u,t > limit      a goes                 `graph.affordable`
     rows t whose uses another row has too          go                     `memory.uncovered`
 
 Bounds. With a price p_t >= 0 on every row, (2) moves into the costs (Lagrange):
@@ -34,6 +36,9 @@ Messages M(u to v) split (1) anew, whatever their values (`large.messages.Messag
 Fixing. With (4) as the bound and U the best cost known, strategy a of v goes if
 
     bound + D_v(a) - min D_v >= U                               `exact`, `large.closing`      (5)
+
+    With any U' <= U in its place, what is better than U either costs U' or more, or is left:
+    a bound on what is left bounds all, up to U'                `Improvement.search_likely`
 
     With exact elimination the left side is the least cost of all assignments that choose a:
     `marginals.options_below`.

@@ -77,7 +77,6 @@ from shardwright.ops.quantization import (
     MinMaxUpdatePerChannel,
     MinMaxUpdatePerLayer,
 )
-from shardwright.ops.sampling import CropAndResize, GridSampler2D, ROIAlign
 
 __all__ = [
     "DCT",
@@ -99,14 +98,12 @@ __all__ = [
     "Broadcast",
     "Cdist",
     "CheckValid",
-    "CropAndResize",
     "DivMod",
     "DropoutDoMask",
     "EmbeddingLookup",
     "FakeQuantPerChannel",
     "FakeQuantPerLayer",
     "Gather",
-    "GridSampler2D",
     "Hypot",
     "KLDivLoss",
     "L2Loss",
@@ -120,7 +117,6 @@ __all__ = [
     "NeighborExchange",
     "OneHot",
     "Primitive",
-    "ROIAlign",
     "Range",
     "Receive",
     "ReduceOp",

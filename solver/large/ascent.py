@@ -40,6 +40,7 @@ FIRST_LENGTH, LONGEST, SHORTEST = 0.3, 1.0, 1e-4
 class Stand:
     """Where the ascent stood when its bound was best."""
 
+    bound: float
     prices: Array
     messages: tuple[Array, Array]
     excess: Array | None
@@ -55,8 +56,7 @@ class Ascent:
         self.prices = np.zeros(len(rows.capacity))
         self.excess: Array | None = None
         self.length = FIRST_LENGTH
-        self.best = -math.inf
-        self.stand = Stand(self.prices, self.messages.save(), self.excess, self.length)
+        self.stand = self._here(-math.inf)
         self.waited = 0
 
     def step(self, target: float) -> float:
@@ -65,8 +65,7 @@ class Ascent:
         self.waited += 1
         if bound > self.best:
             self.length = min(self.length * GROWTH, LONGEST)
-            self.best, self.waited = bound, 0
-            self.stand = Stand(self.prices, self.messages.save(), self.excess, self.length)
+            self.stand, self.waited = self._here(bound), 0
         elif self.waited > LAST_PATIENCE:
             self.stand.length = max(self.stand.length * RETURNING, SHORTEST)
             self.go_back()
@@ -75,6 +74,14 @@ class Ascent:
         if len(self.prices):
             self._move(max(target - self.best, 1e-6 * abs(bound)))
         return bound
+
+    @property
+    def best(self) -> float:
+        """The best bound so far."""
+        return self.stand.bound
+
+    def _here(self, bound: float) -> Stand:
+        return Stand(bound, self.prices, self.messages.save(), self.excess, self.length)
 
     def go_back(self) -> None:
         """Take up the best prices again, with the messages that gave the bound there."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright.solver.large.ascent import used
 from shardwright.solver.large.finish import Finish, reparametrise
-from shardwright.solver.large.graph import Graph
+from shardwright.solver.large.graph import entries_left
 from shardwright.solver.problem import Array
 
 if TYPE_CHECKING:
@@ -102,12 +102,6 @@ def _look(
     else:
         incumbent.raise_bound(min(finish.lower_bound(), cutoff))
     return proven
-
-
-def entries_left(graph: Graph, keep: Array) -> int:
-    """Return how many entries the tables have between the strategies kept."""
-    counts = np.add.reduceat(keep.astype(np.int64), graph.offset[:-1])
-    return int((counts[graph.first] * counts[graph.second]).sum())
 
 
 def _tight(search: Search) -> Array:

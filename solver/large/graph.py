@@ -99,6 +99,12 @@ def build_graph(flat: Flat) -> Graph:
     )
 
 
+def entries_left(graph: Graph, keep: Array) -> int:
+    """Return how many entries the tables have between the strategies kept."""
+    counts = np.add.reduceat(keep.astype(np.int64), graph.offset[:-1])
+    return int((counts[graph.first] * counts[graph.second]).sum())
+
+
 def highest_cost(flat: Flat) -> float:
     """Return more than any allowed assignment costs, or saves."""
     spread = 1.0

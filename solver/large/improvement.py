@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.solver.large.ascent import used
+from shardwright.solver.large.beside import Beside
 from shardwright.solver.large.flat import Flat
-from shardwright.solver.large.graph import build_graph, build_rows, carried
+from shardwright.solver.large.graph import build_graph, build_rows, carried, entries_left
 from shardwright.solver.large.local import State, descend, exchange
 from shardwright.solver.large.parts import Part, narrowed, part_of
 from shardwright.solver.problem import Array
@@ -46,10 +47,14 @@ LONGER, LONGEST_PART = 1.3, 0.1
 """A search over all variables that did not come to an end gets longer, up to this part of all."""
 
 BETWEEN, ASCENT_AGAIN = 6, 3.0
-"""After so many parts the bound is raised again, for some seconds: new assignments come of it."""
+"""After so many parts the bound is raised again, for some seconds if nobody does so beside: new
+assignments come of it."""
 
 LEAST_RISE = 1 / 4
 """A search of the likely strategies is to prove at least this part of the gap."""
+
+MOST_LIKELY_ENTRIES = 1_000_000
+"""Of the tables between them: the presolve leaves a small part of that."""
 
 FORGETTING = 0.6
 """How much of its record a kind of neighbourhood keeps when it is tried again."""
@@ -70,7 +75,7 @@ class Improvement:
         self.size = dict.fromkeys(self.kinds, float(FIRST_SIZE))
         self.size["likely"] = max(FIRST_SIZE, len(search.graph.size))
         self.record = {action: (0.0, 1e-3) for action in self.actions}  # gain, seconds
-        self.tried = 0
+        self.tried, self.workers = 0, search.workers
         self.seconds = {"fusion": SECONDS, "likely": SECONDS}
         self.longest = max(SECONDS, LONGEST_PART * search.incumbent.remaining)
 
@@ -83,6 +88,19 @@ class Improvement:
         if incumbent.choice is None:
             return
         self.settle()
+        if self.search.small or self.search.workers == 1:
+            self.act_until(until, None)
+            return
+        beside = Beside(self.search)
+        self.workers = self.search.workers - 1
+        try:
+            self.act_until(until, beside)
+        finally:
+            beside.stop()
+
+    def act_until(self, until: float, beside: Beside | None) -> None:
+        """Take one action after the other."""
+        incumbent = self.search.incumbent
         while time.monotonic() < until and not incumbent.closed:
             action = self.choose()
             before, begun = incumbent.cost - incumbent.bound, time.monotonic()
@@ -94,7 +112,11 @@ class Improvement:
             )
             self.tried += 1
             if self.tried % BETWEEN == 0 and not self.search.small:
-                self.search.raise_bound(min(ASCENT_AGAIN, until - time.monotonic()), patience=5)
+                if beside is not None:
+                    beside.hand_over()
+                else:
+                    seconds = min(ASCENT_AGAIN, until - time.monotonic())
+                    self.search.raise_bound(seconds, patience=5)
                 self.settle()
 
     def settle(self) -> None:
@@ -212,7 +234,7 @@ class Improvement:
         """Return the search of a part, which knows what the part has now."""
         kind = type(self.search)
         incumbent = type(self.search.incumbent)(0, deadline, None)
-        inner = kind(part.graph, part.rows, incumbent, self.search.seed, self.search.workers)
+        inner = kind(part.graph, part.rows, incumbent, self.search.seed, self.workers)
         inner.offer(self.state.choice[part.inside])
         inner.ascent.prices = part.prices
         return inner
@@ -269,6 +291,8 @@ class Improvement:
         most = min(max(most, proven + LEAST_RISE * (gap - proven)), gap)
         keep = marginals < most
         keep[self.flat.offset[:-1] + self.best] = True
+        if entries_left(self.search.graph, keep) > MOST_LIKELY_ENTRIES:
+            return False
         bound = self.search_narrowed(keep, deadline)
         rest = ascent.best + most + incumbent.constant
         incumbent.raise_bound(min(bound, rest) - incumbent.constant)
@@ -283,7 +307,7 @@ class Improvement:
         incumbent = type(search.incumbent)(state.flat.constant, deadline, None)
         incumbent.cost = search.incumbent.cost
         graph, rows = build_graph(state.flat), build_rows(state.flat)
-        inner = type(search)(graph, rows, incumbent, search.seed, search.workers)
+        inner = type(search)(graph, rows, incumbent, search.seed, self.workers)
         if not inner.trivial():
             inner.ascent.prices = carried(search.ascent.prices, search.rows, rows)
             inner.raise_bound((deadline - time.monotonic()) / 2, patience=5)

@@ -31,8 +31,9 @@ Progress = Callable[[float, float, float], None]
 RESERVE = 0.02
 """Part of the time that is kept for what comes after the search: the answer is evaluated."""
 
-ASCENT_PART, SHORT_ASCENT_PART = 0.4, 0.15
-"""Part of the time for the bound, where CP-SAT cannot close the rest, and where it may."""
+ASCENT_PART, SHARED_ASCENT_PART, SHORT_ASCENT_PART = 0.4, 0.2, 0.15
+"""Part of the time for the bound, where CP-SAT cannot close the rest: with one worker, and with
+several, of which one goes on with it; and where CP-SAT may close it."""
 
 LOCAL_PART = 0.3
 """Part of that time for improving what is decoded."""
@@ -172,7 +173,8 @@ class Search:
         self.incumbent.raise_bound(self.ascent.step(self.guess()))
         self.decode()
         if not self.small:
-            self.raise_bound(ASCENT_PART * time_limit)
+            part = ASCENT_PART if self.workers == 1 else SHARED_ASCENT_PART
+            self.raise_bound(part * time_limit)
             self.improve(flat, math.inf)
             return
         self.raise_bound(SHORT_ASCENT_PART * time_limit)
@@ -235,8 +237,12 @@ class Search:
         """Improve the assignment that the messages decode."""
         state = self.local.improve(self.ascent.messages.choice)
         if state is not None:
-            self.offer(state.choice)
-            self.pool = self.pool[-POOL + 1 :] + [state.choice]
+            self.keep(state.choice)
+
+    def keep(self, choice: Array) -> None:
+        """Offer an assignment, and keep it to be combined."""
+        self.offer(choice)
+        self.pool = self.pool[-POOL + 1 :] + [choice]
 
     def offer(self, choice: Array) -> bool:
         """Keep an assignment if it fits, is allowed and is the best."""

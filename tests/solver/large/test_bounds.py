@@ -8,6 +8,7 @@ import pytest
 
 from shardwright.solver import brute_force
 from shardwright.solver.large.ascent import Ascent, used
+from shardwright.solver.large.beside import Beside
 from shardwright.solver.large.finish import REACH, reparametrise
 from shardwright.solver.large.flat import flatten
 from shardwright.solver.large.graph import affordable, build_graph, build_rows, carried
@@ -121,6 +122,27 @@ def test_a_search_of_the_likely_strategies_raises_the_bound_and_keeps_it_valid(c
             improvement.size["likely"] = extra
             assert improvement.search_likely(deadline)
             assert incumbent.bound <= case.known.cost <= incumbent.cost
+        raised += incumbent.bound > before
+    assert raised >= 3
+
+
+def test_what_rises_beside_a_search_is_handed_over(cases):
+    raised = 0
+    for case in cases:
+        incumbent = Incumbent(case.flat.constant, time.monotonic() + 60, None)
+        search = Search(case.graph, case.rows, incumbent, 0, 2)
+        if search.trivial():
+            continue
+        incumbent.raise_bound(search.ascent.step(search.guess()))
+        search.decode()
+        if incumbent.choice is None:
+            continue
+        before = incumbent.bound
+        beside = Beside(search)
+        beside.thread.join()
+        beside.stop()
+        assert before <= incumbent.bound <= case.known.cost <= incumbent.cost
+        assert search.ascent.best == beside.ascent.best
         raised += incumbent.bound > before
     assert raised >= 3
 
