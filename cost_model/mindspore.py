@@ -125,6 +125,12 @@ class MindSporeCosts:
         whole = Strategy()
         return most if info.name == "matmul" or whole in most else (*most, whole)
 
+    def configurable(self, info: OperatorInfo, mesh: Mesh) -> tuple[Strategy, ...]:
+        """Return the strategies that a person may configure: all, over as few devices as wanted."""
+        starts = range(len(mesh.axes) + 1) if self.era == "r1.0" else (0,)
+        found = (_strategies_from(info, mesh, start) for start in starts)
+        return tuple(dict.fromkeys(strategy for some in found for strategy in some))
+
     def operator_cost(
         self, info: OperatorInfo, strategy: Strategy, mesh: Mesh, is_parameter: Sequence[bool]
     ) -> float:

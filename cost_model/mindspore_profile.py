@@ -52,12 +52,17 @@ class MindSporeProfile:
         return 0.0
 
     def table(
-        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
+        self,
+        info: OperatorInfo,
+        wanted: tuple[bool, ...],
+        stored: tuple[bool, ...],
+        pinned: bool = False,
     ) -> OperatorTable:
         """Return MindSpore's strategies of an operator with the cost of each."""
-        key = (info, wanted, stored)
+        key = (info, wanted, stored, pinned)
         if key not in self._tables:
-            strategies = self.costs.strategies(info, self.mesh)
+            enumerated = self.costs.configurable if pinned else self.costs.strategies
+            strategies = enumerated(info, self.mesh)
             cost = [self.costs.operator_cost(info, s, self.mesh, stored) for s in strategies]
             self._tables[key] = operator_table(info, strategies, np.array(cost), wanted, self.mesh)
         return self._tables[key]

@@ -88,9 +88,13 @@ class CostProfile(Protocol):
     kinds: Kinds | None  # of axes, where one strategy stands for all that differ by axes of a kind
 
     def table(
-        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
+        self,
+        info: OperatorInfo,
+        wanted: tuple[bool, ...],
+        stored: tuple[bool, ...],
+        pinned: bool = False,
     ) -> OperatorTable:
-        """Return the strategies of an operator.
+        """Return the strategies of an operator; of a pinned one all that a person may ask for.
 
         `wanted` says which operands need a gradient, `stored` which are parameters.
         """

@@ -1,6 +1,7 @@
 """Seconds of single operators: the larger of the time to compute and the time to read and write."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -16,6 +17,7 @@ from shardwright.operators.halo_exchange import OverHalo
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 
 
+@lru_cache(maxsize=2**16)  # an operator and its gradient ask again and again for few layouts
 def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
     """Return the bytes of the largest slice that a rank holds of a tensor."""
     return prod(layout.slice_shape(tensor.shape, mesh)) * item_bytes(tensor.dtype)

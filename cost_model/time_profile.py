@@ -94,7 +94,11 @@ class TimeProfile:
         return operator_seconds(info, scalar, scalar, self.mesh, self.cluster)
 
     def table(
-        self, info: OperatorInfo, wanted: tuple[bool, ...], stored: tuple[bool, ...]
+        self,
+        info: OperatorInfo,
+        wanted: tuple[bool, ...],
+        stored: tuple[bool, ...],
+        pinned: bool = False,
     ) -> OperatorTable:
         """Return the strategies of an operator with the seconds of each."""
         key = (info, wanted)

@@ -124,15 +124,24 @@ class Rule:
         return plain(self.operands), plain(self.results)
 
     def _result_layout(self, dims: Dims, strategy: Strategy, mesh: Mesh) -> Layout:
-        present = {factor for factors in dims for factor in factors}
-        open_factors = [f for f, _ in strategy.assignment if f not in present]
-        reductions = {self.kinds[f] for f in open_factors if self.kinds[f] != "parallel"}
-        partial = [a for f in open_factors if self.kinds[f] != "parallel" for a in strategy.axes[f]]
-        if len(reductions) > 1:
-            raise StrategyError(f"a result would be partial in two ways at once: {reductions}")
-        return _layout(dims, strategy).with_partial(
-            mesh.ordered(partial), next(iter(reductions), "sum")
+        layout, present = (
+            _layout(dims, strategy),
+            {factor for factors in dims for factor in factors},
         )
+        contracted = {
+            factor: axes
+            for factor, axes in strategy.assignment
+            if self.kinds[factor] != "parallel" and factor not in present
+        }
+        if not contracted:
+            return layout
+        first, *others = {self.kinds[factor]: None for factor in contracted}
+        if others:
+            raise StrategyError(
+                f"a result would be partial in two ways at once: {[first, *others]}"
+            )
+        partial = [axis for axes in contracted.values() for axis in axes]
+        return layout.with_partial(mesh.ordered(partial), first)
 
     def mirror_axes(self, operand: int, strategy: Strategy, mesh: Mesh) -> tuple[str, ...]:
         """Return the axes over which the gradient of an operand arrives as partial sums.

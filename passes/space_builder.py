@@ -182,7 +182,8 @@ class _SpaceBuilder:
         reached = any(result.name in self.wanted for result in node.results)
         wanted = tuple(reached and name in self.wanted for name in node.operands)
         stored = tuple(name in self.parameters for name in node.operands)
-        table = self.profile.table(info, wanted, stored)
+        pinned = node.name in self.pins or node.name in self.result_pins
+        table = self.profile.table(info, wanted, stored, pinned)
         if node.name in self.pins:
             table = pinned_table(table, node, self.pins[node.name], self.mesh, results=False)
         if node.name in self.result_pins:

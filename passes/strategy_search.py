@@ -3,9 +3,12 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.ir.errors import InfeasibleError, PassError
 from shardwright.ir.layout import Strategy
@@ -23,6 +26,7 @@ from shardwright.passes.search_space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.least_memory import minimize_memory
 from shardwright.solver.problem import FORBIDDEN, Problem
+from shardwright.solver.solution import Solution
 from shardwright.solver.solve import solve
 
 SearchMode = Literal[
@@ -36,6 +40,7 @@ SearchMode = Literal[
 ]
 SEARCH_MODES: tuple[SearchMode, ...] = get_args(SearchMode)
 Progress = Callable[[float, float, float], None]
+Floats = NDArray[np.float64]
 _LEAST_GAP = 3e-3  # how near to the least memory that of a message must come
 
 
@@ -124,8 +129,14 @@ def _solve(
     progress: Progress | None,
     gap: float,
 ) -> SearchResult:
-    problem = Problem(space.problem.variables, space.problem.pairs, memory_limit)
-    solution = solve(problem, time_limit=time_limit, progress=progress, method=mode, gap=gap)
+    begin = time.perf_counter()
+    problem = replace(space.problem, memory_limit=memory_limit)
+    solution = None
+    if mode == "exact" and len(space.routes) < len(problem.pairs):
+        solution = _with_copies_last(space, problem, time_limit, progress, gap)
+    if solution is None:
+        rest = max(time_limit - (time.perf_counter() - begin), 0.0)
+        solution = solve(problem, time_limit=rest, progress=progress, method=mode, gap=gap)
     if solution.assignment is None:
         raise _does_not_fit(space, memory_limit)
     found = evaluate(problem, solution.assignment)
@@ -135,9 +146,37 @@ def _solve(
         solution.lower_bound + space.constant,
         solution.status,
         float(found.peak_usage),
-        solution.seconds,
+        time.perf_counter() - begin,
         solution.how,
     )
+
+
+def _with_copies_last(
+    space: SearchSpace,
+    problem: Problem,
+    time_limit: float,
+    progress: Progress | None,
+    gap: float,
+) -> Solution | None:
+    """Search as if memory were free, then see which copies are kept; None if that does not fit.
+
+    Copies cost nothing, but where they are variables of the elimination it takes longer.
+    """
+    count = len(space.routes)
+    free = replace(problem, pairs=problem.pairs[:count], memory_limit=None)
+    solution = solve(free, time_limit=time_limit, progress=progress, gap=gap)
+    if solution.assignment is None:
+        return None
+    assignment = list(solution.assignment)
+    costs: dict[int, Floats] = {}
+    for pair in problem.pairs[count:]:
+        table = pair.table[:, assignment[pair.second]]
+        costs[pair.first] = costs.get(pair.first, 0.0) + table
+    for copy, cost in costs.items():
+        assignment[copy] = int(cost.argmin())
+    if not evaluate(problem, assignment).feasible:
+        return None
+    return replace(solution, assignment=tuple(assignment))
 
 
 def _check_memory(

@@ -77,6 +77,7 @@ from shardwright.ops.quantization import (
     MinMaxUpdatePerChannel,
     MinMaxUpdatePerLayer,
 )
+from shardwright.ops.sampling import CropAndResize, GridSampler2D, ROIAlign
 
 __all__ = [
     "DCT",
@@ -98,12 +99,14 @@ __all__ = [
     "Broadcast",
     "Cdist",
     "CheckValid",
+    "CropAndResize",
     "DivMod",
     "DropoutDoMask",
     "EmbeddingLookup",
     "FakeQuantPerChannel",
     "FakeQuantPerLayer",
     "Gather",
+    "GridSampler2D",
     "Hypot",
     "KLDivLoss",
     "L2Loss",
@@ -117,6 +120,7 @@ __all__ = [
     "NeighborExchange",
     "OneHot",
     "Primitive",
+    "ROIAlign",
     "Range",
     "Receive",
     "ReduceOp",

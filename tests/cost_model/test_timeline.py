@@ -1,5 +1,4 @@
 import json
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -304,16 +303,14 @@ def test_chrome_trace() -> None:
     assert max(r["args"]["bytes"] for r in trace if r["ph"] == "C") == 80
 
 
-def test_three_thousand_nodes_take_no_time() -> None:
+def test_a_chain_of_three_thousand_nodes_is_never_parallel() -> None:
     lines = ["graph long on x=2 {", "  input v0: f32[8] +x"]
     for i in range(0, 3000, 3):
         lines.append(f"  v{i + 1}: f32[8] +x = scale(v{i}) {{factor=2.0}}")
         lines.append(f"  v{i + 2}: f32[8]* = all_reduce(v{i + 1}) {{axes=('x',)}}")
         lines.append(f"  v{i + 3}: f32[8] +x = to_partial(v{i + 2}) {{axes=('x',)}}")
     graph = parse("\n".join([*lines, "  return v3000", "}"]))
-    seconds = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        simulate(graph, CPU)
-        seconds.append(time.perf_counter() - begin)
-    assert min(seconds) < 0.25  # about 0.04 on an idle core
+    timeline = simulate(graph, CPU)
+    assert len(timeline.events) == 3000
+    assert timeline.step_seconds == pytest.approx(program_seconds(graph, CPU), rel=1e-9)
+    assert timeline.exposed_communication_seconds == pytest.approx(timeline.communication_seconds)

@@ -146,3 +146,11 @@ def test_mindspore_logs_the_same(
     counts, found = net.found("2025", 8, mode)
     assert {name: counts[name] for name in expected} == expected
     assert round(found) == cost
+
+
+def test_a_person_may_split_a_convolution_otherwise() -> None:
+    net = Vector()
+    convolved(net, net.given("x", *IMAGES))
+    channels: SplitCounts = ((1, 1, 1, 1), (8, 1, 1, 1))
+    counts, _ = net.found("2025", 8, "exact", {"conv": channels})
+    assert counts["conv"] == channels

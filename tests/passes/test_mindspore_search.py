@@ -72,13 +72,16 @@ class Vector(Builder):
     def weight(self, name: str, *shape: int, dtype: str = "float32") -> Value:
         return self.parameter(Value(name, TensorType(dtype, shape)))
 
-    def found(self, era: Era, devices: int, mode: str) -> tuple[dict[str, Any], float]:
+    def found(
+        self, era: Era, devices: int, mode: str, pins: dict[str, SplitCounts] | None = None
+    ) -> tuple[dict[str, Any], float]:
         """Search from inputs that are whole in 2025; return the split counts and the cost."""
         unread = [v.name for node in self.nodes for v in node.results if not self.is_read(v)]
         graph, mesh = self.graph("vector", tuple(unread)), mesh_of_binary_axes(devices)
         arrivals = {v.name: Layout.replicated(v.type.rank) for v in graph.inputs}
         profile = MindSporeProfile(MindSporeCosts(era=era), mesh)
-        space = build_search_space(graph, profile, arrivals=arrivals if era == "2025" else {})
+        arrivals = arrivals if era == "2025" else {}
+        space = build_search_space(graph, profile, arrivals=arrivals, pins=pins)
         result = search(space, mode)  # type: ignore[arg-type]
         strategies = space.decisions(result.assignment).strategies
         counts = {}
