@@ -80,7 +80,7 @@ class CompileOptions:
     gradients_mean : bool
         In ``hybrid_parallel``: average the gradients of the ranks instead of adding them.
     time_limit : float
-        Seconds that a search may take.
+        Seconds that a search may take, and as many that laying it out may take.
     gap : float
         How near to the lower bound a plan must come, relatively, for the search to stop.
     dump, detail
@@ -317,6 +317,7 @@ class _Automatic:
             result_pins=self.options.result_pins,
             arrivals=self._arrivals(),
             scattered=self.options.optimizer_parallel,
+            time_limit=self.options.time_limit,
         )
 
     def _arrivals(self) -> Mapping[str, Layout]:

@@ -3,6 +3,8 @@
 What equal layers have in common is made once and shared by reference.
 """
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,7 +25,7 @@ from shardwright.passes.gradient import needs_gradient, reaches_loss
 from shardwright.passes.partition import Meeting
 from shardwright.passes.pins import pinned_table
 from shardwright.passes.search_space import Choice, Route, SearchSpace, Storage
-from shardwright.passes.space_memory import MemoryAccount
+from shardwright.passes.space_memory import MemoryAccount, work_in_passing
 from shardwright.passes.storage import (
     StorageBytes,
     storage_bytes,
@@ -84,6 +86,7 @@ def build_search_space(
     result_pins: Mapping[str, SplitCounts] | None = None,
     arrivals: Mapping[str, Layout] | None = None,
     scattered: bool = False,
+    time_limit: float = math.inf,
 ) -> SearchSpace:
     """Return the search space of a program.
 
@@ -103,14 +106,17 @@ def build_search_space(
         Inputs whose layout is given; others arrive as it suits.
     scattered : bool
         Whether parameters must be stored as finely split as they can be.
+    time_limit : float
+        Seconds that it may take.
 
     Raises
     ------
     StrategyError
-        If a pin names no operator, or cannot be.
+        If a pin names no operator, or cannot be; if the mesh is too fine for the time.
     """
     builder = _SpaceBuilder(graph, profile, states, dict(pins or {}), dict(arrivals or {}))
     builder.scattered, builder.result_pins = scattered, dict(result_pins or {})
+    builder.time_limit = time_limit
     return builder.build()
 
 
@@ -126,6 +132,7 @@ class _SpaceBuilder:
         self.graph, self.profile, self.mesh = graph, profile, profile.mesh
         self.states, self.pins, self.arrivals = states, pins, arrivals
         self.scattered = False
+        self.started, self.time_limit = time.perf_counter(), math.inf
         self.result_pins: dict[str, SplitCounts] = {}
         self.wanted = needs_gradient(graph) & reaches_loss(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
@@ -189,6 +196,7 @@ class _SpaceBuilder:
         if node.name in self.result_pins:
             table = pinned_table(table, node, self.result_pins[node.name], self.mesh, results=True)
         self.tables[node.name] = table
+        self._check_time()
         choice = Choice("operator", node.name, table.strategies)
         variable = self.draft.add(choice, table.cost)
         self.variable[node.name], moment = variable, self.order[node.name]
@@ -201,23 +209,8 @@ class _SpaceBuilder:
             name in self.parameters and self.graph.uses[name][-1] == (node, position)
             for position, name in enumerate(node.operands)
         )
-        work = self._once(("work", table, held), lambda: self._work(table, held))
+        work = self._once(("work", table, held), lambda: work_in_passing(table, held, self.mesh))
         self.memory.hold_in_passing(variable, work, backward, backward + 1)
-
-    def _work(self, table: OperatorTable, held: Sequence[bool]) -> Floats:
-        """Return the bytes that a gradient needs in passing, beside those of parameters.
-
-        The gradient of a parameter is counted as held; where it is to be reduced, it is there
-        twice.
-        """
-        work = table.work.copy()
-        for tensor, ports, is_held in zip(
-            table.info.operand_types, table.operands, held, strict=True
-        ):
-            for i, port in enumerate(ports if is_held else ()):
-                if port.cotangent is not None and not port.cotangent.partial:
-                    work[i] -= local_bytes(tensor, port.cotangent, self.mesh)
-        return np.maximum(work, 0.0)  # a profile may not know it
 
     def _add_output(self, value: Value) -> None:
         whole = Layout.replicated(value.type.rank)
@@ -485,4 +478,16 @@ class _SpaceBuilder:
     def _once(self, key: object, make: Callable[[], T]) -> T:
         if key not in self.shared:
             self.shared[key] = make()
+            self._check_time()
         return self.shared[key]  # type: ignore[return-value]
+
+    def _check_time(self) -> None:
+        """Refuse to go on once time is up; name the operator with the most strategies."""
+        if time.perf_counter() - self.started <= self.time_limit:
+            return
+        name, table = max(self.tables.items(), key=lambda item: len(item[1].strategies))
+        raise StrategyError(
+            f"laying out the search takes longer than the time limit of {self.time_limit:g} s: "
+            f"`{name}` alone has {len(table.strategies)} strategies on mesh {self.mesh}",
+            hint="merge axes of the mesh, or allow more time",
+        )

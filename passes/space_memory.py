@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.profile import OperatorTable
+from shardwright.cost_model.roofline import local_bytes
+from shardwright.ir.mesh import Mesh
 from shardwright.solver.problem import MemoryUse
 
 _SEGMENTS = 16  # the part of all gradients that is counted too early is at most one of so many
@@ -109,3 +112,17 @@ def _begun_together(gradients: Sequence[_Held]) -> list[_Held]:
         early += size if held.start > start else 0.0
         found.append(_Held(held.variable, held.usage, start, held.stop))
     return found
+
+
+def work_in_passing(table: OperatorTable, held: Sequence[bool], mesh: Mesh) -> Floats:
+    """Return the bytes that the gradient of an operator needs in passing, for each strategy.
+
+    Without the gradients of the operands in `held`, which are counted until the end; but where one
+    is still to be reduced, it is there twice.
+    """
+    work = table.work.copy()
+    for tensor, ports, is_held in zip(table.info.operand_types, table.operands, held, strict=True):
+        for i, port in enumerate(ports if is_held else ()):
+            if port.cotangent is not None and not port.cotangent.partial:
+                work[i] -= local_bytes(tensor, port.cotangent, mesh)
+    return np.maximum(work, 0.0)  # a profile may not know it

@@ -110,7 +110,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
         type=positive_number,
         default=60.0,
         metavar="S",
-        help="seconds that the search may take (default 60)",
+        help="seconds that the search may take, and laying it out (default 60 each)",
     )
     how.add_argument(
         "--gap",

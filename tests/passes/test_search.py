@@ -139,6 +139,13 @@ def test_wrong_pins_are_refused() -> None:
         compile_graph(graph, CPU, 8, CompileOptions(pins={node.name: ((3, 1), (1, 1))}))
 
 
+def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None:
+    with pytest.raises(StrategyError) as caught:
+        compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(time_limit=1e-9))
+    assert "takes longer than the time limit of 1e-09 s: `matmul_0` alone has" in str(caught.value)
+    assert "strategies on mesh x=2 x y=2 x z=2; merge axes of the mesh" in str(caught.value)
+
+
 def test_unknown_modes_are_refused() -> None:
     with pytest.raises(PassError, match="no search is called `magic`"):
         search(space_of(random_graph(1), 2), "magic")  # type: ignore[arg-type]
