@@ -29,7 +29,7 @@ from shardwright.ir.errors import ClusterError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, item_bytes
-from shardwright.operators.elementwise import Binary
+from shardwright.operators.elementwise import Binary, Unary
 from shardwright.operators.info import OperatorInfo
 
 Era = Literal["r1.0", "2025"]
@@ -88,6 +88,10 @@ class MindSporeCosts:
         Cost of little communication.
     bias : float
         Added to communication above the threshold.
+    elementwise_follow : bool
+        Whether functions of one tensor leave it as its readers take it.
+    readers_agree : bool
+        Whether all that read a parameter take it alike, where they can.
     """
 
     era: Era = "2025"
@@ -97,6 +101,8 @@ class MindSporeCosts:
     threshold: float = 2048.0
     constant: float = 3072.0
     bias: float = 1024.0
+    elementwise_follow: bool = False
+    readers_agree: bool = True
 
     def strategies(self, info: OperatorInfo, mesh: Mesh) -> tuple[Strategy, ...]:
         """Return the strategies that MindSpore enumerates.
@@ -185,6 +191,11 @@ class MindSporeCosts:
         if communication <= self.threshold:
             return self.constant
         return communication + self.bias
+
+
+def is_followed(info: OperatorInfo) -> bool:
+    """Return whether an operator is a function of one tensor that others may have to follow."""
+    return isinstance(info, Unary) or info.name in ("cast", "softmax", "log_softmax")
 
 
 # Strategies

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.mindspore import MindSporeCosts
+from shardwright.cost_model.mindspore import MindSporeCosts, is_followed
 from shardwright.cost_model.moves import Kinds
 from shardwright.cost_model.profile import OperatorTable, Port, operator_table
 from shardwright.ir.graph import Graph
@@ -42,6 +42,12 @@ class MindSporeProfile:
     def readers_meet(self) -> bool:
         """Return False: every reader pays by itself."""
         return False
+
+    def stays(self, maker: OperatorInfo | None) -> bool:
+        """Return True of a parameter whose readers agree, and of functions where they follow."""
+        if maker is None:
+            return self.costs.readers_agree
+        return self.costs.elementwise_follow and is_followed(maker)
 
     def stored_freely(self) -> bool:
         """Return False: a parameter lies as its reader takes it."""

@@ -120,6 +120,12 @@ class CostProfile(Protocol):
         """Return whether the readers of a tensor share what it is brought to."""
         ...
 
+    def stays(self, maker: OperatorInfo | None) -> bool:
+        """Return whether what an operator makes lies just as all that read it take it.
+
+        None stands for a parameter that several read.
+        """
+
     def stored_freely(self) -> bool:
         """Return whether a parameter may be stored otherwise than its readers take it."""
 

@@ -81,6 +81,10 @@ class TimeProfile:
         """Return True: a tensor is brought to a layout once."""
         return True
 
+    def stays(self, maker: OperatorInfo | None) -> bool:
+        """Return False: everything may be redistributed."""
+        return False
+
     def stored_freely(self) -> bool:
         """Return True: storing is a choice of its own."""
         return True

@@ -44,6 +44,7 @@ Mode = Literal[
     "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
 ]
 MODES: tuple[Mode, ...] = get_args(Mode)
+_MINDSPORE_SEARCHES = ("exact", "dynamic_programming")  # that minimise what MindSpore's does
 _PRICED_PINS = 16  # each price is a search; a file that pins every operator gets none
 _ROUNDS = 6  # searches with an ever tighter limit until the emitted program fits
 
@@ -354,7 +355,10 @@ class _Automatic:
 
     def _profile(self, by_class: bool) -> CostProfile:
         if self.options.cost_model == "mindspore":
-            return MindSporeProfile(MindSporeCosts(), self.mesh)
+            given = self.options
+            searches = given.mode == "auto_parallel" and given.search in _MINDSPORE_SEARCHES
+            agree = searches and not given.optimizer_parallel
+            return MindSporeProfile(MindSporeCosts(readers_agree=agree), self.mesh)
         return TimeProfile(self.planner, update_rule(self.options), by_class)
 
     def _check_cost(self, profile: CostProfile, result: SearchResult) -> None:

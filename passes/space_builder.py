@@ -52,6 +52,7 @@ class _End:
     moment: int  # when its operator runs forward
     keeps: bool = False  # whether the gradient reads the tensor here
     leaves: bool = False  # whether the tensor leaves the program here
+    stays: bool = False  # whether all that read the tensor take it as it is here
 
     @property
     def returns(self) -> bool:
@@ -247,7 +248,8 @@ class _SpaceBuilder:
             taken = tuple(Port(option.layout, None) for option in options)
             end = _End(variable, ("update", key), taken, self.memory.operators)
             self.readers[updated].append(end)
-        writer = _End(variable, (key, wanted), ports, 0)
+        stays = reader is None and self.profile.stays(None) and self._agree(value)
+        writer = _End(variable, (key, wanted, stays), ports, 0, stays=stays)
         if reader is None:
             for each in self.readers[value.name]:
                 self._connect(value, writer, each)
@@ -259,6 +261,11 @@ class _SpaceBuilder:
             ),
         )
         self.draft.connect(writer, reader, value.type, table)
+
+    def _agree(self, value: Value) -> bool:
+        """Return whether all readers of a tensor can take it alike."""
+        taken = [{port.layout for port in reader.ports} for reader in self.readers[value.name]]
+        return bool(taken) and bool(set.intersection(*taken))
 
     def _reader(self, value: Value) -> _End | None:
         """Return the one reader of a parameter, or where several meet; None if there is neither."""
@@ -369,8 +376,9 @@ class _SpaceBuilder:
             key, lambda: tuple(Port(lies, lies.reduced() if wanted else None) for lies in layouts)
         )
         keeps = table.keeps_results[position]
-        moment = self.order[node.name]
-        self._join(value, _End(self.variable[node.name], key, ports, moment, keeps))
+        moment, stays = self.order[node.name], self.profile.stays(table.info)
+        writer = _End(self.variable[node.name], key, ports, moment, keeps, stays=stays)
+        self._join(value, writer)
 
     def _join(self, value: Value, writer: _End) -> None:
         """Connect where a tensor is made with where it is read, and count where it is kept."""
@@ -404,7 +412,11 @@ class _SpaceBuilder:
         def make() -> Floats:
             if reader.leaves:
                 return self.profile.leaving(value.type, writer.ports, reader.ports[0])
-            return self.profile.edges(value.type, writer.ports, reader.ports)
+            table = self.profile.edges(value.type, writer.ports, reader.ports)
+            if not writer.stays:
+                return table
+            taken = [port.layout for port in reader.ports]
+            return np.where([[w.layout == at for at in taken] for w in writer.ports], table, np.inf)
 
         table = self._once(("edges", value.type, writer.key, reader.key), make)
         self.draft.connect(writer, reader, value.type, table)

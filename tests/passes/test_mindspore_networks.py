@@ -65,7 +65,9 @@ def found(
 ) -> dict[str, list[SplitCounts]]:
     """Return the strategies that a search with MindSpore's costs finds, by operator."""
     mesh = mesh_of_binary_axes(DEVICES)
-    profile = MindSporeProfile(MindSporeCosts(era="r1.0", beta=beta), mesh)
+    follow = mode in ("exact", "dynamic_programming")  # as MindSpore's test sets it
+    costs = MindSporeCosts(era="r1.0", beta=beta, elementwise_follow=follow, readers_agree=follow)
+    profile = MindSporeProfile(costs, mesh)
     space = build_search_space(graph, profile, pins=pins or {})
     result = search(space, mode)  # type: ignore[arg-type]
     strategies = space.decisions(result.assignment).strategies

@@ -73,13 +73,20 @@ class Vector(Builder):
         return self.parameter(Value(name, TensorType(dtype, shape)))
 
     def found(
-        self, era: Era, devices: int, mode: str, pins: dict[str, SplitCounts] | None = None
+        self,
+        era: Era,
+        devices: int,
+        mode: str,
+        pins: dict[str, SplitCounts] | None = None,
+        *,
+        elementwise_follow: bool = False,
     ) -> tuple[dict[str, Any], float]:
         """Search from inputs that are whole in 2025; return the split counts and the cost."""
         unread = [v.name for node in self.nodes for v in node.results if not self.is_read(v)]
         graph, mesh = self.graph("vector", tuple(unread)), mesh_of_binary_axes(devices)
         arrivals = {v.name: Layout.replicated(v.type.rank) for v in graph.inputs}
-        profile = MindSporeProfile(MindSporeCosts(era=era), mesh)
+        costs = MindSporeCosts(era=era, elementwise_follow=elementwise_follow)
+        profile = MindSporeProfile(costs, mesh)
         arrivals = arrivals if era == "2025" else {}
         space = build_search_space(graph, profile, arrivals=arrivals, pins=pins)
         result = search(space, mode)  # type: ignore[arg-type]
@@ -177,11 +184,38 @@ def test_the_emitted_program_has_the_cost_of_the_search() -> None:
     assert compiled.result.status == "optimal"
 
 
-@pytest.mark.parametrize("mode", ["tensor_parallel", "fully_sharded"])
-def test_a_parameter_that_is_brought_to_a_second_reader_costs_what_the_search_said(mode) -> None:
+# MindSpore's search has the readers of a table take it alike, unless they are told to differ.
+@pytest.mark.parametrize(
+    ("mode", "pins", "moves"),
+    [
+        ("exact", {}, False),
+        ("tensor_parallel", {}, True),
+        ("fully_sharded", {}, True),
+        ("exact", {"gather_0": ((8, 1), (1, 1)), "matmul_4": ((1, 1, 8), (1, 8))}, True),
+    ],
+)
+def test_a_parameter_that_two_read_costs_what_the_search_said(
+    mode: Any, pins: dict[str, SplitCounts], moves: bool
+) -> None:
     graph = zoo.load("gpt:layers=1,hidden=64,heads=4,batch=8,sequence=32,vocabulary=256").graph
-    options = CompileOptions(cost_model="mindspore", search=mode)
-    compiled = compile_graph(graph, cluster("cpu"), 8, options)
-    table = "embedding.embedding_table"
-    partitioned = compiled.passes.after("partition")
-    assert any(reader.operator == "redistribute" for reader, _ in partitioned.uses[table])
+    options = CompileOptions(cost_model="mindspore", search=mode, pins=pins)
+    partitioned = compile_graph(graph, cluster("cpu"), 8, options).passes.after("partition")
+    readers = [node.operator for node, _ in partitioned.uses["embedding.embedding_table"]]
+    assert readers == (["redistribute"] * 2 if moves else ["gather", "matmul"])
+
+
+@MODES
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_weight_with_two_readers_lies_as_both_take_it(mode: str, follow: bool) -> None:
+    # MindSpore's own test lets functions of one tensor follow.
+    net = Vector()
+    weight = net.weight("w", 64, 64, dtype="float16")
+    casts = [net.emit("cast", weight, name=f"cast{i}", dtype="float32") for i in (1, 2)]
+    first = net.emit("matmul", net.given("x", 64, 64), casts[0], name="m1")
+    second = net.emit("matmul", net.given("z", 64, 64), casts[1], name="m2")
+    net.emit("matmul", second, first, name="m3")
+    counts, _ = net.found("r1.0", 8, mode, elementwise_follow=follow)
+    rows = ((8, 1), (1, 1))
+    assert counts["cast1"] == counts["cast2"] == ((1, 1),)
+    assert counts["m2"] == counts["m3"] == rows
+    assert counts["m1"] == (rows if follow else ((4, 1), (1, 2)))
