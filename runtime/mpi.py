@@ -55,7 +55,7 @@ class MpiCommunicator:
     Raises
     ------
     ExecutionError
-        If there is no MPI, or another number of processes.
+        If there is no MPI; on rank 0, if there is another number of processes. The others end.
     """
 
     def __init__(self, mesh: Mesh | None = None, *, deterministic: bool = True) -> None:
@@ -64,6 +64,8 @@ class MpiCommunicator:
         self._mpi = _load_mpi()
         self._world = self._mpi.COMM_WORLD
         if self._world.size != self.mesh.size:
+            if self._world.rank:  # rank 0 tells it, and fails, for all
+                raise SystemExit(0)
             raise ExecutionError(
                 f"the mesh {self.mesh} has {self.mesh.size} ranks, MPI runs {self._world.size} "
                 f"processes",

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +54,22 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
     with pytest.raises(ExecutionError, match=r"install the extra `shardwright\[mpi\]`"):
         MpiCommunicator(Mesh((MeshAxis("x", 2),)))
+
+
+def test_a_wrong_number_of_processes_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    mesh = Mesh((MeshAxis("x", 2),))
+    for rank in range(3):
+        world = SimpleNamespace(size=3, rank=rank)
+        monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=world))
+        with pytest.raises((ExecutionError, SystemExit)) as caught:
+            MpiCommunicator(mesh)
+        if rank:
+            assert isinstance(caught.value, SystemExit)
+            assert caught.value.code == 0  # the first rank's code is that of `mpiexec`
+        else:
+            assert "has 2 ranks, MPI runs 3 processes; start it with `mpiexec -n 2`" in str(
+                caught.value
+            )
 
 
 def test_importing_the_runtime_starts_no_mpi():
