@@ -6,6 +6,8 @@
    steps 2 and 3 repeat while that helps.
 4. CP-SAT searches what is left.
 
+What is too wide for elimination in the time, or too large for CP-SAT, goes to message passing.
+
 Ties: the elimination takes the lowest strategy index among equal ones, variable by variable in the
 reverse of the elimination order; of equal assignments the first one found stays.
 """
@@ -38,6 +40,7 @@ from shardwright.solver.network import (
 )
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import OPTIMALITY_GAP, Solution, Status, relative_gap
+from shardwright.solver.whole import IS_FAST, solve_whole
 
 PRUNING_GAP = OPTIMALITY_GAP / 10
 """What is not better than the assignment in hand by this much, relatively, is not looked at."""
@@ -65,6 +68,9 @@ LEAST_MESSAGE = 2**12
 
 BLENDED = 3
 """Answers that fit, and that do not, which are blended with each other."""
+
+MOST_ENTRIES = 1_000_000
+"""Entries of all tables together that CP-SAT is given: building its model takes seconds then."""
 
 MOST_ROWS = 32
 """With more rows the fronts hardly prune."""
@@ -193,9 +199,12 @@ def solve_exact(
     if network.empty:
         incumbent.raise_bound(math.inf)
         return incumbent.solution(statistics)
-    _without_memory(network, incumbent, statistics)
-    if not incumbent.closed and incumbent.bound < math.inf:
-        _with_memory(network, incumbent, statistics, seed, workers)
+    try:
+        _without_memory(network, incumbent, statistics)
+        if not incumbent.closed and incumbent.bound < math.inf:
+            _with_memory(network, incumbent, statistics, seed, workers)
+    except OutOfTimeError:
+        _pass_messages(incumbent, seed, workers)
     return incumbent.solution(statistics)
 
 
@@ -217,7 +226,10 @@ def _without_memory(network: Network, incumbent: Incumbent, statistics: dict[str
 
 
 def _relaxed(network: Network, incumbent: Incumbent) -> tuple[float, tuple[int, ...], Elimination]:
-    """Eliminate with messages as large as the time allows; smaller ones give a weaker bound."""
+    """Eliminate with messages as large as the time allows; smaller ones give a weaker bound.
+
+    Where message passing is fast, it does better than smaller messages: `OutOfTimeError` is raised.
+    """
     patience = PATIENCE * incumbent.remaining
     while True:
         limit = incumbent.message_limit
@@ -230,6 +242,8 @@ def _relaxed(network: Network, incumbent: Incumbent) -> tuple[float, tuple[int, 
             bound, piece = Dual(network, MemoryRows(network, np.inf), elimination).evaluate(FREE)
             return bound, network.lift(piece.choice), elimination
         except OutOfTimeError:
+            if IS_FAST:
+                raise
             incumbent.message_limit //= SMALLER
 
 
@@ -367,6 +381,10 @@ def _search_fronts(dual: Dual, state: DualState, incumbent: Incumbent, width: in
 def _close_by_integers(
     network: Network, rows: MemoryRows, incumbent: Incumbent, seed: int, workers: int
 ) -> None:
+    if sum(table.size for table in network.tables.values()) > MOST_ENTRIES:
+        if IS_FAST:
+            _pass_messages(incumbent, seed, workers)
+        return
     # Loading CP-SAT takes half a second, which most plans never need.
     integer = importlib.import_module("shardwright.solver.integer")
     model = integer.IntegerModel(network, rows, incumbent.bound)
@@ -374,6 +392,17 @@ def _close_by_integers(
     answer = model.solve(hint, incumbent.remaining, workers, seed)
     if answer.choice is not None:
         incumbent.offer(network.lift(answer.choice))
+    incumbent.raise_bound(answer.lower_bound)
+
+
+def _pass_messages(incumbent: Incumbent, seed: int, workers: int) -> None:
+    """Search what is too wide for elimination and too large for CP-SAT as long as time allows."""
+    incumbent.how = "message passing"
+    about = incumbent.cost if math.isfinite(incumbent.cost) else incumbent.bound
+    limit, gap = max(incumbent.remaining, 0.0), incumbent.allowed_gap
+    answer = solve_whole(incumbent.problem, about, limit, seed, workers, gap)
+    if answer.assignment is not None:
+        incumbent.offer(answer.assignment)
     incumbent.raise_bound(answer.lower_bound)
 
 

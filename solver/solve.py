@@ -35,7 +35,7 @@ def solve(
         `dynamic_programming` is MindSpore's, which is exact only on some graphs; `anytime` is for
         integer problems with tens of thousands of variables.
     gap : float
-        `exact` stops once the cost is this near to the lower bound, relatively.
+        The search stops once the cost is this near to the lower bound, relatively.
 
     Examples
     --------
@@ -56,5 +56,5 @@ def solve(
     if method == "anytime":
         # What it needs takes long to load, and most plans never need it.
         search = importlib.import_module("shardwright.solver.large.search")
-        return search.solve_anytime(problem, time_limit, seed, workers, progress)
+        return search.solve_anytime(problem, time_limit, seed, workers, progress, gap)
     return solve_exact(problem, time_limit, seed, workers, progress, gap)

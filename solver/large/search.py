@@ -54,8 +54,11 @@ MOST_ENTRIES = 250_000
 class Incumbent:
     """The best assignment and the best bound so far, of the reduced problem."""
 
-    def __init__(self, constant: int, deadline: float, progress: Progress | None) -> None:
+    def __init__(
+        self, constant: int, deadline: float, progress: Progress | None, gap: float = 0.0
+    ) -> None:
         self.constant, self.deadline, self.progress = constant, deadline, progress
+        self.allowed_gap = gap
         self.started = time.monotonic()
         self.choice: Array | None = None
         self.cost = math.inf
@@ -85,8 +88,10 @@ class Incumbent:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing better exists."""
-        return self.bound >= self.cost or self.bound == math.inf
+        """Whether nothing better exists, or nothing that is as much better as was asked for."""
+        if self.bound == math.inf or self.choice is None:
+            return self.bound >= self.cost
+        return self.cost - self.bound <= self.allowed_gap * abs(self.cost)
 
     @property
     def remaining(self) -> float:
@@ -105,8 +110,12 @@ def solve_anytime(
     seed: int = 0,
     workers: int = 1,
     progress: Progress | None = None,
+    gap: float = 0.0,
 ) -> Solution:
-    """Return the best assignment found within the time, and a bound on all."""
+    """Return the best assignment found within the time, and a bound on all.
+
+    It ends where the cost is as near to the bound as `gap` says, relatively.
+    """
     started = time.monotonic()
     deadline = started + time_limit * (1 - RESERVE)
     statistics: dict[str, float] = {"variables": len(problem.variables)}
@@ -119,7 +128,7 @@ def solve_anytime(
     }
     for step in reduced.steps:
         statistics[step.what] = statistics.get(step.what, 0) + 1
-    incumbent = Incumbent(flat.constant, deadline, progress)
+    incumbent = Incumbent(flat.constant, deadline, progress, gap)
     incumbent.started = started
     if reduced.infeasible:
         incumbent.raise_bound(math.inf)

@@ -1,0 +1,80 @@
+"""Real costs as integers, for the solver of large problems, without losing the bound."""
+
+import importlib
+import math
+
+import numpy as np
+
+from shardwright.solver.large.compiled import COMPILED
+from shardwright.solver.problem import FORBIDDEN, Array, MemoryUse, Pair, Problem, Variable
+from shardwright.solver.solution import Solution
+
+IS_FAST = COMPILED
+"""Whether the solver of large problems is compiled; else it takes long."""
+
+_DIGITS = 12
+"""Digits of the whole cost that are kept."""
+
+
+def solve_whole(
+    problem: Problem, about: float, time_limit: float, seed: int, workers: int, gap: float
+) -> Solution:
+    """Solve a problem with real costs by `large.search`; the bound holds for the real costs.
+
+    Costs are rounded down, so no assignment costs less than the bound says; memory is rounded up.
+
+    Parameters
+    ----------
+    problem : Problem
+        Costs of any type.
+    about : float
+        What assignments cost about; tells how finely costs are rounded.
+    time_limit, seed, workers, gap
+        As for `solve.solve`.
+
+    Returns
+    -------
+    Solution
+        Its cost is of the rounded problem.
+    """
+    scale = 10.0**_DIGITS / abs(about) if about and math.isfinite(about) else 10.0**_DIGITS
+    rounded = _rounded(problem, scale)
+    # What it needs takes long to load, and most plans never need it.
+    search = importlib.import_module("shardwright.solver.large.search")
+    found: Solution = search.solve_anytime(rounded, time_limit, seed, workers, gap=gap)
+    return Solution(
+        found.assignment,
+        found.cost / scale,
+        found.lower_bound / scale,
+        found.status,
+        found.how,
+        found.seconds,
+        found.statistics,
+    )
+
+
+def _rounded(problem: Problem, scale: float) -> Problem:
+    known: dict[int, Array] = {}  # tables are shared by reference, and remain so
+
+    def whole(array: Array) -> Array:
+        if id(array) not in known:
+            costs = np.floor(np.minimum(array.astype(np.float64), FORBIDDEN) * scale)
+            beyond = (array >= FORBIDDEN) | (costs >= FORBIDDEN)
+            known[id(array)] = np.where(beyond, FORBIDDEN, costs).astype(np.int64)
+        return known[id(array)]
+
+    variables = tuple(
+        Variable(
+            variable.name,
+            whole(variable.cost),
+            tuple(
+                MemoryUse(np.ceil(use.usage).astype(np.int64), use.start, use.end)
+                for use in variable.memory
+            ),
+        )
+        for variable in problem.variables
+    )
+    pairs = tuple(Pair(pair.first, pair.second, whole(pair.table)) for pair in problem.pairs)
+    limit = problem.memory_limit
+    finite = limit is not None and math.isfinite(limit)
+    return Problem(variables, pairs, math.floor(limit) if finite else None)  # type: ignore[arg-type]
