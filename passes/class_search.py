@@ -13,15 +13,17 @@ from dataclasses import replace
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.ir.errors import InfeasibleError
 from shardwright.passes.alignment import align
-from shardwright.passes.images import images_below
+from shardwright.passes.images import images_of
 from shardwright.passes.partition import Decisions
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.strategy_search import Progress, SearchResult, search
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.marginals import options_below
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _REACHES = (1 / 4, 1.0)  # parts of the gap that are searched by option in turn
+_MOST_OPTIONS = 200_000  # that are searched at once
 _ROUNDS = 4  # searches by class, the later ones with detours
 
 
@@ -68,7 +70,10 @@ def search_by_class(
         if relative_gap(best.cost, lowest) <= max(gap, OPTIMALITY_GAP):
             break
         below = lowest + reach * (best.cost - lowest)
-        images = images_below(space, below, planner, fixed)
+        classes = options_below(space.problem, below - space.constant, remaining())
+        if classes is None or sum(map(len, classes)) * len(planner.renamings) > _MOST_OPTIONS:
+            break
+        images = images_of(space, classes, planner, fixed)
         try:
             found = search(images, "exact", memory_limit, remaining(), progress, gap)
         except InfeasibleError:  # among these options
@@ -105,7 +110,7 @@ def _aligned(
             best = replace(found, cost=at_least + aligned.detours, lower_bound=first.lower_bound)
             decisions = aligned.decisions
         near = relative_gap(best.cost, best.lower_bound) <= max(gap, OPTIMALITY_GAP)
-        if near or not aligned.broken:
+        if near or not aligned.broken or remaining() <= 0:
             break
         dearer = _with_detours(dearer, aligned.broken, found.assignment)
         found = search(dearer, "exact", memory_limit, remaining(), progress, gap)

@@ -6,7 +6,7 @@ every renaming of each, at what a tensor costs between just these. They are few,
 is as good as any plan can be.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from shardwright.cost_model.profile import Port
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.ir.layout import Layout
 from shardwright.passes.search_space import Choice, Option, Route, SearchSpace, Storage
-from shardwright.solver.marginals import options_below
 from shardwright.solver.problem import FORBIDDEN, MemoryUse, Pair, Problem, Variable
 
 Floats = NDArray[np.float64]
@@ -45,40 +44,39 @@ class _Images:
     key: object
 
 
-def images_below(
+def images_of(
     space: SearchSpace,
-    cost: float,
+    classes: Sequence[Integers],
     planner: RedistributionPlanner,
     fixed: frozenset[str] = frozenset(),
 ) -> SearchSpace:
-    """Return the space of all options that can be part of a plan that costs less than `cost`.
+    """Return the space of all options of some classes.
 
     Parameters
     ----------
     space : SearchSpace
         A space by class.
-    cost : float
-        What better plans cost less than, the constant of the space included.
+    classes : sequence of array
+        The classes of each choice that are kept.
     planner : RedistributionPlanner
         Prices the ways between layouts.
     fixed : frozenset of str
         Inputs whose layout is given.
     """
-    return _ImageSpace(space, cost, planner, fixed).build()
+    return _ImageSpace(space, classes, planner, fixed).build()
 
 
 class _ImageSpace:
     def __init__(
         self,
         space: SearchSpace,
-        cost: float,
+        classes: Sequence[Integers],
         planner: RedistributionPlanner,
         fixed: frozenset[str],
     ) -> None:
         self.space, self.planner, self.fixed = space, planner, fixed
         self.mesh, self.renamings = space.mesh, planner.renamings
         self.shared: dict[object, Any] = {}  # what equal layers have in common
-        classes = options_below(space.problem, cost - space.constant)
         pairs = zip(space.choices, classes, strict=True)
         self.images = [self._images(choice, kept) for choice, kept in pairs]
 

@@ -24,5 +24,6 @@ def test_options_below_a_cost(random_problem: ProblemMaker, block: int) -> None:
             cutoff = possible[rank] + 0.5
             below = [choice for choice, cost in zip(choices, costs, strict=True) if cost < cutoff]
             found = options_below(problem, cutoff)
+            assert found is not None
             for variable, kept in enumerate(found):
                 assert sorted(kept) == sorted({choice[variable] for choice in below}), seed
