@@ -21,7 +21,7 @@ def solve_whole(
 ) -> Solution:
     """Solve a problem with real costs by `large.search`; the bound holds for the real costs.
 
-    Costs are rounded down, so no assignment costs less than the bound says; memory is rounded up.
+    Costs and memory are rounded down, so no assignment costs less than the bound says.
 
     Parameters
     ----------
@@ -54,27 +54,35 @@ def solve_whole(
 
 
 def _rounded(problem: Problem, scale: float) -> Problem:
-    known: dict[int, Array] = {}  # tables are shared by reference, and remain so
+    known: dict[tuple[int, float], Array] = {}  # tables are shared by reference, and remain so
 
-    def whole(array: Array) -> Array:
-        if id(array) not in known:
-            costs = np.floor(np.minimum(array.astype(np.float64), FORBIDDEN) * scale)
-            beyond = (array >= FORBIDDEN) | (costs >= FORBIDDEN)
-            known[id(array)] = np.where(beyond, FORBIDDEN, costs).astype(np.int64)
-        return known[id(array)]
+    def whole(array: Array, scale: float) -> Array:
+        key = id(array), scale
+        if key not in known:
+            scaled = np.floor(np.minimum(array.astype(np.float64), FORBIDDEN) * scale)
+            beyond = (array >= FORBIDDEN) | (scaled >= FORBIDDEN)
+            known[key] = np.where(beyond, FORBIDDEN, scaled).astype(np.int64)
+        return known[key]
 
+    unit = _memory_scale(problem)
     variables = tuple(
         Variable(
             variable.name,
-            whole(variable.cost),
-            tuple(
-                MemoryUse(np.ceil(use.usage).astype(np.int64), use.start, use.end)
-                for use in variable.memory
-            ),
+            whole(variable.cost, scale),
+            tuple(MemoryUse(whole(u.usage, unit), u.start, u.end) for u in variable.memory),
         )
         for variable in problem.variables
     )
-    pairs = tuple(Pair(pair.first, pair.second, whole(pair.table)) for pair in problem.pairs)
+    pairs = tuple(Pair(pair.first, pair.second, whole(pair.table, scale)) for pair in problem.pairs)
     limit = problem.memory_limit
-    finite = limit is not None and math.isfinite(limit)
-    return Problem(variables, pairs, math.floor(limit) if finite else None)  # type: ignore[arg-type]
+    if limit is None or math.isinf(limit):
+        return Problem(variables, pairs)
+    return Problem(variables, pairs, math.ceil(limit * unit))
+
+
+def _memory_scale(problem: Problem) -> float:
+    """Return 1 where memory is in whole bytes, else what makes little of it get lost."""
+    arrays = {id(use.usage): use.usage for v in problem.variables for use in v.memory}
+    if not problem.memory_limit or all((a == np.floor(a)).all() for a in arrays.values()):
+        return 1.0
+    return float(2**40 / problem.memory_limit)
