@@ -35,6 +35,7 @@ from shardwright.operators import (
     softmax,
     sorting,
     special,
+    triangular,
 )
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ = [
     "softmax",
     "sorting",
     "special",
+    "triangular",
 ]
