@@ -50,6 +50,9 @@ BETWEEN, ASCENT_AGAIN = 6, 3.0
 """After so many parts the bound is raised again, for some seconds if nobody does so beside: new
 assignments come of it."""
 
+COMBINED = 3
+"""Assignments of the pool that a fusion takes."""
+
 LEAST_RISE = 1 / 4
 """A search of the likely strategies is to prove at least this part of the gap."""
 
@@ -318,10 +321,10 @@ class Improvement:
         return incumbent.bound
 
     def others(self) -> list[Array]:
-        """Return assignments decoded at prices that are disturbed, stretch by stretch."""
+        """Return some of the pool, and some decoded at prices disturbed stretch by stretch."""
         search, ascent = self.search, self.search.ascent
-        pool = search.pool
-        chosen = [pool[int(self.random.integers(len(pool)))]] if pool else []
+        drawn = self.random.permutation(len(search.pool))[:COMBINED]
+        chosen = [search.pool[k] for k in drawn.tolist()]
         prices = ascent.prices
         if len(prices):
             knots = max(2, min(20, len(prices)))
