@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import SolverError
+from shardwright.solver import ragged
 from shardwright.solver.problem import Array, MemoryUse, Pair, Problem, Variable
 
-_KINDS: dict[str, type] = {"an object": dict, "a list": list}
+_KINDS: dict[str, tuple[type, ...]] = {"an object": (dict,), "a list": (list, ragged.Ragged)}
 
 
 def read_contest(path: str | Path) -> Problem:
@@ -99,7 +100,7 @@ def _read_json(path: Path) -> Any:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        return json.loads(content)
+        return ragged.loads(content)
     except (gzip.BadGzipFile, EOFError) as error:
         raise SolverError("the file is not compressed by gzip, or cut off", str(path)) from error
     except (ValueError, RecursionError) as error:
@@ -221,6 +222,8 @@ class _Reader:
     def ragged(self, value: Any, key: str, path: str) -> tuple[Array, Array]:
         """Read a list of lists of integers: all of them in one array, and how many in each."""
         lists = self.member(value, key, path, "a list")
+        if isinstance(lists, ragged.Ragged):
+            return lists.values, lists.sizes
         for index, item in enumerate(lists):
             if type(item) is not list:
                 raise self.error(f"`{path}.{key}[{index}]` is {_kind(item)}, expected a list")
