@@ -133,7 +133,7 @@ def _solve(
     problem = replace(space.problem, memory_limit=memory_limit)
     solution = None
     if mode == "exact" and len(space.routes) < len(problem.pairs):
-        solution = _with_copies_last(space, problem, time_limit, progress, gap)
+        solution = _with_copies_last(space, problem, time_limit / 2, progress, gap)
     if solution is None:
         rest = max(time_limit - (time.perf_counter() - begin), 0.0)
         solution = solve(problem, time_limit=rest, progress=progress, method=mode, gap=gap)
