@@ -63,6 +63,13 @@ from shardwright.ops.composite import (
 )
 from shardwright.ops.cosine import DCT, DCTN, IDCT, IDCTN
 from shardwright.ops.detection import IOU, BoundingBoxEncode, CheckValid
+from shardwright.ops.eight_bits import (
+    AntiQuant,
+    DynamicQuantExt,
+    QuantBatchMatmul,
+    QuantV2,
+    WeightQuantBatchMatmul,
+)
 from shardwright.ops.names import operator_called
 from shardwright.ops.primitive import (
     Gather,
@@ -90,6 +97,7 @@ __all__ = [
     "AllGather",
     "AllReduce",
     "AlltoAll",
+    "AntiQuant",
     "ArgMaxWithValue",
     "ArgMinWithValue",
     "Assign",
@@ -102,6 +110,7 @@ __all__ = [
     "CropAndResize",
     "DivMod",
     "DropoutDoMask",
+    "DynamicQuantExt",
     "EmbeddingLookup",
     "FakeQuantPerChannel",
     "FakeQuantPerLayer",
@@ -120,6 +129,8 @@ __all__ = [
     "NeighborExchange",
     "OneHot",
     "Primitive",
+    "QuantBatchMatmul",
+    "QuantV2",
     "ROIAlign",
     "Range",
     "Receive",
@@ -142,6 +153,7 @@ __all__ = [
     "TraceV2",
     "TruncateDiv",
     "TruncateMod",
+    "WeightQuantBatchMatmul",
     "Xdivy",
     "Xlogy",
 ]
