@@ -62,6 +62,7 @@ from shardwright.ops.composite import (
     TensorScatterSub,
 )
 from shardwright.ops.cosine import DCT, DCTN, IDCT, IDCTN
+from shardwright.ops.decoding import IncreFlashAttention, KVCacheScatterUpdate
 from shardwright.ops.detection import IOU, BoundingBoxEncode, CheckValid
 from shardwright.ops.eight_bits import (
     AntiQuant,
@@ -117,7 +118,9 @@ __all__ = [
     "Gather",
     "GridSampler2D",
     "Hypot",
+    "IncreFlashAttention",
     "KLDivLoss",
+    "KVCacheScatterUpdate",
     "L2Loss",
     "Lerp",
     "LinSpace",
