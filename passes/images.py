@@ -96,6 +96,9 @@ class _ImageSpace:
             table, between = self._priced(pair, route, one, other)
             pairs.append(Pair(pair.first, pair.second, table))
             routes.append(between)
+        for pair in self.space.problem.pairs[len(routes) :]:  # they go by class
+            one, other = self.images[pair.first], self.images[pair.second]
+            pairs.append(Pair(pair.first, pair.second, self._of_classes(pair.table, one, other)))
         choices = tuple(
             Choice(choice.kind, choice.name, images.options)
             for choice, images in zip(self.space.choices, self.images, strict=True)
@@ -112,6 +115,9 @@ class _ImageSpace:
         return self._once(("images", key), lambda: self._make_images(choice, kept, only, key))
 
     def _make_images(self, choice: Choice, kept: Integers, only: bool, key: object) -> _Images:
+        if choice.kind == "copy":  # what it holds goes by class
+            options = tuple(choice.options[position] for position in kept.tolist())
+            return _Images(options, kept, np.zeros_like(kept), key)
         found: dict[Option, tuple[int, int]] = {}
         for position in kept.tolist():
             option = choice.options[position]
@@ -122,6 +128,10 @@ class _ImageSpace:
 
     def _spread(self, array: Floats, images: _Images) -> Floats:
         return self._once((id(array), images.key), lambda: array[images.classes])
+
+    def _of_classes(self, table: Floats, one: _Images, other: _Images) -> Floats:
+        key = (id(table), one.key, other.key)
+        return self._once(key, lambda: table[np.ix_(one.classes, other.classes)])
 
     def _priced(
         self, pair: Pair, route: Route, one: _Images, other: _Images

@@ -14,6 +14,7 @@ from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.text import parse
 from shardwright.passes.class_search import search_by_class
 from shardwright.passes.compile import CompileOptions, compile_graph
 from shardwright.passes.images import images_of
@@ -78,6 +79,30 @@ def test_a_finer_mesh_is_never_dearer() -> None:
         seconds.append((compiled.result.cost, compiled.result.lower_bound))
     for (coarse, _), (_, bound) in pairwise(seconds):
         assert bound <= coarse * (1 + 1e-9)
+
+
+def test_copies_of_a_parameter_with_several_readers_are_searched_too() -> None:
+    text = """
+        graph tied {
+          input x: f32[64, 32]
+          parameter w: f32[32, 32]
+          h: f32[64, 32] = matmul(x, w)
+          r: f32[64, 32] = relu(h)
+          y: f32[64, 32] = matmul(r, w)
+          loss: f32[] = reduce_sum(y)
+          return loss
+        }
+    """
+    by_class, _, planner = spaces(parse(text), LEVEL)
+    assert any(choice.kind == "copy" for choice in by_class.choices)
+    found, _ = search_by_class(by_class, planner)
+    images = images_of(by_class, [np.arange(n) for n in by_class.problem.sizes], planner)
+    assert len(images.problem.pairs) == len(by_class.problem.pairs)
+    again = search(images)
+    assert again.cost == pytest.approx(found.cost, rel=1e-12)
+    tight = 0.9 * again.memory_bytes
+    least = search(images, memory_limit=tight)
+    assert least.memory_bytes <= tight
 
 
 def test_a_given_layout_stays() -> None:
