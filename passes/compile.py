@@ -47,6 +47,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _MINDSPORE_SEARCHES = ("exact", "dynamic_programming")  # that minimise what MindSpore's does
 _PRICED_PINS = 16  # each price is a search; a file that pins every operator gets none
 _ROUNDS = 6  # searches with an ever tighter limit until the emitted program fits
+_LEAST_STEP = 1 / 400  # part by which the limit is tightened at least, twice as much every round
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ class _Automatic:
         wait to be reduced together; the program shows it.
         """
         done, within, peak = len(self.passes.records), limit, 0.0
-        for _ in range(_ROUNDS):
+        for turn in range(_ROUNDS):
             try:
                 result, decisions = self._decide(space, by_class, max(within, 0.0))
             except InfeasibleError:
@@ -291,7 +292,8 @@ class _Automatic:
             peak = peak_memory(program).peak_bytes
             if peak <= limit:
                 return within, decisions, result, program
-            within = min(limit - (peak - result.memory_bytes), 0.98 * result.memory_bytes)
+            least = _LEAST_STEP * 2**turn * result.memory_bytes
+            within = min(limit - (peak - result.memory_bytes), result.memory_bytes - least)
         raise InfeasibleError(
             f"the leanest program found needs {bytes_text(peak)} on each device with what its "
             f"operators need in passing, the limit is {bytes_text(limit)}",

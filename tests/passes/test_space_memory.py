@@ -72,7 +72,7 @@ def test_the_search_counts_what_the_program_holds(name: str, kind: str) -> None:
         except InfeasibleError:
             continue
         assert tight.memory.peak_bytes <= limit
-        assert 0.85 * tight.memory.peak_bytes <= counted(tight) <= 1.15 * tight.memory.peak_bytes
+        assert 0.85 * tight.memory.peak_bytes <= counted(tight) <= 1.25 * tight.memory.peak_bytes
 
 
 def test_an_operator_may_read_a_weight_twice() -> None:
