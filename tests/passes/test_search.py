@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 
@@ -8,12 +10,14 @@ from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
 from shardwright.ir.errors import InfeasibleError, PassError, StrategyError
 from shardwright.ir.graph import Graph
+from shardwright.passes import strategy_search
 from shardwright.passes.compile import CompileOptions, compile_graph
 from shardwright.passes.optimizer import Optimizer
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import SEARCH_MODES, search
 from shardwright.solver.problem import Problem
+from shardwright.solver.solution import Solution
 from tests.passes.random_graphs import multilayer_perceptron, random_graph
 
 CPU = cluster("cpu")
@@ -151,3 +155,10 @@ def test_unknown_modes_are_refused() -> None:
         search(space_of(random_graph(1), 2), "magic")  # type: ignore[arg-type]
     with pytest.raises(PassError, match="no mode is called `magic`"):
         compile_graph(random_graph(1), CPU, 2, CompileOptions(mode="magic"))  # type: ignore[arg-type]
+
+
+def test_no_plan_in_time_is_told_from_no_plan_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = Solution(None, math.inf, 0.0, "unknown", "nothing")
+    monkeypatch.setattr(strategy_search, "solve", lambda *_, **__: unknown)
+    with pytest.raises(PassError, match="no plan was found within the time limit of 7 s"):
+        search(space_of(multilayer_perceptron(), 2), time_limit=7)
