@@ -137,13 +137,13 @@ def _solve(
     if solution is None:
         rest = max(time_limit - (time.perf_counter() - begin), 0.0)
         solution = solve(problem, time_limit=rest, progress=progress, method=mode, gap=gap)
-    if solution.assignment is None and solution.status == "infeasible":
-        raise _does_not_fit(space, memory_limit)
-    if solution.assignment is None:
+    if solution.assignment is None and mode == "exact" and solution.status == "unknown":
         raise PassError(
             f"no plan was found within the time limit of {time_limit:g} s",
             hint="allow more time, or more memory",
         )
+    if solution.assignment is None:
+        raise _does_not_fit(space, memory_limit)
     found = evaluate(problem, solution.assignment)
     return SearchResult(
         solution.assignment,
