@@ -39,6 +39,7 @@ from shardwright.passes.partition import Decisions, annotate, insert_mirrors, pa
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import Progress, SearchMode, SearchResult, search
+from shardwright.solver.solution import relative_gap
 
 Mode = Literal[
     "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
@@ -268,7 +269,7 @@ class _Automatic:
         self._check_cost(profile, result)
         result = replace(result, seconds=result.seconds + built)
         return _Emitted(
-            program, self.mesh, decisions, result, self._prices(profile, result, within)
+            program, self.mesh, decisions, result, self._prices(profile, by_class, result, within)
         )
 
     def _fitting(
@@ -375,18 +376,20 @@ class _Automatic:
             )
 
     def _prices(
-        self, profile: CostProfile, result: SearchResult, within: float
+        self, profile: CostProfile, by_class: bool, result: SearchResult, within: float
     ) -> Mapping[str, float]:
         """Return what each pin costs: how much better the plan is without it."""
         pins = self.options.pins
-        if self.options.mode != "auto_parallel" or result.status != "optimal":
+        proven = relative_gap(result.cost, result.lower_bound) <= self.options.gap
+        if self.options.mode != "auto_parallel" or not (proven or result.status == "optimal"):
             return {}
         if len(pins) > _PRICED_PINS:
             return {}
         prices = {}
         for name in sorted(pins):
             others = {other: pin for other, pin in pins.items() if other != name}
-            prices[name] = result.cost - self._search(self._space(profile, others), within).cost
+            without, _ = self._decide(self._space(profile, others), by_class, within)
+            prices[name] = max(result.cost - without.cost, 0.0)
         return prices
 
 
