@@ -53,12 +53,15 @@ def close(search: Search, seconds: float = math.inf) -> None:
         slice_end = time.monotonic() + min(left, max(FIRST_SLICE, share * left))
         whole = part != "part"
         given = part == "whole, as given"
+        before = incumbent.cost
         ended = _look(search, keep, 1.0 if whole else reach, slice_end, given, turn)
         too_large = too_large + 1 if ended is None else 0
         if too_large == len(PLAN):
             break
         if ended:
             reach = min(2 * reach, 1.0)
+        elif incumbent.cost < before:  # the gap is another one: from the start
+            turn += len(PLAN) - turn % len(PLAN)
         else:
             turn += 1
 

@@ -38,8 +38,9 @@ several, of which one goes on with it; and where CP-SAT may close it."""
 LOCAL_PART = 0.3
 """Part of that time for improving what is decoded."""
 
-FIRST_CLOSING_PART, IMPROVING_PART = 0.05, 0.1
-"""Parts of the time for a first try of CP-SAT, and for improving what it left open."""
+FIRST_CLOSING_PART, IMPROVING_PART, CLOSING_PART = 0.05, 0.15, 0.5
+"""Parts of the time for a first try of CP-SAT, for improving what it left open, and for the next
+try."""
 
 MOMENT = 0.05
 """Seconds that are too short to begin anything."""
@@ -190,7 +191,7 @@ class Search:
         self.close(FIRST_CLOSING_PART * time_limit)
         while not self.incumbent.closed and self.incumbent.remaining > MOMENT:
             self.improve(flat, IMPROVING_PART * time_limit)
-            self.close()
+            self.close(CLOSING_PART * time_limit)
             if self.incumbent.choice is None:
                 self.raise_bound(IMPROVING_PART * time_limit)
 
