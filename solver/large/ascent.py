@@ -68,7 +68,7 @@ class Ascent:
             self.stand, self.waited = self._here(bound), 0
         elif self.waited > LAST_PATIENCE:
             self.stand.length = max(self.stand.length * RETURNING, SHORTEST)
-            self.go_back()
+            self.return_to_prices()
         elif self.waited % PATIENCE == 0:
             self.length = max(self.length * SHRINKING, SHORTEST)
         if len(self.prices):
@@ -85,8 +85,12 @@ class Ascent:
 
     def go_back(self) -> None:
         """Take up the best prices again, with the messages that gave the bound there."""
-        self.prices, self.excess = self.stand.prices, self.stand.excess
+        self.return_to_prices()
         self.messages.restore(self.stand.messages)
+
+    def return_to_prices(self) -> None:
+        """Take up the best prices; the messages have come further since, so they stay."""
+        self.prices, self.excess = self.stand.prices, self.stand.excess
         self.length, self.waited = self.stand.length, 0
 
     def marginals(self) -> Array:
