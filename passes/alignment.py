@@ -18,8 +18,8 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
 from shardwright.passes.partition import Decisions
 from shardwright.passes.search_space import Option, Route, SearchSpace, Storage
-from shardwright.solver.problem import FORBIDDEN, Pair, Problem, Variable
-from shardwright.solver.solve import solve
+from shardwright.solver.elimination import Elimination
+from shardwright.solver.problem import Pair
 
 Floats = NDArray[np.float64]
 
@@ -90,15 +90,7 @@ class _Aligner:
             self._table(pair, route, *options)
             for pair, route, options in zip(pairs, self.space.routes, chosen, strict=True)
         ]
-        problem = Problem(
-            tuple(map(self._variable, range(len(self.assignment)))),
-            tuple(
-                Pair(pair.first, pair.second, table)
-                for pair, table in zip(pairs, tables, strict=True)
-            ),
-        )
-        found = solve(problem).assignment
-        assert found is not None
+        found = self._cheapest(pairs, tables)
         broken = {
             i: self._detour(pair, self.space.routes[i], found, chosen[i])
             for i, (pair, table) in enumerate(zip(pairs, tables, strict=True))
@@ -106,31 +98,83 @@ class _Aligner:
         }
         return Alignment(self._decisions(found), broken)
 
-    def _variable(self, index: int) -> Variable:
+    def _cheapest(self, pairs: Sequence[Pair], tables: Sequence[Floats]) -> list[int]:
+        """Return the renaming of each choice for which least takes a detour."""
+        between: dict[tuple[int, int], Floats] = {}
+        for pair, table in zip(pairs, tables, strict=True):
+            ends = min(pair.first, pair.second), max(pair.first, pair.second)
+            along = table if ends[0] == pair.first else self._across(table)
+            known = between.get(ends)
+            between[ends] = along if known is None else self._sum(known, along)
+        leaves = self._leaves(between)
+        rest = {ends: table for ends, table in between.items() if leaves.keys().isdisjoint(ends)}
+        core = sorted({index for ends in rest for index in ends})
+        place = {index: i for i, index in enumerate(core)}
+        free = np.zeros(len(self.renamings))
+        costs = [self._fixed(i) if self._is_fixed(i) else free for i in core]
+        edges = [(place[one], place[other]) for one, other in rest]
+        elimination = Elimination([len(free)] * len(core), edges)
+        choice = elimination.minimise(costs, list(rest.values())).choice
+        found = [choice[place[i]] if i in place else 0 for i in range(len(self.assignment))]
+        for leaf, ends in leaves.items():
+            one, other = ends
+            table = between[ends]
+            line = table[found[one]] if leaf == other else table[:, found[other]]
+            found[leaf] = int(line.argmin())
+        return found
+
+    def _leaves(self, between: Mapping[tuple[int, int], Floats]) -> dict[int, tuple[int, int]]:
+        """Return the choices that fit to their one neighbour, however that is renamed."""
+        edges: dict[int, list[tuple[int, int]]] = {}
+        for ends in between:
+            for index in ends:
+                edges.setdefault(index, []).append(ends)
+        found: dict[int, tuple[int, int]] = {}
+        for index, (first, *others) in edges.items():
+            if others or self._is_fixed(index) or not found.keys().isdisjoint(first):
+                continue
+            if not between[first].min(axis=first.index(index)).any():
+                found[index] = first
+        return found
+
+    def _across(self, table: Floats) -> Floats:
+        key = ("across", id(table))
+        if key not in self.tables:
+            self.tables[key] = table.T
+        return self.tables[key]
+
+    def _sum(self, one: Floats, other: Floats) -> Floats:
+        """Return the sum of two tables; equal objects give equal objects."""
+        key = ("sum", id(one), id(other))
+        if key not in self.tables:
+            self.tables[key] = one + other
+        return self.tables[key]
+
+    def _is_fixed(self, index: int) -> bool:
         choice = self.space.choices[index]
-        cost = np.zeros(len(self.renamings))
-        if choice.kind == "input" and choice.name in self.fixed:
-            option = self._option(index)
-            images = [option.renamed(names, self.mesh) for names in self.renamings]
-            cost = np.array([0.0 if image == option else FORBIDDEN for image in images])
-        return Variable(choice.name, cost)
+        return choice.kind == "input" and choice.name in self.fixed
+
+    def _fixed(self, index: int) -> Floats:
+        """Return the cost of each renaming of an option that is given."""
+        option = self._option(index)
+        images = [option.renamed(names, self.mesh) for names in self.renamings]
+        return np.array([0.0 if image == option else np.inf for image in images])
 
     def _option(self, index: int) -> Option:
         return self.space.choices[index].options[self.assignment[index]]
 
     def _table(self, pair: Pair, route: Route, source: int, target: int) -> Floats:
         """Return what a pair of renamings costs: the bytes of a tensor that takes a detour."""
-        tensor, here, there = route.tensor, route.sources[source], route.targets[target]
-        option = self._option(pair.first)
-        used = option.used if isinstance(option, Storage) else None
-        key = (tensor, here, there, used)
-        if key not in self.tables:
+        key = (route.tensor, id(route.sources), source, id(route.targets), target)
+        if key not in self.tables:  # equal layers share their ports
+            tensor, here, there = route.tensor, route.sources[source], route.targets[target]
             fits = np.zeros(len(self.renamings), dtype=bool)
             fits[list(self._nearest(tensor, here, there))] = True
             price = np.where(fits, 0.0, float(tensor.nbytes))
-            if used is not None:  # it is gathered for this reader
+            option = self._option(pair.first)
+            if isinstance(option, Storage) and option.used is not None:  # gathered for this reader
                 images = [there.layout.renamed(names, self.mesh) for names in self.renamings]
-                price[[image != used for image in images]] = FORBIDDEN
+                price[[image != option.used for image in images]] = np.inf
             self.tables[key] = price[self.between]
         return self.tables[key]
 

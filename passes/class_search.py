@@ -105,7 +105,9 @@ def _aligned(
     found, best, decisions, dearer = first, None, None, space
     for _ in range(_ROUNDS):
         aligned = align(space, found.assignment, planner, fixed)
-        at_least = float(evaluate(space.problem, found.assignment).cost) + space.constant
+        at_least = found.cost
+        if found is not first:  # what it costs without the detours that were added
+            at_least = float(evaluate(space.problem, found.assignment).cost) + space.constant
         if best is None or at_least + aligned.detours < best.cost:
             best = replace(found, cost=at_least + aligned.detours, lower_bound=first.lower_bound)
             decisions = aligned.decisions

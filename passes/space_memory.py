@@ -83,16 +83,19 @@ class MemoryAccount:
             for held in self._passing:
                 if held.start <= moment < held.stop:
                     found[held.variable].append(MemoryUse(held.usage, moment, moment + 1))
-        return [tuple(use for use in uses if use.usage.any()) for uses in found]
+        usages = {id(use.usage): use.usage for uses in found for use in uses}
+        used = {key for key, usage in usages.items() if usage.any()}  # equal layers share them
+        return [tuple(use for use in uses if id(use.usage) in used) for uses in found]
 
     def _fullest(self, lasting: Sequence[_Held]) -> list[int]:
         """Return the moments at which most would be held if nothing were split."""
+        usages = {id(held.usage): held.usage for held in (*lasting, *self._passing)}
+        most = {key: usage.max() for key, usage in usages.items()}
         change = np.zeros(self.end + 1)
         counted = np.zeros(self.end + 1)
         for held in (*lasting, *self._passing):
-            most = held.usage.max()
-            change[held.start] += most
-            change[held.stop] -= most
+            change[held.start] += most[id(held.usage)]
+            change[held.stop] -= most[id(held.usage)]
         for held in self._passing:
             counted[held.start] += 1
             counted[held.stop] -= 1

@@ -130,7 +130,7 @@ def _solve(
     gap: float,
 ) -> SearchResult:
     begin = time.perf_counter()
-    problem = replace(space.problem, memory_limit=memory_limit)
+    problem = space.problem.limited(memory_limit)
     solution = None
     if mode == "exact" and len(space.routes) < len(problem.pairs):
         solution = _with_copies_last(space, problem, time_limit / 2, progress, gap)
@@ -168,7 +168,7 @@ def _with_copies_last(
     Copies cost nothing, but where they are variables of the elimination it takes longer.
     """
     count = len(space.routes)
-    free = replace(problem, pairs=problem.pairs[:count], memory_limit=None)
+    free = problem.limited(None, pairs=count)
     solution = solve(free, time_limit=time_limit, progress=progress, gap=gap)
     if solution.assignment is None:
         return None

@@ -303,19 +303,24 @@ class Elimination:
 
     def _decide(self, values: list[Array]) -> list[int]:
         """Go back through the order; ties go to the lowest index."""
-        choice = [0] * len(self.sizes)
+        choice, whole = [0] * len(self.sizes), slice(None)
         for groups in reversed(self.groups):
             index = groups[0].scope[0]
             if self.sizes[index] == 1:
                 continue
-            total = np.zeros(self.sizes[index])
-            for group in groups:
-                for factor, _ in group.factors:
-                    place = tuple(
-                        slice(None) if variable == index else choice[variable]
-                        for variable in self.scopes[factor]
-                    )
-                    total = total + values[factor][place]
+            factors = [factor for group in groups for factor, _ in group.factors]
+            # A line of each table, and the costs themselves.
+            lines = [
+                values[factor]
+                if len(self.scopes[factor]) == 1
+                else values[factor][
+                    tuple([whole if v == index else choice[v] for v in self.scopes[factor]])
+                ]
+                for factor in factors
+            ]
+            total = lines[0]
+            for line in lines[1:]:
+                total = total + line
             choice[index] = int(total.argmin())
         return choice
 

@@ -57,7 +57,7 @@ def minimize_memory(
     ``evaluate(problem, solution.assignment).cost``.
     """
     started = time.monotonic()
-    free = replace(problem, memory_limit=None)
+    free = problem.limited(None)
     search = _PeakSearch(free, started + time_limit, gap)
     feasible = search.descend()
     if feasible:

@@ -108,6 +108,18 @@ class Problem:
         """How many strategies each variable has."""
         return tuple(len(variable.cost) for variable in self.variables)
 
+    def limited(self, memory_limit: float | None, pairs: int | None = None) -> Problem:
+        """Return the same with another memory limit, and of the pairs only the first so many.
+
+        What has been checked is not checked again.
+        """
+        _check_limit(memory_limit)
+        other = object.__new__(Problem)
+        object.__setattr__(other, "variables", self.variables)
+        object.__setattr__(other, "pairs", self.pairs[:pairs])
+        object.__setattr__(other, "memory_limit", memory_limit)
+        return other
+
 
 def check_problem(problem: Problem) -> None:
     """Raise SolverError if the problem is malformed."""
@@ -123,7 +135,10 @@ def check_problem(problem: Problem) -> None:
         except SolverError as error:
             where = _ends_text(problem, position, pair)
             raise SolverError(error.what, where, error.hint) from None
-    limit = problem.memory_limit
+    _check_limit(problem.memory_limit)
+
+
+def _check_limit(limit: float | None) -> None:
     if limit is not None and not limit >= 0:
         raise SolverError(f"the memory limit is {limit}, expected a number of at least 0")
 
