@@ -6,8 +6,9 @@ their axes fit together. Which renaming each choice gets is an assignment proble
 one. If nothing is broken, the plan costs what the search said, and is as good as the search proved.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from shardwright.solver.elimination import Elimination
 from shardwright.solver.problem import Pair
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class _Aligner:
         self.space, self.assignment, self.planner, self.fixed = space, assignment, planner, fixed
         self.mesh, self.renamings = space.mesh, planner.renamings
         self.between = _differences(planner)
-        self.tables: dict[object, Floats] = {}
+        self.shared: dict[object, Any] = {}
 
     def align(self) -> Alignment:
         pairs = self.space.problem.pairs[: len(self.space.routes)]
@@ -90,7 +92,7 @@ class _Aligner:
             self._table(pair, route, *options)
             for pair, route, options in zip(pairs, self.space.routes, chosen, strict=True)
         ]
-        found = self._cheapest(pairs, tables)
+        found = self._cheapest(self._between(pairs, tables))
         broken = {
             i: self._detour(pair, self.space.routes[i], found, chosen[i])
             for i, (pair, table) in enumerate(zip(pairs, tables, strict=True))
@@ -98,14 +100,8 @@ class _Aligner:
         }
         return Alignment(self._decisions(found), broken)
 
-    def _cheapest(self, pairs: Sequence[Pair], tables: Sequence[Floats]) -> list[int]:
+    def _cheapest(self, between: Mapping[tuple[int, int], Floats]) -> list[int]:
         """Return the renaming of each choice for which least takes a detour."""
-        between: dict[tuple[int, int], Floats] = {}
-        for pair, table in zip(pairs, tables, strict=True):
-            ends = min(pair.first, pair.second), max(pair.first, pair.second)
-            along = table if ends[0] == pair.first else self._across(table)
-            known = between.get(ends)
-            between[ends] = along if known is None else self._sum(known, along)
         leaves = self._leaves(between)
         rest = {ends: table for ends, table in between.items() if leaves.keys().isdisjoint(ends)}
         core = sorted({index for ends in rest for index in ends})
@@ -116,9 +112,8 @@ class _Aligner:
         elimination = Elimination([len(free)] * len(core), edges)
         choice = elimination.minimise(costs, list(rest.values())).choice
         found = [choice[place[i]] if i in place else 0 for i in range(len(self.assignment))]
-        for leaf, ends in leaves.items():
-            one, other = ends
-            table = between[ends]
+        for leaf, (one, other) in leaves.items():
+            table = between[one, other]
             line = table[found[one]] if leaf == other else table[:, found[other]]
             found[leaf] = int(line.argmin())
         return found
@@ -133,22 +128,38 @@ class _Aligner:
         for index, (first, *others) in edges.items():
             if others or self._is_fixed(index) or not found.keys().isdisjoint(first):
                 continue
-            if not between[first].min(axis=first.index(index)).any():
+            if self._always_fits(between[first], first.index(index)):
                 found[index] = first
         return found
 
-    def _across(self, table: Floats) -> Floats:
-        key = ("across", id(table))
-        if key not in self.tables:
-            self.tables[key] = table.T
-        return self.tables[key]
+    def _always_fits(self, table: Floats, end: int) -> bool:
+        key = ("fits", id(table), end)
+        return self._once(key, lambda: not table.min(axis=end).any())
+
+    def _between(
+        self, pairs: Sequence[Pair], tables: Sequence[Floats]
+    ) -> dict[tuple[int, int], Floats]:
+        """Return one table for each two choices, the lower number first."""
+        found: dict[tuple[int, int], Floats] = {}
+        for pair, given in zip(pairs, tables, strict=True):
+            ends, table = (pair.first, pair.second), given
+            if pair.first > pair.second:
+                ends, table = ends[::-1], self._turned(given)
+            found[ends] = self._sum(found[ends], table) if ends in found else table
+        return found
+
+    def _turned(self, table: Floats) -> Floats:
+        return self._once(("turned", id(table)), lambda: table.T)
 
     def _sum(self, one: Floats, other: Floats) -> Floats:
-        """Return the sum of two tables; equal objects give equal objects."""
-        key = ("sum", id(one), id(other))
-        if key not in self.tables:
-            self.tables[key] = one + other
-        return self.tables[key]
+        return self._once(("sum", id(one), id(other)), lambda: one + other)
+
+    def _once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what is the same for equal layers; equal tables are the same object."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        found: T = self.shared[key]
+        return found
 
     def _is_fixed(self, index: int) -> bool:
         choice = self.space.choices[index]
@@ -165,8 +176,8 @@ class _Aligner:
 
     def _table(self, pair: Pair, route: Route, source: int, target: int) -> Floats:
         """Return what a pair of renamings costs: the bytes of a tensor that takes a detour."""
-        key = (route.tensor, id(route.sources), source, id(route.targets), target)
-        if key not in self.tables:  # equal layers share their ports
+
+        def make() -> Floats:
             tensor, here, there = route.tensor, route.sources[source], route.targets[target]
             fits = np.zeros(len(self.renamings), dtype=bool)
             fits[list(self._nearest(tensor, here, there))] = True
@@ -175,8 +186,12 @@ class _Aligner:
             if isinstance(option, Storage) and option.used is not None:  # gathered for this reader
                 images = [there.layout.renamed(names, self.mesh) for names in self.renamings]
                 price[[image != option.used for image in images]] = np.inf
-            self.tables[key] = price[self.between]
-        return self.tables[key]
+            found: Floats = price[self.between]
+            return found
+
+        return self._once(
+            (route.tensor, id(route.sources), source, id(route.targets), target), make
+        )
 
     def _nearest(self, tensor: TensorType, here: Port, there: Port) -> frozenset[int]:
         """Return the renamings of `there` for which neither direction takes a detour."""
@@ -215,11 +230,12 @@ class _Aligner:
         return there_and_back
 
     def _decisions(self, found: Sequence[int]) -> Decisions:
-        options = [
-            self._option(i).renamed(self.renamings[chosen], self.mesh)
-            for i, chosen in enumerate(found)
-        ]
-        return self.space.decide(options)
+        return self.space.decide([self._renamed(i, chosen) for i, chosen in enumerate(found)])
+
+    def _renamed(self, index: int, chosen: int) -> Option:
+        key = (id(self.space.choices[index].options), self.assignment[index], chosen)
+        names = self.renamings[chosen]
+        return self._once(key, lambda: self._option(index).renamed(names, self.mesh))
 
 
 def _differences(planner: RedistributionPlanner) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from shardwright.passes.baselines import (
 from shardwright.passes.propagation import propagate
 from shardwright.passes.recursive import recursive_programming
 from shardwright.passes.search_space import SearchSpace
-from shardwright.solver.evaluate import evaluate
+from shardwright.solver.evaluate import Evaluation, evaluate
 from shardwright.solver.least_memory import minimize_memory
 from shardwright.solver.problem import FORBIDDEN, Problem
 from shardwright.solver.solution import Solution
@@ -131,12 +131,14 @@ def _solve(
 ) -> SearchResult:
     begin = time.perf_counter()
     problem = space.problem.limited(memory_limit)
-    solution = None
     if mode == "exact" and len(space.routes) < len(problem.pairs):
         solution = _with_copies_last(space, problem, time_limit / 2, progress, gap)
-    if solution is None:
-        rest = max(time_limit - (time.perf_counter() - begin), 0.0)
-        solution = solve(problem, time_limit=rest, progress=progress, method=mode, gap=gap)
+        if solution is not None and solution.assignment is not None:
+            found = evaluate(problem, solution.assignment)
+            if found.feasible:
+                return _result(space, solution, found, begin)
+    rest = max(time_limit - (time.perf_counter() - begin), 0.0)
+    solution = solve(problem, time_limit=rest, progress=progress, method=mode, gap=gap)
     if solution.assignment is None and mode == "exact" and solution.status == "unknown":
         raise PassError(
             f"no plan was found within the time limit of {time_limit:g} s",
@@ -144,7 +146,13 @@ def _solve(
         )
     if solution.assignment is None:
         raise _does_not_fit(space, memory_limit)
-    found = evaluate(problem, solution.assignment)
+    return _result(space, solution, evaluate(problem, solution.assignment), begin)
+
+
+def _result(
+    space: SearchSpace, solution: Solution, found: Evaluation, begin: float
+) -> SearchResult:
+    assert solution.assignment is not None
     return SearchResult(
         solution.assignment,
         float(found.cost) + space.constant,
@@ -163,7 +171,7 @@ def _with_copies_last(
     progress: Progress | None,
     gap: float,
 ) -> Solution | None:
-    """Search as if memory were free, then see which copies are kept; None if that does not fit.
+    """Search as if memory were free, then see which copies are kept; that may not fit.
 
     Copies cost nothing, but where they are variables of the elimination it takes longer.
     """
@@ -179,8 +187,6 @@ def _with_copies_last(
         costs[pair.first] = costs.get(pair.first, 0.0) + table
     for copy, cost in costs.items():
         assignment[copy] = int(cost.argmin())
-    if not evaluate(problem, assignment).feasible:
-        return None
     return replace(solution, assignment=tuple(assignment))
 
 

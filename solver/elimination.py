@@ -116,20 +116,19 @@ class Elimination:
             neighbours[first].add(second)
             neighbours[second].add(first)
         touched = [0] * len(self.sizes)
-        queue = [self._priority(index, neighbours, touched) for index in range(len(self.sizes))]
+        newest = [self._priority(index, neighbours, touched) for index in range(len(self.sizes))]
+        queue = list(newest)
         heapq.heapify(queue)
-        gone: set[int] = set()
         while queue:
             entry = heapq.heappop(queue)
             index = entry[2]
-            if index in gone or entry != self._priority(index, neighbours, touched):
-                continue
-            gone.add(index)
+            if entry is not newest[index]:
+                continue  # its neighbours have changed since
             changed = self._eliminate(index, waiting, neighbours)
             for other in changed:
                 touched[other] = max(touched[other], touched[index] + 1)
-            for other in changed:
-                heapq.heappush(queue, self._priority(other, neighbours, touched))
+                newest[other] = self._priority(other, neighbours, touched)
+                heapq.heappush(queue, newest[other])
 
     def _priority(
         self, index: int, neighbours: list[set[int]], touched: list[int]
@@ -149,8 +148,10 @@ class Elimination:
             self.scopes.append(scope)
             positions = {variable: axis for axis, variable in enumerate((index, *scope))}
             factors = tuple(
-                (member, tuple(positions[variable] for variable in self.scopes[member]))
-                for member in members
+                [
+                    (member, tuple([positions[variable] for variable in self.scopes[member]]))
+                    for member in members
+                ]
             )
             groups.append(Group((index, *scope), factors, message))
             self.largest_message = max(self.largest_message, self.entries(scope))
