@@ -189,9 +189,7 @@ class _Aligner:
             found: Floats = price[self.between]
             return found
 
-        return self._once(
-            (route.tensor, id(route.sources), source, id(route.targets), target), make
-        )
+        return self._once((id(route), source, target), make)
 
     def _nearest(self, tensor: TensorType, here: Port, there: Port) -> frozenset[int]:
         """Return the renamings of `there` for which neither direction takes a detour."""

@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class _End:
     """Where a tensor is made or read: a variable, and the layouts that its options mean.
 
@@ -66,6 +66,7 @@ class _Draft:
     costs: list[Floats] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
+    known: dict[int, Route] = field(default_factory=dict)  # of each table
     copies: list[Pair] = field(default_factory=list)  # which are kept; they price nothing
 
     def add(self, choice: Choice, cost: Floats) -> int:
@@ -75,7 +76,9 @@ class _Draft:
 
     def connect(self, writer: _End, reader: _End, tensor: TensorType, table: Floats) -> None:
         self.pairs.append(Pair(writer.variable, reader.variable, table))
-        self.routes.append(Route(tensor, writer.ports, reader.ports))
+        if id(table) not in self.known:  # equal layers share it as they share the table
+            self.known[id(table)] = Route(tensor, writer.ports, reader.ports)
+        self.routes.append(self.known[id(table)])
 
 
 def build_search_space(

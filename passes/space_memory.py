@@ -26,7 +26,7 @@ _FULLEST = 16  # moments at which memory in passing is counted
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class _Held:
     """What one variable holds, in ``[start, stop)``."""
 
