@@ -5,14 +5,13 @@ those from one of its layouts to the nearest of the other's: a bound on the seco
 of them, and met by some. Where axes are many the classes are few.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import permutations, product
 
 import numpy as np
 
-from shardwright.cost_model.layout_graph import LayoutGraph
+from shardwright.cost_model.layout_graph import LayoutGraph, exchanges
 from shardwright.cost_model.moves import Kinds, Move, replaced
 from shardwright.cost_model.shortest_paths import Floats, ShortestPaths
 from shardwright.ir.layout import Layout
@@ -107,26 +106,16 @@ def _alike(move: Move, layout: Layout, mesh: Mesh, kinds: Kinds) -> Iterator[Mov
     """Yield the moves of a layout that differ from one only by axes that are alike."""
     if move.operator == "collective_permute":  # those that it puts in order can change places
         dimension = next(i for i, axes in enumerate(move.target.splits) if axes == move.axes)
-        for names in _exchanges(move.axes, kinds.__getitem__):
+        for names in exchanges(move.axes, kinds.__getitem__):
             order = tuple(names[axis] for axis in move.axes)
             yield replace(move, axes=order, target=replaced(layout, dimension, order))
         return
-    steady = _exchanges(
+    steady = exchanges(
         mesh.names,  # those that the layout does not split, and those it is partial over
         lambda axis: axis if axis in layout.split_axes else (kinds[axis], axis in layout.partial),
     )
     images = {move.target.renamed(names, mesh): names for names in steady}
     yield from (renamed_move(move, names, mesh) for names in images.values())
-
-
-def _exchanges(axes: Sequence[str], kind: Callable[[str], object]) -> Iterator[dict[str, str]]:
-    """Yield every way in which axes of one kind can change places."""
-    alike: dict[object, list[str]] = {}
-    for axis in axes:
-        alike.setdefault(kind(axis), []).append(axis)
-    for taken in product(*map(permutations, alike.values())):
-        pairs = zip(alike.values(), taken, strict=True)
-        yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
 
 
 def representative(layout: Layout, mesh: Mesh, kinds: Kinds) -> Layout:

@@ -6,7 +6,7 @@ of which one stands for all. There is a graph of all layouts, and one of the cla
 small where axes are many.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import permutations, product
@@ -184,26 +184,29 @@ def _symmetry(graph: LayoutGraph) -> Symmetry:
     return Symmetry(images, first, classes, images.argmin(axis=0))
 
 
-def like_axes(mesh: Mesh) -> list[list[str]]:
-    """Return the axes of a mesh by size and level: renaming those that agree changes no price."""
-    alike: dict[tuple[object, ...], list[str]] = {}
+def kinds_of(mesh: Mesh) -> Kinds:
+    """Return a kind for each axis: of axes of one size on one level, which are alike, the same."""
+    numbers: dict[tuple[object, ...], int] = {}
+    kinds = {}
     for axis in mesh.axes:
         key = (axis.size, axis.level) if axis.size > 1 else (axis.name,)  # of no use to rename
-        alike.setdefault(key, []).append(axis.name)
-    return list(alike.values())
+        kinds[axis.name] = numbers.setdefault(key, len(numbers))
+    return kinds
 
 
-def kinds_of(mesh: Mesh) -> Kinds:
-    """Return a kind for each axis, the same for axes that are alike."""
-    return {name: kind for kind, names in enumerate(like_axes(mesh)) for name in names}
+def exchanges(axes: Sequence[str], kind: Callable[[str], object]) -> Iterator[dict[str, str]]:
+    """Yield every way in which axes of one kind can change places, the identity first."""
+    alike: dict[object, list[str]] = {}
+    for axis in axes:
+        alike.setdefault(kind(axis), []).append(axis)
+    for taken in product(*map(permutations, alike.values())):
+        pairs = zip(alike.values(), taken, strict=True)
+        yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
 
 
 def renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
     """Yield every way to exchange axes that are alike, the identity first."""
-    alike = like_axes(mesh)
-    for taken in product(*(permutations(names) for names in alike)):
-        pairs = zip(alike, taken, strict=True)
-        yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
+    return exchanges(mesh.names, kinds_of(mesh).__getitem__)
 
 
 @lru_cache(maxsize=64)

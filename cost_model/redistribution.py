@@ -215,13 +215,14 @@ class RedistributionPlanner:
             if here in done:
                 continue
             done.add(here)
+            place = paths.graph.find(here)
             for move in moves(here, self.mesh, axes):
                 after = paths.graph.find(move.target)
                 if move.target in done or after is None or not np.isfinite(rest[after]):
                     continue
                 if not _is_possible(tensor, here, move, self.mesh):
                     continue
-                kind = (paths.graph.find(here), move.operator, paths.graph.kinds_over(move.axes))
+                kind = (place, move.operator, paths.graph.kinds_over(move.axes))
                 if kind not in prices:  # the same for all moves of a kind from all of a class
                     prices[kind] = self._move_seconds(tensor, here, move)
                 further = seconds + prices[kind]

@@ -19,7 +19,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.rule import Rule, ShardView, resolve
-from shardwright.operators.scatter import ByTuples, tuple_size
+from shardwright.operators.scatter import ByTuples, IntoTensor, tuple_size
 
 
 def _farthest(extremum: np.ufunc, dtype: Any) -> Any:
@@ -138,7 +138,7 @@ class UnsortedSegmentExtremumGradient(OperatorInfo):
 # Tuples of positions
 
 
-class ScatterNdExtremum(ByTuples):
+class ScatterNdExtremum(IntoTensor):
     """An extremum of a tensor and of slices at tuples of positions."""
 
     examples: ClassVar[tuple[Example, ...]] = (
@@ -147,20 +147,11 @@ class ScatterNdExtremum(ByTuples):
     )
     function: ClassVar[np.ufunc]
 
-    def make_rule(self) -> Rule:
+    @property
+    def mark(self) -> str:
         """Every rank compares what falls in its own part; a gradient needs all slices."""
-        x, positions, _ = shapes = [operand.shape for operand in self.operand_types]
-        count = tuple_size(x, positions)
         partial = "+max" if self.function is np.maximum else "+min"
-        mark = "^" if self.operand_types[0].is_float else partial
-        places, rest = self.names("i", len(positions) - 1, mark), self.names("e", len(x) - count)
-        tensor = f"{self.names('v', count)} {rest}"
-        return resolve(f"{tensor}, {places} k^, {places} {rest} -> {tensor}", shapes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """That of the tensor."""
-        require_integers(self, 1)
-        return (self.operand_types[0].dtype,)
+        return "^" if self.operand_types[0].is_float else partial
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Copy and compare."""

@@ -281,8 +281,31 @@ class ScatterNd(ByTuples):
         return [None, build.emit("gather_nd", at.cotangents[0], at.operands[0])]
 
 
+class IntoTensor(ByTuples):
+    """A tensor with slices brought in at tuples of positions."""
+
+    @property
+    def mark(self) -> str:
+        """Every rank writes what falls in its own part, in order."""
+        return "^"
+
+    def make_rule(self) -> Rule:
+        """Return the rule; the slices are split as `mark` says."""
+        x, positions, _ = shapes = [operand.shape for operand in self.operand_types]
+        count = tuple_size(x, positions)
+        places = self.names("i", len(positions) - 1, self.mark)
+        rest = self.names("e", len(x) - count)
+        tensor = f"{self.names('v', count)} {rest}"
+        return resolve(f"{tensor}, {places} k^, {places} {rest} -> {tensor}", shapes)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the tensor."""
+        require_integers(self, 1)
+        return (self.operand_types[0].dtype,)
+
+
 @register
-class ScatterNdUpdate(ByTuples):
+class ScatterNdUpdate(IntoTensor):
     """The first operand with slices written at tuples of positions.
 
     Of equal positions the last counts; the gradient is that of distinct ones.
@@ -295,19 +318,6 @@ class ScatterNdUpdate(ByTuples):
         Example(("f64[2, 6, 2]", "i64[1, 2]", "f64[1, 2]"), ranges={1: (0, 2)}),
         Example(("i64[6]", "i64[4, 1]", "i64[4]"), ranges={1: (0, 3)}),
     )
-
-    def make_rule(self) -> Rule:
-        """Every rank writes what falls in its own part, in order."""
-        x, positions, _ = shapes = [operand.shape for operand in self.operand_types]
-        count = tuple_size(x, positions)
-        places, rest = self.names("i", len(positions) - 1, "^"), self.names("e", len(x) - count)
-        tensor = f"{self.names('v', count)} {rest}"
-        return resolve(f"{tensor}, {places} k^, {places} {rest} -> {tensor}", shapes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """That of the tensor."""
-        require_integers(self, 1)
-        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Copy and write."""

@@ -6,9 +6,8 @@ their axes fit together. Which renaming each choice gets is an assignment proble
 one. If nothing is broken, the plan costs what the search said, and is as good as the search proved.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,11 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
 from shardwright.passes.partition import Decisions
 from shardwright.passes.search_space import Option, Route, SearchSpace, Storage
+from shardwright.passes.sharing import Shared
 from shardwright.solver.elimination import Elimination
 from shardwright.solver.problem import Pair
 
 Floats = NDArray[np.float64]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class _Aligner:
         self.space, self.assignment, self.planner, self.fixed = space, assignment, planner, fixed
         self.mesh, self.renamings = space.mesh, planner.renamings
         self.between = _differences(planner)
-        self.shared: dict[object, Any] = {}
+        self.once = Shared().once  # for what equal layers have in common
 
     def align(self) -> Alignment:
         pairs = self.space.problem.pairs[: len(self.space.routes)]
@@ -134,7 +133,7 @@ class _Aligner:
 
     def _always_fits(self, table: Floats, end: int) -> bool:
         key = ("fits", id(table), end)
-        return self._once(key, lambda: not table.min(axis=end).any())
+        return self.once(key, lambda: not table.min(axis=end).any())
 
     def _between(
         self, pairs: Sequence[Pair], tables: Sequence[Floats]
@@ -149,17 +148,10 @@ class _Aligner:
         return found
 
     def _turned(self, table: Floats) -> Floats:
-        return self._once(("turned", id(table)), lambda: table.T)
+        return self.once(("turned", id(table)), lambda: table.T)
 
     def _sum(self, one: Floats, other: Floats) -> Floats:
-        return self._once(("sum", id(one), id(other)), lambda: one + other)
-
-    def _once(self, key: object, make: Callable[[], T]) -> T:
-        """Return what is the same for equal layers; equal tables are the same object."""
-        if key not in self.shared:
-            self.shared[key] = make()
-        found: T = self.shared[key]
-        return found
+        return self.once(("sum", id(one), id(other)), lambda: one + other)
 
     def _is_fixed(self, index: int) -> bool:
         choice = self.space.choices[index]
@@ -189,7 +181,7 @@ class _Aligner:
             found: Floats = price[self.between]
             return found
 
-        return self._once((id(route), source, target), make)
+        return self.once((id(route), source, target), make)
 
     def _nearest(self, tensor: TensorType, here: Port, there: Port) -> frozenset[int]:
         """Return the renamings of `there` for which neither direction takes a detour."""
@@ -233,7 +225,7 @@ class _Aligner:
     def _renamed(self, index: int, chosen: int) -> Option:
         key = (id(self.space.choices[index].options), self.assignment[index], chosen)
         names = self.renamings[chosen]
-        return self._once(key, lambda: self._option(index).renamed(names, self.mesh))
+        return self.once(key, lambda: self._option(index).renamed(names, self.mesh))
 
 
 def _differences(planner: RedistributionPlanner) -> NDArray[np.int64]:

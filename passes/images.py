@@ -6,9 +6,8 @@ every renaming of each, at what a tensor costs between just these. They are few,
 is as good as any plan can be.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,11 @@ from shardwright.cost_model.profile import Port
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.ir.layout import Layout
 from shardwright.passes.search_space import Choice, Option, Route, SearchSpace, Storage
+from shardwright.passes.sharing import Shared
 from shardwright.solver.problem import FORBIDDEN, MemoryUse, Pair, Problem, Variable
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +75,7 @@ class _ImageSpace:
     ) -> None:
         self.space, self.planner, self.fixed = space, planner, fixed
         self.mesh, self.renamings = space.mesh, planner.renamings
-        self.shared: dict[object, Any] = {}  # what equal layers have in common
+        self.once = Shared().once  # for what equal layers have in common
         pairs = zip(space.choices, classes, strict=True)
         self.images = [self._images(choice, kept) for choice, kept in pairs]
 
@@ -112,7 +111,7 @@ class _ImageSpace:
     def _images(self, choice: Choice, kept: Integers) -> _Images:
         only = choice.kind == "input" and choice.name in self.fixed
         key = (id(choice.options), kept.tobytes(), only)
-        return self._once(("images", key), lambda: self._make_images(choice, kept, only, key))
+        return self.once(("images", key), lambda: self._make_images(choice, kept, only, key))
 
     def _make_images(self, choice: Choice, kept: Integers, only: bool, key: object) -> _Images:
         if choice.kind == "copy":  # what it holds goes by class
@@ -127,11 +126,11 @@ class _ImageSpace:
         return _Images(tuple(found), classes, renamings, key)
 
     def _spread(self, array: Floats, images: _Images) -> Floats:
-        return self._once((id(array), images.key), lambda: array[images.classes])
+        return self.once((id(array), images.key), lambda: array[images.classes])
 
     def _of_classes(self, table: Floats, one: _Images, other: _Images) -> Floats:
         key = (id(table), one.key, other.key)
-        return self._once(key, lambda: table[np.ix_(one.classes, other.classes)])
+        return self.once(key, lambda: table[np.ix_(one.classes, other.classes)])
 
     def _priced(
         self, pair: Pair, route: Route, one: _Images, other: _Images
@@ -142,7 +141,7 @@ class _ImageSpace:
             return self._table(pair, between, one, other), between
 
         key = (id(pair.table), id(route.sources), id(route.targets), one.key, other.key)
-        return self._once(key, make)
+        return self.once(key, make)
 
     def _ports(self, ports: tuple[Port, ...], images: _Images) -> tuple[Port, ...]:
         pairs = zip(images.classes.tolist(), images.renamings.tolist(), strict=True)
@@ -172,9 +171,3 @@ class _ImageSpace:
         with np.errstate(invalid="ignore"):
             more = self.planner.seconds(route.tensor, starts, ends) - least
         return np.nan_to_num(more, nan=0.0, posinf=FORBIDDEN)
-
-    def _once(self, key: object, make: Callable[[], T]) -> T:
-        if key not in self.shared:
-            self.shared[key] = make()
-        found: T = self.shared[key]
-        return found

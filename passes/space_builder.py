@@ -5,9 +5,8 @@ What equal layers have in common is made once and shared by reference.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from shardwright.passes.gradient import needs_gradient, reaches_loss
 from shardwright.passes.partition import Meeting
 from shardwright.passes.pins import pinned_table
 from shardwright.passes.search_space import Choice, Route, SearchSpace, Storage
+from shardwright.passes.sharing import Shared
 from shardwright.passes.space_memory import MemoryAccount, work_in_passing
 from shardwright.passes.storage import (
     StorageBytes,
@@ -36,7 +36,6 @@ from shardwright.passes.storage import (
 from shardwright.solver.problem import Pair, Problem, Variable
 
 Floats = NDArray[np.float64]
-T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
@@ -144,7 +143,7 @@ class _SpaceBuilder:
         self.tables: dict[str, OperatorTable] = {}
         self.variable: dict[str, int] = {}
         self.readers: dict[str, list[_End]] = {name: [] for name in graph.values}
-        self.shared: dict[object, object] = {}  # what equal layers have in common
+        self.once = Shared().once  # for what equal layers have in common
         self.order = {node.name: i for i, node in enumerate(graph.nodes)}
 
     def build(self) -> SearchSpace:
@@ -213,7 +212,7 @@ class _SpaceBuilder:
             name in self.parameters and self.graph.uses[name][-1] == (node, position)
             for position, name in enumerate(node.operands)
         )
-        work = self._once(("work", table, held), lambda: work_in_passing(table, held, self.mesh))
+        work = self.once(("work", table, held), lambda: work_in_passing(table, held, self.mesh))
         self.memory.hold_in_passing(variable, work, backward, backward + 1)
 
     def _add_output(self, value: Value) -> None:
@@ -238,12 +237,12 @@ class _SpaceBuilder:
     def _add_parameter(self, value: Value, trained: bool, updated: str | None) -> None:
         reader = self._reader(value)
         key = ("parameter", value.type, trained, reader and reader.key)
-        options, cost = self._once(key, lambda: self._storage(value, trained, reader))
+        options, cost = self.once(key, lambda: self._storage(value, trained, reader))
         variable = self.draft.add(Choice("parameter", value.name, options), cost)
-        one = self._once(("bytes", key), lambda: storage_bytes(value.type, options, self.mesh))
+        one = self.once(("bytes", key), lambda: storage_bytes(value.type, options, self.mesh))
         self._hold_parameter(value, trained, variable, one, reader)
         wanted = value.name in self.wanted
-        ports = self._once(
+        ports = self.once(
             ("ports", key, wanted),
             lambda: tuple(Port(o.layout, o.layout if wanted else None) for o in options),
         )
@@ -257,7 +256,7 @@ class _SpaceBuilder:
             for each in self.readers[value.name]:
                 self._connect(value, writer, each)
             return
-        table = self._once(
+        table = self.once(
             ("stored", key),
             lambda: storage_edges(
                 value.type, options, ports, reader.ports, self._taken(reader), self.profile
@@ -278,7 +277,7 @@ class _SpaceBuilder:
         if not readers or not self.profile.readers_meet():
             return None
         wanted = value.name in self.wanted
-        anywhere = self._once(
+        anywhere = self.once(
             ("anywhere", value.type, wanted),
             lambda: tuple(Port(at, at if wanted else None) for at in self._layouts(value.type)),
         )
@@ -299,7 +298,7 @@ class _SpaceBuilder:
         """
         taken = tuple(dict.fromkeys(self._taken(reader)))
         copy = self.draft.add(Choice("copy", value.name, taken + taken), np.zeros(2 * len(taken)))
-        size = self._once(
+        size = self.once(
             ("copied", value.type, reader.key),
             lambda: np.array(
                 [0.0] * len(taken) + [local_bytes(value.type, at, self.mesh) for at in taken]
@@ -317,8 +316,8 @@ class _SpaceBuilder:
             lies = np.array([[at == other for other in self._taken(end)] for at in taken])
             return np.where(np.concatenate([lies, lies | beside]), 0.0, np.inf)
 
-        read = self._once(("read", reader.key), lambda: allowed(reader, beside=False))
-        met = self._once(("met", middle.key, reader.key), lambda: allowed(middle, beside=True))
+        read = self.once(("read", reader.key), lambda: allowed(reader, beside=False))
+        met = self.once(("met", middle.key, reader.key), lambda: allowed(middle, beside=True))
         self.draft.copies += [Pair(copy, reader.variable, read), Pair(copy, middle.variable, met)]
 
     def _storage(
@@ -341,7 +340,7 @@ class _SpaceBuilder:
         """Count a parameter, what the optimizer keeps of it, its gathered copy and its gradient."""
         memory, readers = self.memory, self.readers[value.name]
         copies = 1 + self.states if trained else 1
-        lasting = self._once(("lasting", copies, one), lambda: copies * one.stored)
+        lasting = self.once(("lasting", copies, one), lambda: copies * one.stored)
         memory.hold(variable, lasting, 0, memory.end)
         holder, gradient, made = variable, one.stored, [memory.end - 1]
         if reader is None:
@@ -375,7 +374,7 @@ class _SpaceBuilder:
         wanted = value.name in self.wanted
         key = (table, "result", position, wanted)
         layouts = table.results[position]
-        ports = self._once(
+        ports = self.once(
             key, lambda: tuple(Port(lies, lies.reduced() if wanted else None) for lies in layouts)
         )
         keeps = table.keeps_results[position]
@@ -421,13 +420,13 @@ class _SpaceBuilder:
             taken = [port.layout for port in reader.ports]
             return np.where([[w.layout == at for at in taken] for w in writer.ports], table, np.inf)
 
-        table = self._once(("edges", value.type, writer.key, reader.key), make)
+        table = self.once(("edges", value.type, writer.key, reader.key), make)
         self.draft.connect(writer, reader, value.type, table)
 
     def _meeting(self, value: Value, writer: _End, readers: Sequence[_End]) -> _End:
         """Add a variable for where the readers of a tensor meet."""
         key = ("meeting", value.type, writer.key, tuple(reader.key for reader in readers))
-        options, cost, ports = self._once(key, lambda: self._meetings(value, writer, readers))
+        options, cost, ports = self.once(key, lambda: self._meetings(value, writer, readers))
         variable = self.draft.add(Choice("tensor", value.name, options), cost)
         keeps = any(end.keeps for end in (writer, *readers))
         return _End(variable, key, ports, writer.moment, keeps)
@@ -471,14 +470,14 @@ class _SpaceBuilder:
 
     def _usage(self, value: Value, end: _End) -> Floats:
         """Return the bytes of a tensor as it lies at one end."""
-        return self._once(
+        return self.once(
             ("usage", value.type, end.key),
             lambda: np.array([local_bytes(value.type, p.layout, self.mesh) for p in end.ports]),
         )
 
     def _layouts(self, tensor: TensorType) -> list[Layout]:
         """Return the layouts without partial axes that the tensor's shape allows."""
-        return self._once(
+        return self.once(
             ("layouts", tensor.shape),
             lambda: [
                 layout
@@ -489,12 +488,6 @@ class _SpaceBuilder:
                 )
             ],
         )
-
-    def _once(self, key: object, make: Callable[[], T]) -> T:
-        if key not in self.shared:
-            self.shared[key] = make()
-            self._check_time()
-        return self.shared[key]  # type: ignore[return-value]
 
     def _check_time(self) -> None:
         """Refuse to go on once time is up; name the operator with the most strategies."""

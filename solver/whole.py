@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,15 +43,7 @@ def solve_whole(
     # What it needs takes long to load, and most plans never need it.
     search = importlib.import_module("shardwright.solver.large.search")
     found: Solution = search.solve_anytime(rounded, time_limit, seed, workers, gap=gap)
-    return Solution(
-        found.assignment,
-        found.cost / scale,
-        found.lower_bound / scale,
-        found.status,
-        found.how,
-        found.seconds,
-        found.statistics,
-    )
+    return replace(found, cost=found.cost / scale, lower_bound=found.lower_bound / scale)
 
 
 def _rounded(problem: Problem, scale: float) -> Problem:
