@@ -51,8 +51,39 @@ class SolverError(ShardwrightError):
     """An assignment problem is malformed."""
 
 
-class InfeasibleError(ShardwrightError):
-    """No plan fits; the message names the least that would do."""
+class NoPlanError(ShardwrightError):
+    """The search ended without a plan; catch this where the reason does not matter.
+
+    Parameters
+    ----------
+    what, where, hint : str
+        As for every error.
+    least_memory_bytes : float, optional
+        Bytes a device of the leanest program found; None if no program was found at all.
+    least_memory_bound : float, optional
+        Proven: no program needs fewer bytes a device; None if there is no such proof.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        where: str | None = None,
+        hint: str | None = None,
+        *,
+        least_memory_bytes: float | None = None,
+        least_memory_bound: float | None = None,
+    ) -> None:
+        super().__init__(what, where, hint)
+        self.least_memory_bytes = least_memory_bytes
+        self.least_memory_bound = least_memory_bound
+
+
+class InfeasibleError(NoPlanError):
+    """No plan exists within the limit: this is proven."""
+
+
+class NotFoundError(NoPlanError):
+    """No plan was found, and none is excluded: more time or another search may find one."""
 
 
 class PassError(ShardwrightError):
