@@ -35,6 +35,14 @@ class ShardwrightError(Exception):
         return f"{self.what}{place}{remedy}"
 
 
+class ShardwrightWarning(UserWarning):
+    """Something that is allowed, and that the user probably did not mean."""
+
+
+class OptionError(ShardwrightError):
+    """An option or an argument has a value that is not allowed, or does not exist."""
+
+
 class IRError(ShardwrightError):
     """The graph, a type, a layout or a text form is wrong."""
 

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Literal, get_args
 
 from shardwright.cost_model.allreduce_fusion import (
     FusionSettings,
@@ -34,78 +32,18 @@ from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.manual import mirror_shared_values
-from shardwright.passes.optimizer import Optimizer, append_optimizer
+from shardwright.passes.optimizer import append_optimizer
+from shardwright.passes.options import CompileOptions, CostModel, Mode
 from shardwright.passes.partition import Decisions, annotate, insert_mirrors, partition
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import Progress, SearchMode, SearchResult, search
 from shardwright.solver.solution import relative_gap
 
-Mode = Literal[
-    "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
-]
-MODES: tuple[Mode, ...] = get_args(Mode)
 _MINDSPORE_SEARCHES = ("exact", "dynamic_programming")  # that minimise what MindSpore's does
 _PRICED_PINS = 16  # each price is a search; a file that pins every operator gets none
 _ROUNDS = 6  # searches with an ever tighter limit until the emitted program fits
 _LEAST_STEP = 1 / 400  # part by which the limit is tightened at least, twice as much every round
-
-
-@dataclass(frozen=True)
-class CompileOptions:
-    """How to compile.
-
-    Parameters
-    ----------
-    mode : str
-        One of ``MODES``.
-    search : str
-        How strategies are chosen in ``auto_parallel``.
-    cost_model : str
-        ``time`` minimises seconds; ``mindspore`` what MindSpore's search minimises.
-    optimizer : Optimizer
-        The update of the parameters.
-    pins : mapping of str to split counts
-        Strategies that a person has fixed, by operator.
-    result_pins : mapping of str to split counts
-        Splits of results that a person has fixed.
-    arrivals : mapping of str to Layout
-        Inputs whose layout is given.
-    memory_limit : float, optional
-        Bytes that a rank may hold; the device's memory if not given.
-    fusion : FusionSettings or float
-        Which gradients share one all-reduce: by MindSpore's cost-based algorithms, or up to so many
-        megabytes. What the model itself asks for goes before.
-    optimizer_parallel : bool
-        Store every parameter and optimizer state as finely split as it can be.
-    loss_scale : float
-        Factor that gradients carry until they are used.
-    gradients_mean : bool
-        In ``hybrid_parallel``: average the gradients of the ranks instead of adding them.
-    time_limit : float
-        Seconds that a search may take, and as many that laying it out may take.
-    gap : float
-        How near to the lower bound a plan must come, relatively, for the search to stop.
-    dump, detail
-        See `PassManager`.
-    """
-
-    mode: Mode = "auto_parallel"
-    search: SearchMode = "exact"
-    cost_model: Literal["time", "mindspore"] = "time"
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    pins: Mapping[str, SplitCounts] = field(default_factory=dict)
-    result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
-    arrivals: Mapping[str, Layout] = field(default_factory=dict)
-    memory_limit: float | None = None
-    fusion: FusionSettings | float = field(default_factory=FusionSettings)
-    optimizer_parallel: bool = False
-    loss_scale: float = 1.0
-    gradients_mean: bool = False
-    time_limit: float = 60.0
-    gap: float = 1e-3
-    dump: Path | None = None
-    detail: int = 1
 
 
 @dataclass(frozen=True)
@@ -179,8 +117,6 @@ def compile_graph(
         If something asked for cannot be.
     """
     options = options or CompileOptions()
-    if options.mode not in MODES:
-        raise PassError(f"no mode is called `{options.mode}`", hint=f"use one of {MODES}")
     begin = time.perf_counter()
     passes = PassManager(options.dump, options.detail)
     pinned = frozenset(options.pins) | set(options.result_pins)
@@ -190,9 +126,7 @@ def compile_graph(
     elif options.mode == "stand_alone":
         emitted = _compile_alone(source, options, passes)
     else:
-        if mesh is None and options.cost_model == "mindspore":
-            mesh = mesh_of_binary_axes(devices)
-        mesh = mesh or mesh_for(cluster, devices)
+        mesh = mesh or default_mesh(cluster, devices, options.cost_model)
         planner = RedistributionPlanner(mesh, cluster)
         emitted = _Automatic(source, cluster, mesh, planner, options, passes, progress).compile()
     seconds = program_seconds(emitted.program, cluster)
@@ -208,6 +142,13 @@ def compile_graph(
         time.perf_counter() - begin,
         passes,
     )
+
+
+def default_mesh(cluster: Cluster, devices: int, cost_model: CostModel) -> Mesh:
+    """Return the mesh of a compilation that is not given one."""
+    if cost_model == "mindspore":
+        return mesh_of_binary_axes(devices)
+    return mesh_for(cluster, devices)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array
 from shardwright.passes.accounting import split_counts, traffic
-from shardwright.passes.compile import Compiled, CompileOptions
+from shardwright.passes.compile import Compiled
 from shardwright.passes.gradient import differentiate
 from shardwright.passes.optimizer import append_optimizer
+from shardwright.passes.options import CompileOptions
 from shardwright.passes.plan_document import (
     AxisDocument,
     InputDocument,

@@ -1,9 +1,10 @@
 """What the command line and scripts call: compile a model, and run, verify and read its plan."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from shardwright.arrivals import arrivals
 from shardwright.batches import Samples, samples_for
@@ -14,10 +15,24 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
+from shardwright.ir.values import (
+    POSITIVE_INTEGER,
+    SEED,
+    check_choice,
+    check_names,
+    wrong_value,
+)
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.binding import rank_text
-from shardwright.passes.compile import Compiled, CompileOptions, compile_graph
-from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.compile import Compiled, compile_graph, default_mesh
+from shardwright.passes.optimizer import STATES, Kind, Optimizer
+from shardwright.passes.options import (
+    OPTION_NAMES,
+    UNPARTITIONED,
+    CompileOptions,
+    no_effect,
+    warn_of_idle_devices,
+)
 from shardwright.passes.plan import Plan, make_plan
 from shardwright.passes.plan_document import InputDocument
 from shardwright.passes.plan_files import read_plan, write_plan
@@ -113,18 +128,17 @@ def compile(
     ShardwrightError
         If something asked for cannot be.
     """
-    world = devices if options.get("mode") == "hybrid_parallel" else 1
+    _check_arguments(model, devices, cluster, batch, dataset_strategy, seed)
+    asked = _asked(options)
+    pins = {**asked.pins, **_pins(strategies)}
+    asked = replace(asked, pins=pins)
+    _check_mode(asked, devices, mesh, dataset_strategy)
+    world = devices if asked.mode == "hybrid_parallel" else 1
     definition, name = _definition(model, batch, world)
     described = cluster_named(cluster) if isinstance(cluster, str) else cluster
-    own = {"loss_scale": definition.loss_scale, "optimizer": definition.optimizer or Optimizer()}
-    chosen = CompileOptions(**{**own, **options})
+    chosen = _with_own(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         _check_batch(definition, devices)
-    chosen = replace(
-        chosen,
-        pins={**definition.pins, **chosen.pins, **_pins(strategies)},
-        result_pins={**definition.result_pins, **chosen.result_pins},
-    )
     reference = _reference(model, batch) if world > 1 else None
 
     def compile_on(shape: Mesh | None) -> Compilation:
@@ -147,6 +161,66 @@ def compile(
         shapes = mesh_shapes(described, devices)
         return _cheapest(compile_on, [mesh_for(described, devices, shape) for shape in shapes])
     return compile_on(_mesh(described, devices, mesh, chosen))
+
+
+def _check_arguments(
+    model: object,
+    devices: object,
+    cluster: object,
+    batch: object,
+    dataset_strategy: object,
+    seed: object,
+) -> None:
+    """Refuse arguments of `compile` that cannot be."""
+    if not isinstance(model, str | Definition):
+        raise wrong_value("model", model, "the name of a model, or what `trace` returns")
+    POSITIVE_INTEGER.check("devices", devices)
+    if not isinstance(cluster, str | Cluster):
+        raise wrong_value("cluster", cluster, "the name of a cluster, a file, or a `Cluster`")
+    if batch is not None:
+        POSITIVE_INTEGER.check("batch", batch)
+    if dataset_strategy is not None:
+        check_choice("dataset_strategy", dataset_strategy, get_args(DatasetStrategy))
+    SEED.check("seed", seed)
+
+
+def _asked(options: Mapping[str, Any]) -> CompileOptions:
+    """Return the options that a person asks for; an optimizer may be given by its name."""
+    known = [*inspect.signature(compile).parameters, *OPTION_NAMES]
+    check_names("`compile` has no option", options, [n for n in known if n != "options"])
+    optimizer = options.get("optimizer")
+    if isinstance(optimizer, str):
+        check_choice("optimizer", optimizer, STATES)
+        options = {**options, "optimizer": Optimizer(cast(Kind, optimizer), {})}
+    return CompileOptions(**options)
+
+
+def _check_mode(
+    asked: CompileOptions, devices: int, mesh: object, dataset_strategy: object
+) -> None:
+    """Refuse arguments that have no effect in the mode."""
+    warn_of_idle_devices(asked.mode, devices)
+    if asked.mode in UNPARTITIONED:
+        for name, value in {"mesh": mesh, "dataset_strategy": dataset_strategy}.items():
+            if value is not None:
+                raise no_effect(name, asked.mode)
+
+
+def _with_own(
+    asked: CompileOptions, definition: Definition, options: Mapping[str, Any]
+) -> CompileOptions:
+    """Add what the model itself says and a person does not."""
+    if "loss_scale" not in options:
+        asked = replace(asked, loss_scale=definition.loss_scale)
+    if "optimizer" not in options:
+        asked = replace(asked, optimizer=definition.optimizer or Optimizer())
+    if asked.mode in UNPARTITIONED:
+        return asked
+    return replace(
+        asked,
+        pins={**definition.pins, **asked.pins},
+        result_pins={**definition.result_pins, **asked.result_pins},
+    )
 
 
 def _cheapest(compile_on: Callable[[Mesh], Compilation], meshes: Sequence[Mesh]) -> Compilation:
@@ -179,9 +253,15 @@ def _mesh(
 ) -> Mesh | None:
     """Return the mesh; None where the mode or the cost model has its own."""
     if isinstance(mesh, Mesh):
+        if mesh.size != devices:
+            raise wrong_value("mesh", str(mesh), f"{devices} ranks, it has {mesh.size}")
         return mesh
-    if mesh is None and (options.mode == "stand_alone" or options.cost_model == "mindspore"):
+    if options.mode in UNPARTITIONED:
         return None
+    if mesh is None:
+        return default_mesh(cluster, devices, options.cost_model)
+    if not isinstance(mesh, str):
+        raise wrong_value("mesh", mesh, "a text such as `2x4`, or a `Mesh`")
     return mesh_for(cluster, devices, mesh)
 
 
@@ -194,6 +274,8 @@ def _arriving(
 def _pins(strategies: str | Path | Mapping[str, SplitCounts] | None) -> dict[str, SplitCounts]:
     if isinstance(strategies, str | Path):
         return read_strategies(Path(strategies))
+    if strategies is not None and not isinstance(strategies, Mapping):
+        raise wrong_value("strategies", strategies, "a file, or a mapping from operators")
     return dict(strategies or {})
 
 
@@ -272,6 +354,7 @@ def as_plan(plan: str | Path | Plan | Compilation) -> Plan:
 
 def verify(plan: str | Path | Plan | Compilation, steps: int = 3) -> Verification:
     """Compare a plan with the program of one device; see `verify_plan`."""
+    POSITIVE_INTEGER.check("steps", steps)
     return verify_plan(as_plan(plan), steps)
 
 
@@ -310,8 +393,10 @@ def run(
     ShardwrightError
         If the plan, the data or the checkpoint cannot be read, or a step fails.
     """
+    POSITIVE_INTEGER.check("steps", steps)
     plan = as_plan(plan)
     seed = plan.document.seed if seed is None else seed
+    SEED.check("seed", seed)
     samples = data
     if not isinstance(samples, Samples):
         path = None if samples is None else Path(samples)

@@ -10,9 +10,10 @@ import numpy as np
 
 from shardwright.communication import get_group_size
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import check_choice, check_names
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.accounting import split_counts
-from shardwright.passes.compile import Mode
+from shardwright.passes.options import OPTION_NAMES, CompileOptions, Mode
 from shardwright.passes.strategies_file import read_strategies, strategies_text
 from shardwright.passes.strategy_search import SearchMode
 from shardwright.session import ParallelOptions, Session, begin
@@ -31,6 +32,8 @@ _MODES: dict[str, tuple[Mode, SearchMode]] = {
     "dynamic_programming": ("auto_parallel", "dynamic_programming"),
     "hybrid_parallel": ("hybrid_parallel", "exact"),
 }
+# The model itself says the others, or a method of `AutoParallel`.
+_OPTIONS = [n for n in OPTION_NAMES if n not in ("mode", "search", "optimizer", "loss_scale")]
 _FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
 
 
@@ -130,6 +133,13 @@ class AutoParallel:
         Number of ranks; the size of the world unless given.
     cluster : str
         Name or file of the cluster that they are in.
+    **options
+        Everything else that `CompileOptions` has: ``memory_limit``, ``time_limit``, ...
+
+    Raises
+    ------
+    OptionError
+        If an option does not exist, has a value that is not allowed, or no effect in the mode.
     """
 
     def __init__(
@@ -139,16 +149,22 @@ class AutoParallel:
         *,
         devices: int | None = None,
         cluster: str = ParallelOptions.cluster,
+        **options: Any,
     ) -> None:
-        if parallel_mode not in _MODES:
-            raise ModelError(
-                f"no parallel mode is called `{parallel_mode}`", hint=f"use one of {tuple(_MODES)}"
-            )
+        check_choice("parallel_mode", parallel_mode, _MODES)
+        check_names("`AutoParallel` has no option", options, _OPTIONS)
         mode, search = _MODES[parallel_mode]
+        if devices is None:
+            devices = 1 if mode == "stand_alone" else get_group_size()
         self.network = network
-        self.options = ParallelOptions(mode, search, devices or get_group_size(), cluster)
+        how = CompileOptions(mode=mode, search=search, **options)
+        self.options = ParallelOptions(how, devices, cluster)
         self.session: Session | None = None
         self._strategy_file: Path | None = None
+
+    def _compile_with(self, **options: Any) -> None:
+        """Change how the network is compiled."""
+        self.options = replace(self.options, how=replace(self.options.how, **options))
 
     def hsdp(
         self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1"
@@ -167,7 +183,7 @@ class AutoParallel:
                 f"{optimizer_level=}, which the compiler chooses itself",
                 hint="call `hsdp()` without arguments",
             )
-        self.options = replace(self.options, optimizer_parallel=True)
+        self._compile_with(optimizer_parallel=True)
 
     def dataset_strategy(self, config: str | Sequence[TensorLayout | Sequence[int]]) -> None:
         """Say how inputs arrive.
@@ -209,19 +225,25 @@ class AutoParallel:
         if not isinstance(megabytes, (int, float)) or megabytes <= 0:
             raise ModelError(f"gradients are to be fused up to {megabytes!r} megabytes")
         if config.get("openstate", True):
-            self.options = replace(self.options, fusion=float(megabytes))
+            self._compile_with(fusion=float(megabytes))
 
     def enable_gradients_mean(self) -> None:
         """Average the gradients of the ranks of a hand-written parallel program.
 
-        In all other modes gradients are those of the program as it stands, whatever the devices.
+        In ``data_parallel`` they are averaged already: the loss is that of the whole batch.
+
+        Raises
+        ------
+        OptionError
+            In other modes, whose gradients are those of the program as it stands.
         """
-        self.options = replace(self.options, gradients_mean=True)
+        if self.options.how.mode != "data_parallel":
+            self._compile_with(gradients_mean=True)
 
     def load_operator_strategy_file(self, file_path: str | Path) -> None:
         """Pin the strategies that stand in a file."""
         strategies: Mapping[str, SplitCounts] = read_strategies(Path(file_path))
-        self.options = replace(self.options, strategies=strategies)
+        self._compile_with(pins=strategies)
 
     def save_operator_strategy_file(self, file_path: str | Path) -> None:
         """Write the strategies to a file, once they are decided."""

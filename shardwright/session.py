@@ -1,22 +1,28 @@
 """Sessions: a definition compiled for some devices, and trained step by step in this process."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from shardwright.arrivals import arrivals
 from shardwright.communication import get_group_size, world
-from shardwright.cost_model.allreduce_fusion import FusionSettings
-from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import DTYPES, TensorType
+from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
-from shardwright.passes.compile import Compiled, CompileOptions, Mode, compile_graph
+from shardwright.passes.compile import Compiled, compile_graph, default_mesh
 from shardwright.passes.optimizer import Optimizer as Rule
-from shardwright.passes.strategy_search import SearchMode
+from shardwright.passes.options import (
+    UNPARTITIONED,
+    CompileOptions,
+    Mode,
+    no_effect,
+    warn_of_idle_devices,
+)
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tracing import Definition, InputSpec, Network, trace
 
@@ -27,43 +33,34 @@ class ParallelOptions:
 
     Parameters
     ----------
-    mode : str
-        One of the modes of `CompileOptions`.
-    search : str
-        How strategies are chosen in ``auto_parallel``.
+    how : CompileOptions
+        How it is compiled; optimizer and loss scale are the model's own.
     devices : int
         Number of ranks.
     cluster : str
         Name or file of the cluster that they are in.
-    strategies : mapping of str to split counts
-        Strategies to pin, besides those that the model asks for.
     dataset_strategy : str or tuple of tuple of int, optional
         How inputs arrive: ``data_parallel``, ``full_batch``, or the slices of each dimension of
-        each input; as it suits unless given.
-    optimizer_parallel : bool
-        Store every parameter and optimizer state as finely split as it can be.
-    fusion : FusionSettings or float
-        Which gradients share one all-reduce; see `CompileOptions`.
-    gradients_mean : bool
-        In a hand-written parallel program: average the gradients instead of adding them.
+        each input; chosen by the search unless given.
     """
 
-    mode: Mode = "stand_alone"
-    search: SearchMode = "exact"
+    how: CompileOptions = field(default_factory=lambda: CompileOptions(mode="stand_alone"))
     devices: int = 1
     cluster: str = "h100-pod"
-    strategies: Mapping[str, SplitCounts] = field(default_factory=dict)
     dataset_strategy: str | SplitCounts | None = None
-    optimizer_parallel: bool = False
-    fusion: FusionSettings | float = field(default_factory=FusionSettings)
-    gradients_mean: bool = False
+
+    def __post_init__(self) -> None:
+        POSITIVE_INTEGER.check("devices", self.devices)
+        warn_of_idle_devices(self.how.mode, self.devices)
+        if self.how.mode in UNPARTITIONED and self.dataset_strategy is not None:
+            raise no_effect("dataset_strategy", self.how.mode)
 
     @staticmethod
     def of_this_world() -> "ParallelOptions":
         """Return the options of a script that asks for none: a hand-written parallel program."""
         size = get_group_size()
         mode: Mode = "hybrid_parallel" if size > 1 else "stand_alone"
-        return ParallelOptions(mode, devices=size)
+        return ParallelOptions(CompileOptions(mode=mode), size)
 
 
 class Session:
@@ -108,22 +105,18 @@ class Session:
 
 def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
     """Return a definition, compiled as the options say."""
-    described = cluster(options.cluster)
-    partitions = options.mode not in ("stand_alone", "hybrid_parallel")
-    mesh = mesh_for(described, options.devices) if partitions else None
-    settings = CompileOptions(
-        mode=options.mode,
-        search=options.search,
-        optimizer=definition.optimizer or Rule(),
-        pins={**definition.pins, **options.strategies},
-        result_pins=definition.result_pins,
-        arrivals=arrivals(definition.inputs, options.dataset_strategy, mesh) if mesh else {},
-        fusion=options.fusion,
-        optimizer_parallel=options.optimizer_parallel,
-        loss_scale=definition.loss_scale,
-        gradients_mean=options.gradients_mean,
-    )
-    return compile_graph(definition.graph, described, options.devices, settings, mesh)
+    described, how = cluster(options.cluster), options.how
+    how = replace(how, optimizer=definition.optimizer or Rule(), loss_scale=definition.loss_scale)
+    mesh = None
+    if how.mode not in UNPARTITIONED:
+        mesh = default_mesh(described, options.devices, how.cost_model)
+        how = replace(
+            how,
+            pins={**definition.pins, **how.pins},
+            result_pins=definition.result_pins,
+            arrivals=arrivals(definition.inputs, options.dataset_strategy, mesh),
+        )
+    return compile_graph(definition.graph, described, options.devices, how, mesh)
 
 
 def begin(
@@ -150,7 +143,7 @@ def begin(
         Seed of the initial values.
     """
     specs = [specify(name, array) for name, array in batch.items()]
-    manual = options.mode == "hybrid_parallel"
+    manual = options.how.mode == "hybrid_parallel"
     with world(options.devices if manual else 1):
         definition = trace(
             network, specs, loss_fn=loss_fn, optimizer=optimizer, loss_scale=loss_scale

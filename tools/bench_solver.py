@@ -16,7 +16,7 @@ from shardwright.solver.problem import Problem
 from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve
 from shardwright.tools.documents import print_document
-from shardwright.tools.options import positive, positive_number
+from shardwright.tools.options import positive, positive_number, seed
 from shardwright.tools.progress import following_search
 from shardwright.tools.tables import print_table
 
@@ -33,7 +33,7 @@ def add_solver_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for each file, reading included (60)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the search (0)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the search (0)")
     parser.add_argument(
         "--workers", type=positive, default=2, metavar="N", help="processor cores to use (2)"
     )

@@ -8,11 +8,14 @@ import gc
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
-from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
+from shardwright.ir.values import in_words, suggestion
 
 COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
@@ -68,11 +71,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
-        wrong = re.fullmatch(r"(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
-        if wrong:
-            choices = wrong[3].replace("'", "")
-            message = f"{wrong[1]}: `{wrong[2]}` is no choice, there are {choices}"
-        raise UsageError(message, hint=f"see `{self.prog} --help`")
+        choice = re.fullmatch(r"(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        unknown = re.fullmatch(r"unrecognized arguments: (--\S+).*", message)
+        near = None
+        if choice:
+            choices = choice[3].replace("'", "").split(", ")
+            message = f"{choice[1]}: expected {in_words(choices)}, got `{choice[2]}`"
+            near = suggestion(choice[2], choices)
+        elif unknown:
+            near = suggestion(unknown[1].partition("=")[0], self._option_string_actions)
+        raise UsageError(message, hint=near or f"see `{self.prog} --help`")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(100_000, 20, 100)  # a compile makes much that lives on, and few cycles
     try:
-        return _dispatch(given)
+        with _warnings_in_one_line():
+            return _dispatch(given)
     except ShardwrightError as error:
         sys.stderr.write(f"shardwright: {error}\n")
     except OSError as error:
@@ -91,6 +100,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("shardwright: interrupted\n")
     return _MISTAKE
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Write each warning of the product as a line on standard error."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        sys.stderr.write(f"shardwright: warning: {message}\n")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ShardwrightWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _dispatch(given: list[str]) -> int:

@@ -3,16 +3,18 @@
 import argparse
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from shardwright.api import DEFAULT_CLUSTER, Compilation, compile
 from shardwright.ir.errors import ShardwrightError
-from shardwright.passes.compile import MODES, CompileOptions
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, SHARE, Range
 from shardwright.passes.optimizer import STATES, Optimizer
+from shardwright.passes.options import COST_MODELS, MODES, CompileOptions
 from shardwright.passes.strategy_search import SEARCH_MODES
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
@@ -72,7 +74,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
         )
     how.add_argument(
         "--cost-model",
-        choices=("time", "mindspore"),
+        choices=COST_MODELS,
         default="time",
         help="what is minimised: seconds of a step, or MindSpore's cost (default time)",
     )
@@ -135,7 +137,7 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
     step.add_argument(
         "--loss-scale", type=positive_number, metavar="F", help="factor that gradients carry (1)"
     )
-    step.add_argument("--seed", type=int, default=0, metavar="N", help="of initial values (0)")
+    step.add_argument("--seed", type=seed, default=0, metavar="N", help="of initial values (0)")
 
 
 def add_operators(parser: argparse.ArgumentParser) -> None:
@@ -153,33 +155,25 @@ def _registering_file(text: str) -> Path:
     return Path(text)
 
 
-def positive(text: str) -> int:
-    """Return a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is no whole number of at least 1")
-    return int(text)
+def _in_range(allowed: Range, kind: type[float]) -> Callable[[str], Any]:
+    """Return what reads an argument that must be a number in a range."""
+
+    def read(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = nan
+        if number not in allowed:
+            raise argparse.ArgumentTypeError(f"expected {allowed.expected}, got `{text}`")
+        return number
+
+    return read
 
 
-def positive_number(text: str) -> float:
-    """Return a number greater than 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"`{text}` is no number greater than 0")
-    return number
-
-
-def _share(text: str) -> float:
-    """Return a number of at least 0 and below 1."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is no share, such as 0 or 0.01")
-    return number
+positive = _in_range(POSITIVE_INTEGER, int)
+positive_number = _in_range(POSITIVE, float)
+seed = _in_range(SEED, int)
+_share = _in_range(SHARE, float)
 
 
 def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> Compilation:

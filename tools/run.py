@@ -17,7 +17,7 @@ from shardwright.passes.plan import Plan
 from shardwright.passes.plan_files import read_plan
 from shardwright.runtime import Communicator, LocalCommunicator, MpiCommunicator, StepRecord
 from shardwright.tools.documents import print_document
-from shardwright.tools.options import add_operators, positive
+from shardwright.tools.options import add_operators, positive, seed
 from shardwright.tools.progress import counting
 from shardwright.tools.tables import print_table, styled, width
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a folder of MNIST's or CIFAR-10's files, or a text (default what fits the model)",
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of initial values (the plan's)")
+    parser.add_argument("--seed", type=seed, metavar="N", help="of initial values (the plan's)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="for `rank.N/stdout` (PLAN/logs)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="begin from a checkpoint")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write a checkpoint at the end")

@@ -6,7 +6,8 @@ from shardwright.cost_model.memory import buffers, peak_memory
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import parse
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
+from shardwright.passes.options import CompileOptions
 from shardwright.runtime.communicator import LocalCommunicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.state import initialize

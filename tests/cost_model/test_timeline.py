@@ -10,7 +10,8 @@ from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.timeline import COMPUTE, Timeline, simulate, to_chrome_trace
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
+from shardwright.passes.options import CompileOptions
 from tests.passes.random_graphs import multilayer_perceptron, random_graph
 
 # A second for every byte that a device reads or writes, and for every byte that a link carries.

@@ -16,8 +16,9 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.passes.class_search import search_by_class
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
 from shardwright.passes.images import images_of
+from shardwright.passes.options import CompileOptions
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import search

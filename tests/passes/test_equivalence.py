@@ -5,8 +5,9 @@ import pytest
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.graph import Graph
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
 from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.options import CompileOptions
 from tests.equivalence import assert_equal, trained
 from tests.passes.random_graphs import random_graph
 from tests.random_plans import profile_for, random_program

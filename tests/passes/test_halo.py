@@ -7,8 +7,9 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
 from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.options import CompileOptions
 from tests.equivalence import assert_equal, trained
 from tests.random_plans import profile_for, random_program
 

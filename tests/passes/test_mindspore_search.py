@@ -17,7 +17,8 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.passes.accounting import split_counts
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
+from shardwright.passes.options import CompileOptions
 from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import search
 from tests.passes.random_graphs import multilayer_perceptron

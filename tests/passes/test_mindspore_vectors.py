@@ -10,7 +10,8 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.accounting import split_counts
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
+from shardwright.passes.options import CompileOptions
 from shardwright.passes.strategy_search import SearchMode
 
 RACKS = cluster("ascend910-racks")

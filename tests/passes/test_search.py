@@ -8,11 +8,12 @@ from shardwright.cost_model.profile import check_cotangents
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
-from shardwright.ir.errors import InfeasibleError, PassError, StrategyError
+from shardwright.ir.errors import InfeasibleError, OptionError, PassError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.passes import strategy_search
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
 from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.options import CompileOptions
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.strategy_search import SEARCH_MODES, search
@@ -153,7 +154,7 @@ def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None
 def test_unknown_modes_are_refused() -> None:
     with pytest.raises(PassError, match="no search is called `magic`"):
         search(space_of(random_graph(1), 2), "magic")  # type: ignore[arg-type]
-    with pytest.raises(PassError, match="no mode is called `magic`"):
+    with pytest.raises(OptionError, match="`mode` is `magic`, expected auto_parallel, "):
         compile_graph(random_graph(1), CPU, 2, CompileOptions(mode="magic"))  # type: ignore[arg-type]
 
 

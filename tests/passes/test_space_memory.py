@@ -12,9 +12,10 @@ from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.passes.compile import Compiled, CompileOptions, compile_graph
+from shardwright.passes.compile import Compiled, compile_graph
 from shardwright.passes.gradient import differentiate
 from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.options import CompileOptions
 from shardwright.passes.space_memory import MemoryAccount
 from tests.passes.random_graphs import multilayer_perceptron
 

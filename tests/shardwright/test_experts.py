@@ -8,8 +8,9 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
 from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.options import CompileOptions
 from shardwright.runtime import LocalCommunicator, initialize
 from shardwright.tracing import InputSpec, trace
 from tests.equivalence import assert_equal, trained

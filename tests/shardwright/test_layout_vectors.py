@@ -8,7 +8,8 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.parallel import Layout
 from shardwright.passes.accounting import split_counts
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
+from shardwright.passes.options import CompileOptions
 from shardwright.tracing import InputSpec, trace
 
 FOUR_BY_TWO = Layout((4, 2), ("a0", "a1"))

@@ -8,8 +8,9 @@ import pytest
 from shardwright import zoo
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.ir.graph import Graph
-from shardwright.passes.compile import Compiled, CompileOptions, compile_graph
+from shardwright.passes.compile import Compiled, compile_graph
 from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.options import CompileOptions
 from shardwright.tracing import Definition
 from tests.equivalence import assert_equal, trained
 

@@ -6,7 +6,8 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel
-from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.compile import compile_graph
+from shardwright.passes.options import CompileOptions
 from shardwright.session import begin
 from shardwright.tensor import Parameter
 from shardwright.tracing import InputSpec, trace

@@ -8,7 +8,7 @@ from shardwright.arrivals import arrivals
 from shardwright.communication import get_group_size, get_rank, world
 from shardwright.dataset import ArrayDataset
 from shardwright.gradients import jit, value_and_grad
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.layout import Layout as MeshLayout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
@@ -39,7 +39,8 @@ def trained(parallel_mode=None, epochs=2, prepare=lambda net: None, cut=None, **
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     whole = network
     if parallel_mode:
-        network = AutoParallel(network, parallel_mode, devices=4)
+        devices = 1 if parallel_mode == "stand_alone" else 4
+        network = AutoParallel(network, parallel_mode, devices=devices)
         prepare(network)
     model = Model(network, nn.CrossEntropyLoss(), optimizer, **options)
     assert whole.layer1.weight.shape == (16, 8)
@@ -208,7 +209,7 @@ def test_a_script_in_a_world_of_several_ranks_is_hand_written():
 
 
 def test_unknown_modes_and_settings_are_refused():
-    with pytest.raises(ModelError, match="no parallel mode is called `full_auto`"):
+    with pytest.raises(OptionError, match="`parallel_mode` is `full_auto`, expected stand_alone, "):
         AutoParallel(Network(), "full_auto")
     parallel = AutoParallel(Network())
     with pytest.raises(ModelError, match="the optimizer is to be split with shard_size=2"):

@@ -81,7 +81,7 @@ COMPILE = {
     ),
     "no_devices": (
         ["mlp", "--devices", "0"],
-        "argument --devices: `0` is no whole number of at least 1; see `shardwright compile "
+        "argument --devices: expected an integer of at least 1, got `0`; see `shardwright compile "
         "--help`",
     ),
     "impossible_memory": (
@@ -100,9 +100,9 @@ COMPILE = {
     ),
     "unknown_search": (
         ["mlp", "--devices", "8", "--search", "quick"],
-        "argument --search: `quick` is no choice, there are exact, dynamic_programming, "
-        "recursive_programming, sharding_propagation, data_parallel, tensor_parallel, "
-        "fully_sharded; see `shardwright compile --help`",
+        "argument --search: expected exact, dynamic_programming, recursive_programming, "
+        "sharding_propagation, data_parallel, tensor_parallel or fully_sharded, got `quick`; see "
+        "`shardwright compile --help`",
     ),
     "unknown_option": (
         ["mlp", "--devices", "8", "--frobnicate"],
@@ -310,7 +310,8 @@ OTHERS = {
     ),
     "no_steps": (
         ["run", "plan", "--steps", "-1"],
-        "argument --steps: `-1` is no whole number of at least 1; see `shardwright run --help`",
+        "argument --steps: expected an integer of at least 1, got `-1`; see `shardwright run "
+        "--help`",
     ),
 }
 

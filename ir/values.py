@@ -1,0 +1,148 @@
+"""Checks of the values that a user gives: options, arguments of functions, settings.
+
+Every check names the option, what was found and what was expected.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import inf
+from numbers import Integral, Real
+from typing import Any
+
+from shardwright.ir.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an option may have.
+
+    Parameters
+    ----------
+    whole : bool
+        Whether only integers are allowed.
+    least, above, below : float, optional
+        Bounds; `least` itself is allowed, `above` and `below` are not.
+    infinite : bool
+        Whether infinity is allowed.
+
+    Examples
+    --------
+    >>> print(Range(least=0, below=1).expected)
+    a number of at least 0 and below 1
+    >>> print(Range(whole=True, least=1).expected)
+    an integer of at least 1
+    """
+
+    whole: bool = False
+    least: float | None = None
+    above: float | None = None
+    below: float | None = None
+    infinite: bool = False
+
+    @property
+    def expected(self) -> str:
+        """What is allowed, in words."""
+        bounds = {"of at least": self.least, "above": self.above, "below": self.below}
+        words = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
+        return " ".join(("an integer" if self.whole else "a number", " and ".join(words))).strip()
+
+    def __contains__(self, value: object) -> bool:
+        kind = Integral if self.whole else Real
+        if isinstance(value, bool) or not isinstance(value, kind):
+            return False
+        number: Any = value
+        if number != number or (abs(number) == inf and not self.infinite):
+            return False
+        return (
+            (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.below is None or number < self.below)
+        )
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse a value that is not in the range.
+
+        Raises
+        ------
+        OptionError
+            If it is not.
+        """
+        if value not in self:
+            raise wrong_value(name, value, self.expected)
+
+
+POSITIVE_INTEGER = Range(whole=True, least=1)
+POSITIVE = Range(above=0)
+SEED = Range(whole=True, least=0)
+SHARE = Range(least=0, below=1)
+
+
+def wrong_value(name: str, value: object, expected: str, hint: str | None = None) -> OptionError:
+    """Return the error of an option with a value that is not allowed."""
+    shown = f"the text `{value}`" if isinstance(value, str) else repr(value)
+    return OptionError(f"`{name}` is {shown}, expected {expected}", hint=hint)
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Refuse a value that is none of the choices, and suggest the nearest.
+
+    Raises
+    ------
+    OptionError
+        If it is none of them.
+    """
+    if isinstance(value, str) and value in choices:
+        return
+    if not isinstance(value, str):
+        raise wrong_value(name, value, in_words(choices))
+    expected = in_words(choices)
+    hint = suggestion(value, choices)
+    raise OptionError(f"`{name}` is `{value}`, expected {expected}", hint=hint)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse a value that is not True or False.
+
+    Raises
+    ------
+    OptionError
+        If it is something else.
+    """
+    if not isinstance(value, bool):
+        raise wrong_value(name, value, "True or False")
+
+
+def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse names that are not known, and suggest the nearest.
+
+    Parameters
+    ----------
+    what : str
+        What the names are of: "`compile` has no option".
+    names : iterable of str
+        The names that are given.
+    known : collection of str
+        Those that are allowed.
+
+    Raises
+    ------
+    OptionError
+        If one is not known.
+    """
+    for name in names:
+        if name not in known:
+            near = suggestion(name, known) or f"expected {in_words(known)}"
+            raise OptionError(f"{what} `{name}`", hint=near)
+
+
+def suggestion(name: object, known: Collection[str]) -> str | None:
+    """Return a question that names the nearest of the known names; None if none is near."""
+    near = get_close_matches(name, known, 1) if isinstance(name, str) else []
+    return f"did you mean `{near[0]}`?" if near else None
+
+
+def in_words(names: Collection[str]) -> str:
+    """Return names as a choice: ``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last

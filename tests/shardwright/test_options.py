@@ -1,0 +1,120 @@
+"""Wrong options get the same sentence from every way to compile."""
+
+from math import nan
+
+import pytest
+
+import shardwright as sw
+from shardwright import nn
+from shardwright.ir.errors import OptionError, ShardwrightWarning
+from shardwright.parallel import AutoParallel
+from shardwright.passes.options import CompileOptions
+
+SLICES = "a number of slices for each dimension of each tensor"
+OPTIONS = [
+    ({"cost_model": "foo"}, "`cost_model` is `foo`, expected time or mindspore"),
+    ({"gap": -1}, "`gap` is -1, expected a number of at least 0 and below 1"),
+    ({"gap": "0.1"}, "`gap` is the text `0.1`, expected a number of at least 0 and below 1"),
+    ({"fusion": "64"}, "`fusion` is the text `64`, expected a number of at least 0"),
+    ({"fusion": -1}, "`fusion` is -1, expected a number of at least 0"),
+    ({"memory_limit": 0}, "`memory_limit` is 0, expected a number above 0"),
+    ({"memory_limit": nan}, "`memory_limit` is nan, expected a number above 0"),
+    ({"memory_limt": 3}, "has no option `memory_limt`; did you mean `memory_limit`?"),
+    ({"time_limit": 0}, "`time_limit` is 0, expected a number above 0"),
+    ({"optimizer_parallel": "yes"}, "is the text `yes`, expected True or False"),
+    ({"pins": 3}, "`pins` is 3, expected a mapping from names"),
+    ({"pins": {"matmul_0": 3}}, f"`strategy of matmul_0` is 3, expected {SLICES}"),
+    ({"pins": {"matmul_0": ((0, 1), (1, 1))}}, f"is ((0, 1), (1, 1)), expected {SLICES}"),
+    ({"detail": 0}, "`detail` is 0, expected an integer of at least 1"),
+    ({"dump": "folder"}, "`dump` is the text `folder`, expected a `pathlib.Path`"),
+]
+# Of `compile` alone.
+ARGUMENTS = [
+    ({"devices": "4"}, "`devices` is the text `4`, expected an integer of at least 1"),
+    ({"devices": 4.0}, "`devices` is 4.0, expected an integer of at least 1"),
+    ({"model": 3}, "`model` is 3, expected the name of a model, or what `trace` returns"),
+    ({"cluster": 3}, "`cluster` is 3, expected the name of a cluster, a file, or a `Cluster`"),
+    ({"mesh": (2, 2)}, "`mesh` is (2, 2), expected a text such as `2x4`, or a `Mesh`"),
+    ({"batch": 0}, "`batch` is 0, expected an integer of at least 1"),
+    ({"seed": -1}, "`seed` is -1, expected an integer of at least 0"),
+    ({"strategies": 3}, "`strategies` is 3, expected a file, or a mapping from operators"),
+    ({"dataset_strategy": "whole"}, "is `whole`, expected data_parallel or full_batch"),
+    ({"mode": "stand"}, "`mode` is `stand`, expected auto_parallel, semi_auto_parallel, "),
+    ({"search": "exat"}, "fully_sharded; did you mean `exact`?"),
+    ({"optimizer": "adm"}, "`optimizer` is `adm`, expected sgd, momentum or adam; did you mean"),
+    ({"optimizer": nn.SGD}, 'expected the rule of an update; write `optimizer="adam"`'),
+]
+UNUSED = [
+    ("hybrid_parallel", {"fusion": 64.0}),
+    ("hybrid_parallel", {"mesh": "4"}),
+    ("stand_alone", {"optimizer_parallel": True}),
+    ("stand_alone", {"cost_model": "mindspore"}),
+    ("stand_alone", {"strategies": {"matmul_0": ((1, 1), (1, 1))}}),
+    ("stand_alone", {"dataset_strategy": "full_batch"}),
+    ("semi_auto_parallel", {"gradients_mean": True}),
+    ("data_parallel", {"search": "fully_sharded"}),
+]
+
+
+def complaint(act):
+    with pytest.raises(OptionError) as caught:
+        act()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("options", "expected"), [*OPTIONS, *ARGUMENTS])
+def test_compile_refuses_wrong_options(options, expected):
+    arguments = {"model": "two_matmul", "devices": 4, "cluster": "cpu", **options}
+    assert expected in complaint(lambda: sw.compile(**arguments))
+
+
+@pytest.mark.parametrize(("options", "expected"), OPTIONS)
+def test_auto_parallel_refuses_wrong_options(options, expected):
+    assert expected in complaint(lambda: AutoParallel(nn.Dense(2, 2), devices=4, **options))
+
+
+@pytest.mark.parametrize(("mode", "options"), UNUSED)
+def test_options_without_an_effect_are_refused(mode, options):
+    devices = 1 if mode == "stand_alone" else 4
+    said = complaint(lambda: sw.compile("mlp", devices, cluster="cpu", mode=mode, **options))
+    name = {"strategies": "pins"}.get(*options, *options)
+    assert said.startswith(f"`{name}` has no effect in the mode `{mode}`; leave it out")
+
+
+def test_devices_that_are_not_used_are_told():
+    with pytest.warns(ShardwrightWarning, match="`stand_alone` uses one of the 4 devices"):
+        sw.compile("mlp", 4, cluster="cpu", mode="stand_alone")
+
+
+def test_an_optimizer_may_be_given_by_name():
+    plan = sw.compile("mlp:hidden=8,batch=4", 2, cluster="cpu", optimizer="adam").plan
+    assert plan.document.optimizer.kind == "adam"
+
+
+def test_auto_parallel_takes_the_options_of_the_compiler():
+    parallel = AutoParallel(nn.Dense(2, 2), "auto", devices=2, memory_limit=3e9, gap=0.0)
+    expected = CompileOptions(memory_limit=3e9, gap=0.0)
+    assert parallel.options.how == expected
+
+
+def test_batches_arrive_as_asked_whatever_is_minimised():
+    arrived = {}
+    for strategy in ("data_parallel", "full_batch"):
+        found = sw.compile(
+            "mlp", 4, cluster="cpu", cost_model="mindspore", dataset_strategy=strategy
+        )
+        arrived[strategy] = str(found.plan.program.inputs[0].layout)
+    assert arrived == {"data_parallel": "[d0@d1, *]", "full_batch": "[*, *]"}
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (lambda plan: sw.run(plan, 0), "`steps` is 0, expected an integer of at least 1"),
+        (lambda plan: sw.run(plan, seed=-1), "`seed` is -1, expected an integer of at least 0"),
+        (lambda plan: sw.verify(plan, "3"), "`steps` is the text `3`, expected an integer"),
+    ],
+)
+def test_run_and_verify_refuse_wrong_arguments(act, expected):
+    plan = sw.compile("mlp:hidden=8,batch=4", 2, cluster="cpu")
+    assert expected in complaint(lambda: list(act(plan)))
