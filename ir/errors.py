@@ -102,6 +102,10 @@ class PlanError(ShardwrightError):
     """A plan directory is missing, corrupt or from another version."""
 
 
+class OutputError(ShardwrightError):
+    """A file cannot be written, or it would replace one that the program did not write."""
+
+
 class ModelError(ShardwrightError):
     """A model definition cannot be found or traced."""
 

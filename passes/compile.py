@@ -118,7 +118,7 @@ def compile_graph(
     """
     options = options or CompileOptions()
     begin = time.perf_counter()
-    passes = PassManager(options.dump, options.detail)
+    passes = PassManager()
     pinned = frozenset(options.pins) | set(options.result_pins)
     source = passes.run("canonicalize", lambda g: canonicalize(g, pinned), graph)
     if options.mode == "hybrid_parallel":

@@ -1,5 +1,6 @@
-"""The pass manager: runs a pass, verifies what it leaves, times it, and dumps it."""
+"""The pass manager: runs passes, verifies what they leave, times them, and writes them down."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,9 +8,27 @@ from pathlib import Path
 
 from shardwright.ir.errors import PassError, ShardwrightError
 from shardwright.ir.export import to_dot, to_json
+from shardwright.ir.files import begins, check_names, write_files
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import to_text
 from shardwright.operators.verify import verify
+
+_WHAT = "the graphs"
+_NAME = re.compile(r"\d\d_\w+\.(ir|dot|json)")
+_is_graph = begins(b"graph ", b"digraph ", b'{\n "name": ')
+
+
+def check_graphs(directory: Path) -> None:
+    """Check that graphs may be written to a directory, before a search that takes long.
+
+    Raises
+    ------
+    OutputError
+        If not; see `PassManager.write`.
+    """
+    present = directory.iterdir() if directory.is_dir() else ()
+    names = sorted(path.name for path in present if _NAME.fullmatch(path.name))
+    check_names(directory, names, _WHAT, _is_graph)
 
 
 @dataclass(frozen=True)
@@ -24,27 +43,20 @@ class PassRecord:
         Time it took, without verification and dumps.
     graph : Graph
         What it left.
+    before : Graph
+        What it was given.
     """
 
     name: str
     seconds: float
     graph: Graph
+    before: Graph
 
 
 @dataclass
 class PassManager:
-    """Runs passes in order; see `run`.
+    """Runs passes in order; see `run`."""
 
-    Parameters
-    ----------
-    dump : Path, optional
-        Folder for one ``NN_pass.ir`` after every pass.
-    detail : int
-        1: text; 2: also the beginning of each pass; 3: also ``dot`` and ``json``.
-    """
-
-    dump: Path | None = None
-    detail: int = 1
     records: list[PassRecord] = field(default_factory=list)
 
     def run(self, name: str, work: Callable[[Graph], Graph], graph: Graph) -> Graph:
@@ -64,21 +76,35 @@ class PassManager:
             raise PassError(
                 f"pass `{name}` left a wrong graph: {error.what}", error.where
             ) from error
-        self._dump(name, graph, result)
-        self.records.append(PassRecord(name, seconds, result))
+        self.records.append(PassRecord(name, seconds, result, graph))
         return result
 
-    def _dump(self, name: str, before: Graph, after: Graph) -> None:
-        if self.dump is None:
-            return
-        self.dump.mkdir(parents=True, exist_ok=True)
-        stem = f"{len(self.records):02d}_{name}"
-        if self.detail >= 2:
-            (self.dump / f"{stem}_begin.ir").write_text(to_text(before))
-        (self.dump / f"{stem}.ir").write_text(to_text(after))
-        if self.detail >= 3:
-            (self.dump / f"{stem}.dot").write_text(to_dot(after))
-            (self.dump / f"{stem}.json").write_text(to_json(after))
+    def write(self, directory: Path, detail: int = 1) -> None:
+        """Write what every pass left: ``NN_pass.ir``.
+
+        Parameters
+        ----------
+        directory : Path
+            Where; graphs that were written there before are replaced.
+        detail : int
+            1: text; 2: also what each pass was given; 3: also ``dot`` and ``json``.
+
+        Raises
+        ------
+        OutputError
+            If the files cannot be written, or one would replace something else.
+        """
+        texts: dict[str, str] = {}
+        for number, record in enumerate(self.records):
+            stem = f"{number:02d}_{record.name}"
+            if detail >= 2:
+                texts[f"{stem}_begin.ir"] = to_text(record.before)
+            texts[f"{stem}.ir"] = to_text(record.graph)
+            if detail >= 3:
+                texts[f"{stem}.dot"] = to_dot(record.graph)
+                texts[f"{stem}.json"] = to_json(record.graph)
+        check_names(directory, texts, _WHAT, _is_graph)
+        write_files(directory, {name: text.encode() for name, text in texts.items()}, _WHAT)
 
     def after(self, name: str) -> Graph:
         """Return the graph that the pass called `name` left.

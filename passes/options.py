@@ -7,7 +7,6 @@ same sentence from each of them.
 import warnings
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
 from typing import Literal, get_args
 
 from shardwright.cost_model.allreduce_fusion import FusionSettings
@@ -80,8 +79,6 @@ class CompileOptions:
         Seconds that a search may take, and as many that laying it out may take.
     gap : float
         How near to the lower bound a plan must come, relatively, for the exact search to stop.
-    dump, detail
-        See `PassManager`.
 
     Raises
     ------
@@ -103,8 +100,6 @@ class CompileOptions:
     gradients_mean: bool = False
     time_limit: float = 60.0
     gap: float = 1e-3
-    dump: Path | None = None
-    detail: int = 1
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, MODES)
@@ -131,8 +126,6 @@ class CompileOptions:
         for name in ("pins", "result_pins"):
             for operator, counts in getattr(self, name).items():
                 check_split_counts(operator, counts)
-        if self.dump is not None and not isinstance(self.dump, Path):
-            raise wrong_value("dump", self.dump, "a `pathlib.Path`")
 
     def _check_used(self) -> None:
         """Refuse options that have no effect in the mode."""
@@ -171,7 +164,6 @@ _RANGES = {
     "loss_scale": POSITIVE,
     "time_limit": POSITIVE,
     "gap": SHARE,
-    "detail": Range(whole=True, least=1),
 }
 _SLICES = Range(whole=True, least=1)
 OPTION_NAMES = tuple(item.name for item in fields(CompileOptions))

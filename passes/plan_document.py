@@ -211,9 +211,20 @@ class PlanDocument(_Part):
 _COMPILE_AGAIN = "compile the model again"
 
 
-def _check_version(content: Any, where: str) -> None:
+def check_format(content: Any, where: str) -> None:
+    """Check that JSON is the document of a plan, of whatever version.
+
+    Raises
+    ------
+    PlanError
+        If it is something else.
+    """
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PlanError(f"a plan has the format `{FORMAT}`, this file has not", where)
+
+
+def _check_version(content: Any, where: str) -> None:
+    check_format(content, where)
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
         raise PlanError(

@@ -27,11 +27,20 @@ def read_strategies(path: Path) -> dict[str, SplitCounts]:
     except OSError as error:
         reason = (error.strerror or "unknown").lower()
         raise PlanError(f"the strategies cannot be read: {reason}", str(path)) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError("a file of strategies must be JSON, this is not", str(path)) from error
     if not isinstance(content, dict):
         raise PlanError("a file of strategies holds an object, this does not", str(path))
     return {name: _counts(name, counts, path) for name, counts in content.items()}
+
+
+def is_strategies_file(path: Path) -> bool:
+    """Return whether a file holds strategies."""
+    try:
+        read_strategies(path)
+    except PlanError:
+        return False
+    return True
 
 
 def _counts(name: str, counts: object, path: Path) -> SplitCounts:

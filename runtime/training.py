@@ -6,9 +6,12 @@ from pathlib import Path
 from time import perf_counter
 
 from shardwright.ir.errors import ExecutionError
+from shardwright.ir.files import begins, check_file, failing_as
 from shardwright.operators.info import Array
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.state import State
+
+_LOG = "the log"
 
 
 @dataclass(frozen=True)
@@ -103,13 +106,10 @@ def _open_logs(directory: Path, executor: Executor) -> dict[int, Path]:
     logs = {}
     for rank in executor.communicator.ranks:
         log = directory / f"rank.{rank}" / "stdout"
-        try:
+        with failing_as(_LOG, log):
             log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text("")
-        except OSError as error:
-            raise ExecutionError(
-                f"the log cannot be written: {error.strerror}", str(log)
-            ) from error
+            check_file(log, _LOG, begins(b"epoch: "))
+            log.write_bytes(b"")
         logs[rank] = log
     return logs
 
@@ -117,5 +117,5 @@ def _open_logs(directory: Path, executor: Executor) -> dict[int, Path]:
 def _write_line(log: Path, step: int, loss: float, steps_per_epoch: int | None) -> None:
     """Append one line; files are not held open, since there may be a thousand ranks."""
     epoch, within = divmod(step - 1, steps_per_epoch) if steps_per_epoch else (0, step - 1)
-    with log.open("a") as file:
+    with failing_as(_LOG, log), log.open("a") as file:
         file.write(f"epoch: {epoch + 1} step: {within + 1}, loss is {loss}\n")

@@ -294,11 +294,17 @@ def _definition(model: str | Definition, batch: int | None, world: int) -> tuple
             f"the first output `{first.name}` of the model is {first.type}, expected a real scalar",
             hint="a model that is trained returns its loss first",
         )
-    return definition, _with_batch(model, batch)
+    return definition, with_batch(model, batch)
 
 
-def _with_batch(model: str, batch: int | None) -> str:
-    """Return the model with its size ``batch`` set."""
+def with_batch(model: str, batch: int | None) -> str:
+    """Return the model with its size ``batch`` set, where one is given.
+
+    Raises
+    ------
+    ModelError
+        If the model has that size already.
+    """
     if batch is None:
         return model
     base, dot, rest = model.rpartition(".py:")
@@ -310,7 +316,7 @@ def _with_batch(model: str, batch: int | None) -> str:
 
 def load_model(model: str, batch: int | None = None, ranks: int = 1) -> Definition:
     """Return the definition that a text names; see `shardwright.zoo.load`."""
-    return load(_with_batch(model, batch), ranks)
+    return load(with_batch(model, batch), ranks)
 
 
 def _reference(model: str | Definition, batch: int | None) -> Graph:

@@ -10,11 +10,16 @@ import numpy as np
 
 from shardwright.communication import get_group_size
 from shardwright.ir.errors import ModelError
+from shardwright.ir.files import check_file, write_file
 from shardwright.ir.values import check_choice, check_names
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.accounting import split_counts
 from shardwright.passes.options import OPTION_NAMES, CompileOptions, Mode
-from shardwright.passes.strategies_file import read_strategies, strategies_text
+from shardwright.passes.strategies_file import (
+    is_strategies_file,
+    read_strategies,
+    strategies_text,
+)
 from shardwright.passes.strategy_search import SearchMode
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tracing import Network
@@ -34,6 +39,7 @@ _MODES: dict[str, tuple[Mode, SearchMode]] = {
 }
 # The model itself says the others, or a method of `AutoParallel`.
 _OPTIONS = [n for n in OPTION_NAMES if n not in ("mode", "search", "optimizer", "loss_scale")]
+_STRATEGIES = "the strategies"
 _FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
 
 
@@ -246,14 +252,22 @@ class AutoParallel:
         self._compile_with(pins=strategies)
 
     def save_operator_strategy_file(self, file_path: str | Path) -> None:
-        """Write the strategies to a file, once they are decided."""
+        """Write the strategies to a file, once they are decided.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written, or would replace one that holds no strategies.
+        """
+        check_file(Path(file_path), _STRATEGIES, is_strategies_file)
         self._strategy_file = Path(file_path)
 
     def note(self, session: Session) -> None:
         """Take note of what was compiled."""
         self.session = session
         if self._strategy_file is not None:
-            self._strategy_file.write_text(strategies_text(split_counts(session.compiled)))
+            content = strategies_text(split_counts(session.compiled)).encode()
+            write_file(self._strategy_file, content, _STRATEGIES, is_strategies_file)
 
     def __call__(self, *inputs: Any) -> np.floating[Any]:
         """Train one step on a batch, and return the loss before it.

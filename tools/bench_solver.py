@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shardwright.ir.files import check_names, write_files
 from shardwright.ir.units import seconds_text
 from shardwright.solver.conflict import memory_conflict
 from shardwright.solver.contest import contest_name, read_contest
@@ -16,11 +17,13 @@ from shardwright.solver.problem import Problem
 from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve
 from shardwright.tools.documents import print_document
+from shardwright.tools.main import UsageError
 from shardwright.tools.options import positive, positive_number, seed
 from shardwright.tools.progress import following_search
 from shardwright.tools.tables import print_table
 
 _MOST_NAMES = 5
+_SOLUTION = "the solution"
 
 
 def add_solver_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +49,11 @@ def add_solver_arguments(parser: argparse.ArgumentParser) -> None:
 def run_solver(arguments: argparse.Namespace) -> int:
     """Solve every file."""
     if arguments.solution_out is not None:
-        arguments.solution_out.mkdir(parents=True, exist_ok=True)
+        names = [_solution_name(path) for path in arguments.files]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise UsageError(f"two instances would write `{twice}`", hint="solve them one by one")
+        check_names(arguments.solution_out, names, _SOLUTION, _is_solution)
     with following_search("solver", "compiling the inner loops (once)"):
         warm_up()  # before any clock runs
     solved = [_solve_file(path, arguments) for path in arguments.files]
@@ -60,6 +67,19 @@ def run_solver(arguments: argparse.Namespace) -> int:
     headings = ("instance", "status", "cost", "lower bound", "gap", "time", "nodes", "presolved")
     print_table("", headings, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6, 7))
     return 0
+
+
+def _solution_name(path: Path) -> str:
+    return f"{contest_name(path)}.json"
+
+
+def _is_solution(path: Path) -> bool:
+    """Return whether a file holds strategies, as opposed to an instance."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, list) and all(type(item) is int for item in content)
 
 
 def _reason(problem: Problem) -> str:
@@ -92,8 +112,8 @@ def _solve_file(path: Path, arguments: argparse.Namespace) -> tuple[dict[str, An
         )
     chosen = solution.assignment
     if arguments.solution_out is not None:
-        content = json.dumps([] if chosen is None else list(chosen))
-        (arguments.solution_out / f"{name}.json").write_text(content + "\n")
+        content = json.dumps([] if chosen is None else list(chosen)) + "\n"
+        write_files(arguments.solution_out, {_solution_name(path): content.encode()}, _SOLUTION)
     judged = None if chosen is None else evaluate(problem, chosen)
     cost = math.inf if judged is None else judged.cost
     nodes = len(problem.variables)

@@ -1,21 +1,33 @@
 """``shardwright compile``: from a model to a plan."""
 
 import argparse
+import hashlib
 import re
 from pathlib import Path
 
-from shardwright.api import Compilation
+from shardwright.api import with_batch
 from shardwright.cost_model.timeline import simulate, to_chrome_trace
-from shardwright.passes.plan_files import check_replaceable
+from shardwright.ir.files import begins, check_file, write_file
+from shardwright.passes.manager import check_graphs
+from shardwright.passes.plan_files import (
+    check_replaceable,
+    file_names,
+    listed_ranks,
+    planned_model,
+)
 from shardwright.tools.documents import compile_document, print_document
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,
     add_model,
     compile_model,
-    dumping,
+    graphs_folder,
 )
 from shardwright.tools.report import BRIEF, FULL, USUAL, print_compilation
+
+_TRACE = "the trace"
+_LONGEST_NAME = 80  # characters of a default folder
+_is_trace = begins(b'{\n "displayTimeUnit": "ms",\n "traceEvents": ')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compile_options(parser)
     output = parser.add_argument_group("what is written")
     output.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder of the plan (plans/MODEL-N)"
+        "--out", type=Path, metavar="DIR", help="folder of the plan (plans/MODEL-SIZES-N)"
     )
     output.add_argument("--ranks", metavar="LIST", help="write listings of these: `0,4-7` (0-15)")
     output.add_argument(
@@ -44,19 +56,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile, write the plan, and tell about it."""
-    ranks = None if arguments.ranks is None else _ranks(arguments.ranks)
-    if arguments.out is not None:
-        check_replaceable(arguments.out)  # before a search that may take long
-    if arguments.trace is not None and not arguments.trace.parent.is_dir():
-        raise UsageError(
-            f"the trace cannot be written: there is no folder `{arguments.trace.parent}`"
-        )
-    with dumping(arguments.dump_ir) as dump:
-        compilation = compile_model(arguments.model, arguments, **dump)
-        directory = compilation.write(arguments.out or default_directory(compilation), ranks)
-    timeline = simulate(compilation.plan.program, compilation.cluster)
+    ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)
+    directory = _directory(arguments)
+    graphs, detail = graphs_folder(arguments.dump_ir)
+    # Refuse what cannot be written before a search that may take long.
+    check_replaceable(directory, file_names(listed_ranks(arguments.devices, ranks)))
+    if graphs is not None:
+        check_graphs(graphs)
     if arguments.trace is not None:
-        arguments.trace.write_text(to_chrome_trace(timeline))
+        check_file(arguments.trace, _TRACE, _is_trace)
+    compilation = compile_model(arguments.model, arguments)
+    timeline = simulate(compilation.plan.program, compilation.cluster)
+    compilation.write(directory, ranks)
+    if graphs is not None:
+        compilation.compiled.passes.write(graphs, detail)
+    if arguments.trace is not None:
+        write_file(arguments.trace, to_chrome_trace(timeline).encode(), _TRACE, _is_trace)
     if arguments.json:
         print_document(compile_document(compilation))
     else:
@@ -65,23 +80,61 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def default_directory(compilation: Compilation) -> Path:
-    """Return where a plan is written unless a person says so."""
-    document = compilation.plan.document
-    name = document.model.rpartition(".py:")[2].partition(":")[0]
-    plain = re.sub(r"[^\w.-]", "_", name)
-    return Path("plans") / f"{plain}-{document.devices}"
+def _directory(arguments: argparse.Namespace) -> Path:
+    """Return where the plan is written.
+
+    Raises
+    ------
+    UsageError
+        If the user names no folder, and the default one has a plan of another model.
+    """
+    if arguments.out is not None:
+        return arguments.out
+    model = with_batch(arguments.model, arguments.batch)
+    directory = default_directory(model, arguments.devices)
+    other = planned_model(directory)
+    if other not in (None, model):
+        raise UsageError(
+            f"the default folder `{directory}` has a plan of another model, `{other}`",
+            hint="name a folder with `--out`",
+        )
+    return directory
 
 
-def _ranks(text: str) -> list[int]:
+def default_directory(model: str, devices: int) -> Path:
+    """Return where a plan is written unless the user says so; other sizes, another folder.
+
+    Examples
+    --------
+    >>> str(default_directory("gpt:layers=2,batch=8", 4))
+    'plans/gpt-layers2-batch8-4'
+    >>> str(default_directory("models/mine.py:network", 4))
+    'plans/mine-network-4'
+    """
+    file, _, rest = model.rpartition(".py:")
+    name, _, sizes = rest.partition(":")
+    words = [Path(file).name, Path(name).name.removesuffix(".onnx"), *sizes.split(",")]
+    plain = "-".join(re.sub(r"[^\w.-]", "_", word.replace("=", "")) for word in words if word)
+    if len(plain) > _LONGEST_NAME:
+        digest = hashlib.sha256(plain.encode()).hexdigest()
+        plain = f"{plain[:_LONGEST_NAME]}-{digest[:8]}"
+    return Path("plans") / f"{plain}-{devices}"
+
+
+def _ranks(text: str, devices: int) -> list[int]:
     """Return the ranks in a list such as ``0,4-7``."""
     ranks: list[int] = []
     for item in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", item.strip())
         if not match:
             raise UsageError(f"`{item}` is no rank", hint="write `0,4-7`")
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
             raise UsageError(f"`{item}` holds no rank", hint=f"write `{last}-{first}`")
+        if last >= devices:
+            raise UsageError(
+                f"there is no rank {last}, the program has {devices}",
+                hint=f"ranks are 0 to {devices - 1}",
+            )
         ranks += range(first, last + 1)
     return ranks

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from shardwright.ir.files import begins, write_file
 from shardwright.ir.text import parse_type
 from shardwright.operators.communication import Communication
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info, operator_names
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the operators, or write the document."""
     if arguments.markdown is not None:
-        arguments.markdown.write_text(document(), "utf-8")
+        write_file(arguments.markdown, document().encode(), "the document", begins(b"# Operators"))
         return 0
     if arguments.coverage:
         print_table("", ("MindSpore", "release", "here", "what"), list(_coverage_rows()))

@@ -2,16 +2,13 @@
 
 import argparse
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
 
 from shardwright.api import DEFAULT_CLUSTER, Compilation, compile
-from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, SHARE, Range
 from shardwright.passes.optimizer import STATES, Optimizer
 from shardwright.passes.options import COST_MODELS, MODES, CompileOptions
@@ -222,24 +219,15 @@ def _optimizer(arguments: argparse.Namespace) -> Optimizer | None:
     return optimizer
 
 
-@contextmanager
-def dumping(directory: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield the options that let every pass leave its graph in a folder.
+def graphs_folder(directory: Path | None) -> tuple[Path | None, int]:
+    """Return where the graphs of all passes are written, if anywhere, and in how much detail.
 
-    ``SHARDWRIGHT_SAVE_GRAPHS`` asks for the same: 1 for text, 2 for every pass's beginning too, 3
-    for all formats, below ``SHARDWRIGHT_SAVE_GRAPHS_PATH``. After an error a new folder is gone.
+    ``SHARDWRIGHT_SAVE_GRAPHS`` asks for them too: 1 for text, 2 for every pass's beginning too, 3
+    for all formats, below ``SHARDWRIGHT_SAVE_GRAPHS_PATH``.
     """
-    detail = 1
     level = os.environ.get("SHARDWRIGHT_SAVE_GRAPHS", "0")
     if level not in ("", "0", "1", "2", "3"):
         raise UsageError(f"`SHARDWRIGHT_SAVE_GRAPHS` is `{level}`, it must be 0, 1, 2 or 3")
-    if directory is None and level not in ("", "0"):
-        directory = Path(os.environ.get("SHARDWRIGHT_SAVE_GRAPHS_PATH", ".")) / "rank_0"
-        detail = int(level)
-    existed = directory is None or directory.exists()
-    try:
-        yield {"dump": directory, "detail": detail}
-    except ShardwrightError:
-        if directory is not None and not existed:
-            shutil.rmtree(directory, ignore_errors=True)
-        raise
+    if directory is not None or level in ("", "0"):
+        return directory, 1
+    return Path(os.environ.get("SHARDWRIGHT_SAVE_GRAPHS_PATH", ".")) / "rank_0", int(level)

@@ -11,6 +11,7 @@ from shardwright.cost_model.timeline import Timeline
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.passes.accounting import OperatorCost, operator_costs
 from shardwright.passes.plan_document import PlanDocument
+from shardwright.passes.plan_files import written_files
 from shardwright.passes.reasons import Collective, collectives
 from shardwright.tools.tables import pattern, print_table, styled, width
 
@@ -253,7 +254,7 @@ def _traffic_text(document: PlanDocument) -> str:
 
 
 def _files_text(directory: Path) -> str:
-    names = sorted(path.name for path in directory.iterdir() if path.is_file())
+    names = written_files(directory)
     ranks = [name for name in names if name.startswith("rank_")]
     others = [name for name in names if name not in ranks]
     listings = ranks if len(ranks) < 3 else [f"{ranks[0]} to {ranks[-1]}"]

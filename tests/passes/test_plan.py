@@ -12,7 +12,7 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.cost_model.cluster import cluster
-from shardwright.ir.errors import PassError, PlanError
+from shardwright.ir.errors import PassError
 from shardwright.ir.text import parse, to_text
 from shardwright.passes.accounting import operator_costs, traffic
 from shardwright.passes.binding import bind_rank, rank_text
@@ -59,39 +59,6 @@ def test_given_data_is_kept(compilation, tmp_path):
     found = read_plan(tmp_path / "plan").initial
     assert sorted(found) == ["file", "position_table"]
     assert all(np.array_equal(found[name], given[name]) for name in given)
-
-
-def test_a_plan_replaces_a_plan_and_nothing_else(compilation, tmp_path):
-    where = tmp_path / "deep" / "plan"
-    write_plan(where, compilation.plan)
-    (where / "logs").mkdir()
-    write_plan(where, compilation.plan, ranks=[5])
-    names = {path.name for path in where.iterdir()}
-    files = {"plan.json", "model.ir", "program.ir", "strategies.json", "rank_00005.ir"}
-    assert names == files
-    (where / "plan.json").unlink()
-    with pytest.raises(PlanError, match="holds something that is no plan"):
-        write_plan(where, compilation.plan)
-    assert [path.name for path in where.parent.iterdir()] == ["plan"]
-
-
-def test_a_plan_that_cannot_be_completed_leaves_the_old_one(compilation, tmp_path, monkeypatch):
-    where = tmp_path / "plan"
-    write_plan(where, compilation.plan)
-    before = {path.name: path.read_bytes() for path in where.iterdir()}
-    write = Path.write_bytes
-
-    def full(path, content):
-        if path.name == "program.ir":
-            raise OSError(28, "No space left on device")
-        return write(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(PlanError) as caught:
-        write_plan(where, compilation.plan)
-    assert caught.value.what == "the plan cannot be written: no space left on device"
-    assert [path.name for path in tmp_path.iterdir()] == ["plan"]
-    assert {path.name: path.read_bytes() for path in where.iterdir()} == before
 
 
 def test_strategies_are_read_back_as_pins(compilation, tmp_path):

@@ -25,8 +25,6 @@ OPTIONS = [
     ({"pins": 3}, "`pins` is 3, expected a mapping from names"),
     ({"pins": {"matmul_0": 3}}, f"`strategy of matmul_0` is 3, expected {SLICES}"),
     ({"pins": {"matmul_0": ((0, 1), (1, 1))}}, f"is ((0, 1), (1, 1)), expected {SLICES}"),
-    ({"detail": 0}, "`detail` is 0, expected an integer of at least 1"),
-    ({"dump": "folder"}, "`dump` is the text `folder`, expected a `pathlib.Path`"),
 ]
 # Of `compile` alone.
 ARGUMENTS = [

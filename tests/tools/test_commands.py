@@ -99,7 +99,8 @@ def test_compile_prints_one_document(capsys, here):
     assert 0 < found["search_seconds"] <= found["compile_seconds"]
     assert found["strategies"]["gather_0"] == [[1, 1], [1, 1]]
     assert found["parameters"]["embedding.embedding_table"] == "[*, *]"
-    assert (here / "plans" / "gpt-8" / "plan.json").is_file()
+    name = "gpt-layers3-hidden16-heads2-batch8-sequence8-vocabulary256-8"
+    assert (here / "plans" / name / "plan.json").is_file()
 
 
 def test_compile_tells_a_person(capsys, here):
@@ -197,7 +198,7 @@ def test_the_cost_model_of_mindspore(capsys):
 def test_a_classifier_learns_the_digits(capsys, here):
     options = ["--optimizer", "momentum", "--learning-rate", "0.1", "--search", "tensor_parallel"]
     document(capsys, "compile", "mlp:batch=64,hidden=32", "--devices", "4", *options)
-    plan = here / "plans" / "mlp-4"
+    plan = here / "plans" / "mlp-batch64-hidden32-4"
     found = document(capsys, "run", plan, "--steps", "30")
     assert set(found) == {"losses", "seconds_per_step"}
     assert len(found["losses"]) == 30
@@ -212,9 +213,9 @@ def test_a_classifier_learns_the_digits(capsys, here):
 
 
 def test_a_language_model_learns_a_text(capsys, here):
-    options = ["--optimizer", "adam", "--learning-rate", "0.01"]
+    options = ["--optimizer", "adam", "--learning-rate", "0.01", "--out", "plan"]
     document(capsys, "compile", GPT, "--devices", "2", *options)
-    text = printed(capsys, "run", "plans/gpt-2", "--steps", "40")
+    text = printed(capsys, "run", "plan", "--steps", "40")
     assert text.startswith(f"{GPT} on 2 ranks, learning the bytes of\nPython's manual\n")
     losses = [float(loss) for loss in re.findall(r"\n *\d+-\d+ +(\d\.\d+) ", text)]
     assert len(losses) == 10

@@ -1,0 +1,251 @@
+"""Files that the program writes: complete or not at all, and never over a file of the user.
+
+Content goes into a temporary file, which is renamed into place when it is complete: a full disk or
+an interrupt leaves what was there before. A file that is there already is replaced only if the
+program recognizes it as one that it wrote itself.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from shardwright.ir.errors import OutputError
+
+Recognizer = Callable[[Path], bool]  # whether the program wrote a file
+
+
+def begins(*beginnings: bytes) -> Recognizer:
+    """Return a recognizer of files that begin in one of some ways; an empty file is recognized."""
+
+    def recognizes(path: Path) -> bool:
+        with path.open("rb") as file:
+            found = file.read(max(map(len, beginnings)))
+        return not found or found.startswith(beginnings)
+
+    return recognizes
+
+
+# One file
+
+
+def check_file(path: Path, what: str, ours: Recognizer) -> None:
+    """Check that a file may be written, before work that takes long.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    what : str
+        What it will hold, for messages: ``the trace``.
+    ours : callable
+        Recognizes files of this kind, which may be replaced.
+
+    Raises
+    ------
+    OutputError
+        If there is no such folder, it may not be written to, or another file is there.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise OutputError(f"{what} cannot be written: there is no folder `{path.parent}`")
+    if target.is_dir():
+        raise OutputError(f"{what} cannot be written: a folder is there", str(path))
+    if _is_stream(target):
+        return
+    check_writable(target.parent, what, path)
+    if not target.exists():
+        return
+    check_writable(target, what, path)
+    if not _recognized(target, what, ours):
+        raise OutputError(
+            f"{what} cannot be written: a file that is something else is there",
+            str(path),
+            "name another file",
+        )
+
+
+def write_file(path: Path, content: bytes, what: str, ours: Recognizer) -> None:
+    """Write a file; see `check_file`."""
+    check_file(path, what, ours)
+    with replacing(path, what) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of another when the block ends without an error.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    with failing_as(what, path):
+        if _is_stream(target):
+            with target.open("wb") as file:
+                yield file
+            return
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, temporary)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+# Several files
+
+
+def check_folder(directory: Path, what: str) -> None:
+    """Check that files may be written into a folder, which may be new.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be made or written to.
+    """
+    target = Path(os.path.realpath(directory))
+    existing = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
+    if not existing.is_dir():
+        place = "" if existing == target else f" in the place of the folder `{existing.name}`"
+        raise OutputError(f"{what} cannot be written: a file is there{place}", str(directory))
+    check_writable(existing, what, directory)
+
+
+def check_names(directory: Path, names: Iterable[str], what: str, ours: Recognizer) -> None:
+    """Check that files of these names may be written into a folder.
+
+    Raises
+    ------
+    OutputError
+        If the folder cannot be written to, or another file has one of the names.
+    """
+    check_folder(directory, what)
+    for name in names:
+        path = directory / name
+        if path.is_file() and not path.is_symlink() and _recognized(path, what, ours):
+            continue
+        if os.path.lexists(path):
+            raise OutputError(
+                f"{what} cannot be written: `{name}` is something else, it is not overwritten",
+                str(directory),
+                "name another folder",
+            )
+
+
+def write_files(
+    directory: Path, files: Mapping[str, bytes], what: str, obsolete: Iterable[str] = ()
+) -> None:
+    """Write files into a folder and remove obsolete ones: all of it, or nothing.
+
+    What has the names is replaced; check first what that is.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written; the folder is as it was before.
+    """
+    target = Path(os.path.realpath(directory))
+    new = [folder for folder in (target, *target.parents) if not folder.exists()]
+    stage = None
+    with failing_as(what, directory):
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            stage = Path(tempfile.mkdtemp(prefix=".writing-", dir=target))
+            (stage / "new").mkdir()
+            (stage / "old").mkdir()
+            for name, content in files.items():
+                _write_through(stage / "new" / name, content)
+            _exchange(target, stage, [*files], [*files, *obsolete])
+        finally:
+            if stage is not None:
+                shutil.rmtree(stage, ignore_errors=True)
+            for folder in new:
+                with suppress(OSError):
+                    folder.rmdir()  # only if it is empty: nothing was written
+
+
+def _exchange(target: Path, stage: Path, names: Iterable[str], replaced: Iterable[str]) -> None:
+    """Put the new files in the place of the old ones; back again if that fails."""
+    try:
+        for name in replaced:
+            if os.path.lexists(target / name):
+                _move(target / name, stage / "old" / name)
+        for name in names:
+            _move(stage / "new" / name, target / name)
+    except BaseException:
+        for name in names:
+            if not (stage / "new" / name).exists():
+                (target / name).unlink(missing_ok=True)
+        for path in (stage / "old").iterdir():
+            path.replace(target / path.name)
+        raise
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    """Write a file so that it is on the disk, not only on its way there."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _move(path: Path, target: Path) -> None:
+    path.rename(target)
+
+
+# What both have in common
+
+
+@contextmanager
+def failing_as(what: str, place: Path) -> Iterator[None]:
+    """Turn errors of the operating system into one sentence.
+
+    Raises
+    ------
+    OutputError
+        In the place of an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"{what} cannot be written: {reason}", str(place)) from error
+
+
+def check_writable(existing: Path, what: str, place: Path) -> None:
+    """Check that a file or folder which is there may be written to.
+
+    Raises
+    ------
+    OutputError
+        If not.
+    """
+    folder = existing.is_dir()
+    if not os.access(existing, os.W_OK | (os.X_OK if folder else 0)):
+        raise OutputError(f"{what} cannot be written: permission denied", str(place))
+
+
+def _recognized(path: Path, what: str, ours: Recognizer) -> bool:
+    with failing_as(what, path):
+        return ours(path)
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether a path is a pipe or a device, which is written to as it is."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
