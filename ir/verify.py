@@ -1,8 +1,8 @@
 """Structural rules that every graph obeys, whatever its operators mean.
 
 Names are defined once and before they are read; operands, outputs and updates exist; layouts fit
-their tensors and speak of axes of the mesh, each at most once. ``operators.verify`` adds what
-operators demand.
+their tensors and speak of axes of the mesh, each at most once; what enters and leaves a program is
+not partial; a parameter is updated once. ``operators.verify`` adds what operators demand.
 """
 
 from shardwright.ir.errors import IRError
@@ -22,8 +22,10 @@ def verify_structure(graph: Graph) -> None:
     known: set[str] = set()
     for value in graph.inputs:
         _define(value, known, graph.mesh)
+        _check_complete("input", value)
     for parameter in graph.parameters:
         _define(parameter.value, known, graph.mesh)
+        _check_complete("parameter", parameter.value)
     for node in graph.nodes:
         for operand in node.operands:
             if operand not in known:
@@ -38,8 +40,22 @@ def verify_structure(graph: Graph) -> None:
     for name in graph.outputs:
         if name not in known:
             raise IRError(f"the output `{name}` is not defined", f"graph {graph.name}")
+        _check_complete("output", graph.values[name])
+    updated: set[str] = set()
     for name, new in graph.updates:
         _verify_update(graph, name, new)
+        if name in updated:
+            raise IRError(f"`{name}` is updated twice", f"update {name} = {new}")
+        updated.add(name)
+
+
+def _check_complete(kind: str, value: Value) -> None:
+    if value.layout is not None and value.layout.partial:
+        raise IRError(
+            f"the {kind} `{value.name}` is partial over {list(value.layout.partial)}, "
+            f"expected a layout without partial axes",
+            hint="reduce it first" if kind == "output" else None,
+        )
 
 
 def _verify_update(graph: Graph, name: str, new: str) -> None:

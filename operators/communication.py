@@ -22,6 +22,7 @@ from shardwright.operators.info import Array, Gradients, Linearization, Operator
 from shardwright.operators.rule import Rule, ShardView, resolve
 
 _REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_DIMENSIONS = ("dimension", "split_dimension", "concat_dimension")
 
 
 class Communication(OperatorInfo):
@@ -44,6 +45,13 @@ class Communication(OperatorInfo):
     def make_rule(self) -> Rule:
         """Keep the shape, but for what ``group_size`` adds or takes in a rank's own view."""
         shape = self.operand_types[0].shape
+        for name in _DIMENSIONS:
+            found = self.attributes.get(name, 0)
+            if not 0 <= found < max(len(shape), 1):
+                raise IRError(
+                    f"`{name}` is {found}, the operand has {len(shape)} dimensions",
+                    hint="dimensions are counted from 0",
+                )
         names = [f"d{i}" for i in range(len(shape))]
         sizes = {f"r{i}": size for i, size in enumerate(self.own_shape(shape))}
         return resolve(f"{' '.join(names)} -> {' '.join(sizes)}", [shape], sizes)
@@ -55,20 +63,33 @@ class Communication(OperatorInfo):
     def infer_layouts(
         self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
     ) -> tuple[Strategy, tuple[Layout, ...]]:
-        """Return the layout after the move; the strategy is empty."""
+        """Return the layout after the move; the strategy is empty.
+
+        Raises
+        ------
+        StrategyError
+            If the operator would not keep the whole tensor.
+        """
         for axis in self.axes:
             mesh.axis(axis)
+        if len(set(self.axes)) < len(self.axes):
+            raise StrategyError(f"{self.name}: `axes` is {list(self.axes)}, it names an axis twice")
+        size, shape = self.attributes.get("group_size", 0), self.operand_types[0].shape
+        if size > 1 and self.own_shape(shape) != shape:
+            raise StrategyError(
+                f"{self.name}: `group_size` is {size}, where tensors have layouts it must be 0"
+            )
         return Strategy(), (self.moved(operands[0], mesh),)
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
-        """Return the layout after the move.
+        """Return the layout after the move, which keeps the whole tensor.
 
         Raises
         ------
         StrategyError
             If the operand does not have the layout that the move begins from.
         """
-        return layout
+        raise NotImplementedError
 
     def sent_share(self, mesh: Mesh) -> float:
         """Return how much of the operand takes part in the move."""
@@ -259,8 +280,14 @@ class AllToAll(Communication):
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Move the axes from the one dimension to the other."""
-        gathered = _without_tail(layout, self.attributes["concat_dimension"], self.axes, self.name)
-        return _with_tail(gathered, self.attributes["split_dimension"], self.axes, self.name)
+        split, concat = self.attributes["split_dimension"], self.attributes["concat_dimension"]
+        if split == concat:
+            raise StrategyError(
+                f"all_to_all: `split_dimension` and `concat_dimension` are both {split}, they "
+                f"must differ"
+            )
+        gathered = _without_tail(layout, concat, self.axes, self.name)
+        return _with_tail(gathered, split, self.axes, self.name)
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Send the i-th piece to the i-th member."""
@@ -291,6 +318,17 @@ class CollectivePermute(Communication):
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Put the axes in their new order."""
         dimension, previous = self.attributes["dimension"], tuple(self.attributes["previous"])
+        if sorted(previous) != sorted(self.axes):
+            raise StrategyError(
+                f"collective_permute: `axes` is {list(self.axes)}, it must be an order of "
+                f"`previous`, {list(previous)}"
+            )
+        size, count = self.operand_types[0].shape[dimension], layout.counts(mesh)[dimension]
+        if size % count:
+            raise StrategyError(
+                f"collective_permute: dimension {dimension} of size {size} is split {count} ways, "
+                f"its slices must be equally large"
+            )
         bare = _without_tail(layout, dimension, previous, self.name)
         return _with_tail(bare, dimension, self.axes, self.name)
 
@@ -341,6 +379,10 @@ class Mirror(Communication):
     defaults: ClassVar = {"axes": (), "group_size": 0, "mean": False}
     is_local = True
 
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Keep the layout."""
+        return layout
+
     def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
         """Keep."""
         return part
@@ -377,88 +419,3 @@ class Redistribute(Communication):
         if wanted is None:
             raise StrategyError("redistribute: the layout to reach is not given")
         return Strategy(), (wanted,)
-
-
-@register
-class Broadcast(Communication):
-    """Give every member the values of member ``root``."""
-
-    name = "broadcast"
-    defaults: ClassVar = {"axes": (), "root": 0, "group_size": 0}
-
-    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
-        """Copy from the root."""
-        return [parts[self.attributes["root"]]] * len(parts)
-
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """Pass the cotangent at the root; what the others held was not used."""
-        root, size = self.attributes["root"], self.attributes["group_size"]
-        ends = {"axes": self.axes, "source": root, "destination": root, "group_size": size}
-        return [build.emit("send", at.cotangents[0], **ends)]
-
-
-@register
-class NeighborExchange(Communication):
-    """Pass the own values ``shift`` members on; where no member passes any, zeros arrive."""
-
-    name = "neighbor_exchange"
-    defaults: ClassVar = {"axes": (), "shift": 1, "wrap": True, "group_size": 0}
-
-    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
-        """Shift the parts."""
-        count, shift = len(parts), self.attributes["shift"]
-        sources = [i - shift for i in range(count)]
-        return [
-            parts[s % count]
-            if self.attributes["wrap"] or 0 <= s < count
-            else np.zeros_like(parts[0])
-            for s in sources
-        ]
-
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """Shift back."""
-        attributes = {**self.attributes, "shift": -self.attributes["shift"]}
-        return [build.emit("neighbor_exchange", at.cotangents[0], **attributes)]
-
-
-class _PointToPoint(Communication):
-    """One member's values, on their way to another."""
-
-    defaults: ClassVar = {"axes": (), "source": 0, "destination": 0, "group_size": 0}
-    transpose: ClassVar[str]
-
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
-        """Pass the cotangent the other way."""
-        back = {
-            **self.attributes,
-            "source": self.attributes["destination"],
-            "destination": self.attributes["source"],
-        }
-        return [build.emit(self.transpose, at.cotangents[0], **back)]
-
-
-@register
-class Send(_PointToPoint):
-    """Offer the values of member ``source`` to ``destination``; pairs with `receive`."""
-
-    name = "send"
-    transpose = "receive"
-    is_local = True
-
-    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
-        """Keep at the source, clear elsewhere."""
-        return part if index == self.attributes["source"] else np.zeros_like(part)
-
-
-@register
-class Receive(_PointToPoint):
-    """Take at ``destination`` what `send` offered; zeros arrive elsewhere."""
-
-    name = "receive"
-    transpose = "send"
-
-    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
-        """Move the one part."""
-        moved = [np.zeros_like(part) for part in parts]
-        moved[self.attributes["destination"]] = parts[self.attributes["source"]]
-        return moved

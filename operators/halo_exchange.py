@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shardwright.ir.errors import IRError
+from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Attributes, Node, Value
-from shardwright.ir.layout import Strategy
+from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication import Communication
@@ -46,6 +46,36 @@ class OverHalo(Communication):
     def halo(self) -> Halo:
         """The windows."""
         return Halo(**{name: self.attributes[name] for name in _NO_HALO})
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Keep the layout: the slices of the whole become those of the runs, or the reverse.
+
+        Raises
+        ------
+        StrategyError
+            If the dimension is not split as the move says, or has another size.
+        """
+        at, slices = self.attributes["dimension"], self.attributes["slices"]
+        if layout.splits[at] != self.axes or mesh.extent(self.axes) != slices:
+            raise StrategyError(
+                f"{self.name}: dimension {at} is split over {list(layout.splits[at])}, it must be "
+                f"split over {list(self.axes)}, {slices} ways"
+            )
+        size, expected = self.operand_types[0].shape[at], self.taken_size()
+        if size != expected:
+            raise StrategyError(
+                f"{self.name}: dimension {at} has the size {size}, expected {expected}"
+            )
+        return layout
+
+    def taken_size(self) -> int:
+        """Return the size of the dimension in the operand."""
+        raise NotImplementedError
+
+    def run_elements(self) -> int:
+        """Return the size of the dimension where all runs stand one after the other."""
+        slices: int = self.attributes["slices"]
+        return slices * self.halo.length(slices)
 
     def with_size(self, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
         """Return a shape with another size of the dimension."""
@@ -80,8 +110,11 @@ class HaloExchange(OverHalo):
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """All runs, one after the other."""
-        slices = self.attributes["slices"]
-        return self.with_size(shape, slices * self.halo.length(slices))
+        return self.with_size(shape, self.run_elements())
+
+    def taken_size(self) -> int:
+        """The elements once."""
+        return self.halo.size
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Copy the pieces of each run together."""
@@ -105,6 +138,10 @@ class HaloSum(OverHalo):
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The elements once."""
         return self.with_size(shape, self.attributes["size"])
+
+    def taken_size(self) -> int:
+        """All runs, one after the other."""
+        return self.run_elements()
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Add the pieces of each run to the slices."""

@@ -241,3 +241,112 @@ def test_wrong_communication_is_refused() -> None:
     with pytest.raises(StrategyError) as refused:
         info_of("redistribute", {}).infer_layouts([Layout((("y",), ()))], MESH)
     assert str(refused.value) == "redistribute: the layout to reach is not given"
+
+
+# Moves that would not keep the tensor are refused where layouts are inferred.
+
+X, Y, Z = ("x",), ("y",), ("z",)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "splits", "message"),
+    [
+        (
+            "all_to_all",
+            {"axes": X, "split_dimension": 0, "concat_dimension": 0},
+            (X, ()),
+            "all_to_all: `split_dimension` and `concat_dimension` are both 0, they must differ",
+        ),
+        (
+            "collective_permute",
+            {"axes": ("y", "x"), "previous": ("x", "y"), "dimension": 1},
+            ((), ("x", "y")),
+            "collective_permute: dimension 1 of size 6 is split 4 ways, its slices must be "
+            "equally large",
+        ),
+        (
+            "collective_permute",
+            {"axes": Y, "previous": X, "dimension": 0},
+            (X, ()),
+            "collective_permute: `axes` is ['y'], it must be an order of `previous`, ['x']",
+        ),
+        (
+            "all_gather",
+            {"axes": ("x", "x"), "dimension": 0},
+            (X, ()),
+            "all_gather: `axes` is ['x', 'x'], it names an axis twice",
+        ),
+        (
+            "all_gather",
+            {"axes": X, "dimension": 0, "group_size": 2},
+            (X, ()),
+            "all_gather: `group_size` is 2, where tensors have layouts it must be 0",
+        ),
+        *(
+            (
+                operator,
+                {"axes": X},
+                splits,
+                f"{operator}: it passes on what a rank holds, which is no change of layout; use "
+                "it in a program without layouts (`hybrid_parallel`)",
+            )
+            for operator in ("broadcast", "send", "receive", "neighbor_exchange")
+            for splits in ((X, ()), ((), ()))
+        ),
+    ],
+)
+def test_moves_that_would_not_keep_the_tensor_are_refused(
+    operator: str, attributes: Attributes, splits: tuple[tuple[str, ...], ...], message: str
+) -> None:
+    info = operator_info(operator, [TensorType("float64", (8, 6))], attributes)
+    with pytest.raises(StrategyError) as refused:
+        info.infer_layouts([Layout(splits)], MESH)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "message"),
+    [
+        ("all_gather", {"dimension": -1}, "all_gather: `dimension` is -1, the operand has 2 "),
+        ("local_slice", {"dimension": 2}, "local_slice: `dimension` is 2, the operand has 2 "),
+        (
+            "all_to_all",
+            {"split_dimension": 1, "concat_dimension": -2},
+            "all_to_all: `concat_dimension` is -2, the operand has 2 ",
+        ),
+        ("halo_sum", {"dimension": -1}, "halo_sum: `dimension` is -1, the operand has 2 "),
+    ],
+)
+def test_a_dimension_that_is_not_there_is_refused(
+    operator: str, attributes: Attributes, message: str
+) -> None:
+    with pytest.raises(IRError) as refused:
+        operator_info(operator, [TYPE], {"axes": X, **attributes})
+    assert str(refused.value) == f"{message}dimensions; dimensions are counted from 0"
+
+
+HALO = {"size": 8, "windows": 8, "stride": 1, "before": 1, "span": 3}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "size", "message"),
+    [
+        (
+            {"axes": Y, "slices": 2},
+            8,
+            "dimension 0 is split over ['x'], it must be split over ['y'], 2 ways",
+        ),
+        (
+            {"axes": X, "slices": 4},
+            8,
+            "dimension 0 is split over ['x'], it must be split over ['x'], 4 ways",
+        ),
+        ({"axes": X, "slices": 2}, 12, "dimension 0 has the size 12, expected 8"),
+    ],
+)
+def test_a_halo_of_other_slices_is_refused(attributes: Attributes, size: int, message: str) -> None:
+    given = {**HALO, "dimension": 0, **attributes}
+    info = operator_info("halo_exchange", [TensorType("float64", (size, 8))], given)
+    with pytest.raises(StrategyError) as refused:
+        info.infer_layouts([Layout((X, ()))], MESH)
+    assert str(refused.value) == f"halo_exchange: {message}"

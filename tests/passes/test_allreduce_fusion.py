@@ -112,8 +112,10 @@ def test_what_is_written():
 graph g on x=2 {
   parameter w: f32[4, 8]*
   parameter b: f32[8@x]
-  input g1: f32[4, 8] +x
-  input g2: f32[8] +x
+  input g1.copy: f32[4, 8]*
+  input g2.copy: f32[8]*
+  g1: f32[4, 8] +x = to_partial(g1.copy) {axes=('x',)}
+  g2: f32[8] +x = to_partial(g2.copy) {axes=('x',)}
   w.grad: f32[4, 8]* = all_reduce(g1) {axes=('x',)}
   w.next: f32[4, 8]* = add(w, w.grad)
   b.whole: f32[8]* = all_reduce(g2) {axes=('x',)}
@@ -124,10 +126,12 @@ graph g on x=2 {
 """
     expected = """
 graph g on x=2 {
-  input g1: f32[4, 8] +x
-  input g2: f32[8] +x
+  input g1.copy: f32[4, 8]*
+  input g2.copy: f32[8]*
   parameter w: f32[4, 8]*
   parameter b: f32[8@x]
+  g1: f32[4, 8] +x = to_partial(g1.copy) {axes=('x',)}
+  g2: f32[8] +x = to_partial(g2.copy) {axes=('x',)}
   w.grad.packed: f32[40] +x = pack(g1, g2) {length=40}
   w.grad.reduced: f32[40]* = all_reduce(w.grad.packed) {axes=('x',), fusion=1}
   w.grad: f32[4, 8]*, b.whole: f32[8]* = unpack(w.grad.reduced) \
@@ -169,10 +173,12 @@ def gradients(lines: str, b: str = "f32") -> Graph:
     return parse(
         f"""
 graph g on x=2 y=2 {{
-  input both: f32[4] +x+y
-  input one: {b}[4] +x
+  input both.copy: f32[4]*
+  input one.copy: {b}[4]*
   parameter a: f32[4]*
   parameter b: {b}[4]*
+  both: f32[4] +x+y = to_partial(both.copy) {{axes=('x', 'y')}}
+  one: {b}[4] +x = to_partial(one.copy) {{axes=('x',)}}
 {lines}
   return a.grad, b.grad
 }}

@@ -260,10 +260,12 @@ graph equal_nodes {
 """
 TWO_GRADIENTS = """
 graph two_gradients on x=2 {
-  input g: f32[4, 8] +x
-  input h: f32[8] +x
+  input g.copy: f32[4, 8]*
+  input h.copy: f32[8]*
   parameter w: f32[4, 8]*
   parameter b: f32[8]*
+  g: f32[4, 8] +x = to_partial(g.copy) {axes=('x',)}
+  h: f32[8] +x = to_partial(h.copy) {axes=('x',)}
   w.grad: f32[4, 8]* = all_reduce(g) {axes=('x',)}
   w.next: f32[4, 8]* = sgd_update(w, w.grad) {learning_rate=0.1}
   b.grad: f32[8]* = all_reduce(h) {axes=('x',)}
