@@ -13,8 +13,6 @@ from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array
 from shardwright.passes.accounting import split_counts, traffic
 from shardwright.passes.compile import Compiled
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.optimizer import append_optimizer
 from shardwright.passes.options import CompileOptions
 from shardwright.passes.plan_document import (
     AxisDocument,
@@ -26,6 +24,7 @@ from shardwright.passes.plan_document import (
     StrategyDocument,
     VolumeDocument,
 )
+from shardwright.proof import UpdateRule, training_step
 from shardwright.solver.solution import relative_gap
 
 # The search of the modes that have one of their own, or none.
@@ -50,7 +49,7 @@ class Plan:
     document : PlanDocument
         What is known of it.
     model : Graph
-        The whole program of one device.
+        The whole program of one device, as it was traced.
     program : Graph
         The training step that every rank runs.
     initial : mapping of str to array
@@ -69,10 +68,10 @@ class Plan:
 
     @cached_property
     def reference(self) -> Graph:
-        """The training step of one device, made from the model by the same passes."""
-        scale = self.document.loss_scale
-        step = differentiate(self.model, scale)
-        return append_optimizer(step, self.document.optimizer.optimizer, scale)
+        """The training step of one device, made from the model without any pass."""
+        optimizer = self.document.optimizer
+        rule = UpdateRule(optimizer.kind, optimizer.settings, self.document.loss_scale)
+        return training_step(self.model, rule)
 
 
 def make_plan(
@@ -81,9 +80,9 @@ def make_plan(
     options: CompileOptions,
     *,
     model: str,
+    traced: Graph,
     inputs: Sequence[InputDocument],
     initial: Mapping[str, Array] | None = None,
-    reference: Graph | None = None,
     seed: int = 0,
 ) -> Plan:
     """Return the plan of a compiled program.
@@ -94,12 +93,12 @@ def make_plan(
         What was compiled, for what, and how.
     model : str
         What it is called.
+    traced : Graph
+        The program of one device as it was traced, which the plan is verified against.
     inputs : sequence of InputDocument
         What the model takes.
     initial : mapping of str to array, optional
         Parameters that begin as given data.
-    reference : Graph, optional
-        The program of one device, where it is not what was compiled (``hybrid_parallel``).
     seed : int
         Seed of the initial values.
     """
@@ -127,7 +126,7 @@ def make_plan(
         pins=dict(options.pins),
         pin_prices=dict(compiled.pin_prices),
     )
-    return Plan(document, reference or compiled.source, compiled.program, dict(initial or {}))
+    return Plan(document, traced, compiled.program, dict(initial or {}))
 
 
 def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:

@@ -3,7 +3,7 @@
 A plan is a directory::
 
     plan.json         for what, how, and how good; see `PlanDocument`
-    model.ir          the whole program of one device, which the plan is verified against
+    model.ir          the program of one device as traced, which the plan is verified against
     program.ir        the training step that every rank runs
     rank_00003.ir     the same bound to one rank, to be read by people
     strategies.json   the strategies, which can be given to another compilation as pins

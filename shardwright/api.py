@@ -139,7 +139,7 @@ def compile(
     chosen = _with_own(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         _check_batch(definition, devices)
-    reference = _reference(model, batch) if world > 1 else None
+    traced = _reference(model, batch) if world > 1 else definition.graph
 
     def compile_on(shape: Mesh | None) -> Compilation:
         arriving = _arriving(definition, dataset_strategy, shape)
@@ -150,9 +150,9 @@ def compile(
             described,
             on_mesh,
             model=name,
+            traced=traced,
             inputs=_inputs(definition),
             initial=definition.initial,
-            reference=reference,
             seed=seed,
         )
         return Compilation(plan, compiled, described)

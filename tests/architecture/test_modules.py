@@ -17,7 +17,7 @@ BELOW = {
     "operators": {"ir"},
     "cost_model": {"ir", "operators"},
     "solver": {"ir"},  # for its errors
-    "passes": {"ir", "operators", "cost_model", "solver"},
+    "passes": {"ir", "operators", "cost_model", "solver", "proof"},
     "runtime": {"ir", "operators"},
     "frontends": {"ir", "operators"},
 }

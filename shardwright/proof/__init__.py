@@ -1,0 +1,14 @@
+"""Proofs that a program computes its model: terms, erasure, and a training step of their own."""
+
+from shardwright.proof.proof import TRUSTED, Proof, Provable, prove, prove_program
+from shardwright.proof.step import UpdateRule, training_step
+
+__all__ = [
+    "TRUSTED",
+    "Proof",
+    "Provable",
+    "UpdateRule",
+    "prove",
+    "prove_program",
+    "training_step",
+]

@@ -1,0 +1,243 @@
+"""The proof that a program computes the training step of its model, at full size.
+
+Program and model are erased to terms (`erasure`); the model is first made a training step by a
+reverse pass and update rules that the compiler does not share (`step`). Where outputs, gradients
+and updates are the same terms, a step of the program on any number of ranks is a step of the model
+on one device, over the real numbers. Nothing is run.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.graph import Attribute, Graph, Parameter
+from shardwright.ir.verify import verify_structure
+from shardwright.proof.erasure import ProofError, erase, has_layouts
+from shardwright.proof.step import UpdateRule, gradient_of, merge_equal_nodes, training_step
+from shardwright.proof.values import Held
+
+TRUSTED = (
+    "`model.ir` is the model: tracing or importing it is not part of the proof",
+    "every operator keeps its sharding rule: from slices its kernel computes the slices of the "
+    "result, sums of parts where the rule says so, and random numbers by their global index "
+    "(tested for every operator on small shapes)",
+    "the kernels and gradients of operators are right, those of optimizers included (tested "
+    "against finite differences)",
+    "collectives and exchanges of halos do what their layouts say (tested on small meshes)",
+    "the runtime runs the nodes of the program in order, and initial values depend on the seed, "
+    "the parameter's name and the global index alone",
+    "arithmetic is that of the real numbers: nothing is rounded, nothing overflows",
+    "different terms have different fingerprints (128 bits)",
+)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Whether a program is proven to compute the training step of its model.
+
+    Parameters
+    ----------
+    proven : bool or None
+        True; False where the program is refused; None where no proof can be tried.
+    first_failure : str or None
+        The first node, parameter or output at which the proof fails.
+    reason : str or None
+        Why it fails there, or why none can be tried; None where the program is proven.
+    nodes : int
+        Nodes of the program.
+    seconds : float
+        What the proof took.
+    trusted : tuple of str
+        What the proof assumes.
+    """
+
+    proven: bool | None
+    first_failure: str | None
+    reason: str | None
+    nodes: int
+    seconds: float
+    trusted: tuple[str, ...] = TRUSTED
+
+
+class _Optimizer(Protocol):
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def settings(self) -> Mapping[str, Attribute]: ...
+
+
+class _Document(Protocol):
+    @property
+    def optimizer(self) -> _Optimizer: ...
+
+    @property
+    def loss_scale(self) -> float: ...
+
+
+class Provable(Protocol):
+    """A plan, as far as a proof reads it."""
+
+    @property
+    def model(self) -> Graph:
+        """The model as it was traced."""
+        ...
+
+    @property
+    def program(self) -> Graph:
+        """The training step of every rank."""
+        ...
+
+    @property
+    def document(self) -> _Document:
+        """Optimizer and loss scale."""
+        ...
+
+
+def prove(plan: Provable) -> Proof:
+    """Prove that a plan's program computes the training step of its model; see `prove_program`."""
+    document = plan.document
+    rule = UpdateRule(document.optimizer.kind, document.optimizer.settings, document.loss_scale)
+    return prove_program(plan.model, plan.program, rule)
+
+
+def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
+    """Prove that a program computes the training step of a model.
+
+    Parameters
+    ----------
+    model : Graph
+        The model as it was traced; its first output is the loss.
+    program : Graph
+        The training step of every rank.
+    rule : UpdateRule
+        How parameters are updated.
+    """
+    begin = time.perf_counter()
+
+    def result(proven: bool | None, place: str | None = None, reason: str | None = None) -> Proof:
+        return Proof(proven, place, reason, len(program), time.perf_counter() - begin)
+
+    if program.mesh is not None and program.mesh.size > 1 and not has_layouts(program):
+        return result(
+            None,
+            reason="the program has no layouts: what each rank computes is written by hand, and "
+            "only numbers can compare it with the model",
+        )
+    try:
+        verify_structure(program)
+        ours = erase(program)
+    except ProofError as refuted:
+        return result(False, refuted.place, refuted.reason)
+    except ShardwrightError as error:
+        return result(False, _place(program, error), error.what)
+    try:
+        step = training_step(_merged_alike(model, ours), rule)
+        theirs = erase(step)
+    except (ProofError, ShardwrightError) as error:
+        return result(None, reason=f"the model has no training step on one device: {error}")
+    try:
+        _compare(step, program, theirs, ours)
+    except ProofError as refuted:
+        return result(False, refuted.place, refuted.reason)
+    return result(True)
+
+
+def _place(program: Graph, error: ShardwrightError) -> str:
+    """Return the value that an error of structure speaks of."""
+    words = f"{error.where or ''} {error.what}".replace("`", " ").replace(":", " ").split()
+    return next((word for word in words if word in program.values), program.name)
+
+
+def _merged_alike(model: Graph, ours: Mapping[str, Held]) -> Graph:
+    """Return the model with equal nodes merged where the program has merged them."""
+    terms = erase(model)
+    separate = frozenset(n for n in terms if n in ours and ours[n] == terms[n])
+    return merge_equal_nodes(model, separate)
+
+
+def _compare(
+    step: Graph, program: Graph, theirs: Mapping[str, Held], ours: Mapping[str, Held]
+) -> None:
+    """Compare what enters and what leaves the step of the model and the program."""
+    _compare_leaves(step, program)
+    known = frozenset(term for term in theirs.values() if isinstance(term, int))
+
+    def same(kind: str, name: str, expected: str, found: str) -> None:
+        whole, own = step.values[expected].type, program.values[found].type
+        if whole != own:
+            raise ProofError(found, f"the {kind} `{name}` is {own}, expected {whole}")
+        if ours[found] != theirs[expected]:
+            place = _first_unknown(program, found, ours, known)
+            reason = f"the {kind} `{name}` is not what the model computes"
+            at = "" if place == found else f": it depends on `{place}`, which the model lacks"
+            raise ProofError(place, reason + at)
+
+    if len(step.outputs) != len(program.outputs):
+        raise ProofError(
+            program.name, f"{len(program.outputs)} outputs, the model has {len(step.outputs)}"
+        )
+    for expected, found in zip(step.outputs, program.outputs, strict=True):
+        same("output", found, expected, found)
+    for name in (gradient_of(parameter.name) for parameter in step.parameters):
+        if name in step.values:
+            if name not in program.values:
+                raise ProofError(name, f"the gradient `{name}` is not computed")
+            same("gradient", name, name, name)
+    _compare_updates(step, program)
+    following = dict(program.updates)
+    for name, expected in step.updates:
+        same("update of", name, expected, following[name])
+
+
+def _compare_leaves(step: Graph, program: Graph) -> None:
+    inputs = {value.name: value.type for value in step.inputs}
+    own_inputs = {value.name: value.type for value in program.inputs}
+    _same_entries("input", inputs, own_inputs)
+    parameters = {p.name: _described(p) for p in step.parameters}
+    _same_entries("parameter", parameters, {p.name: _described(p) for p in program.parameters})
+
+
+def _described(parameter: Parameter) -> str:
+    return f"{parameter.value.type} {sorted(parameter.attributes.items())!r}"
+
+
+def _same_entries(kind: str, expected: Mapping[str, object], found: Mapping[str, object]) -> None:
+    for name in (*expected, *found):
+        if name not in found:
+            raise ProofError(name, f"the program has no {kind} `{name}`")
+        if name not in expected:
+            raise ProofError(name, f"the model has no {kind} `{name}`")
+        if expected[name] != found[name]:
+            raise ProofError(
+                name, f"the {kind} `{name}` is {found[name]}, expected {expected[name]}"
+            )
+
+
+def _compare_updates(step: Graph, program: Graph) -> None:
+    expected, found = dict(step.updates), dict(program.updates)
+    if len(expected) != len(step.updates):
+        raise ProofError(step.name, "the model updates a parameter that the optimizer updates too")
+    for name in (*expected, *found):
+        if name not in found:
+            raise ProofError(name, f"the program does not update `{name}`")
+        if name not in expected:
+            raise ProofError(name, f"the program updates `{name}`, the model's step does not")
+
+
+def _first_unknown(
+    program: Graph, name: str, ours: Mapping[str, Held], known: frozenset[int]
+) -> str:
+    """Return the first node that `name` depends on and whose term the model lacks."""
+    needed = {name}
+    for node in reversed(program.nodes):
+        if any(result.name in needed for result in node.results):
+            needed.update(node.operands)
+    for node in program.nodes:
+        for result in node.results:
+            term = ours[result.name]
+            if result.name in needed and isinstance(term, int) and term not in known:
+                return node.name
+    return name

@@ -1,0 +1,187 @@
+"""The training step of one device, by a reverse pass and update rules of its own.
+
+A program is proven, and compared by numbers, against this step. It shares the gradients of the
+operators with the compiler, and nothing else.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+
+from shardwright.ir.errors import PassError
+from shardwright.ir.graph import Attributes, Graph, Node, Value, renamed
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import Linearization, operator_info
+
+STEP = "optimizer.step"
+# What each rule keeps for a parameter, and whether it counts the steps.
+_STATES: Mapping[str, tuple[str, ...]] = {
+    "sgd": (),
+    "momentum": ("momentum",),
+    "adam": ("m", "v"),
+}
+_COUNTING = frozenset({"adam"})
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How trained parameters are updated.
+
+    Parameters
+    ----------
+    kind : str
+        ``sgd``, ``momentum`` or ``adam``.
+    settings : mapping
+        Attributes of the update operator.
+    loss_scale : float
+        Factor that the gradients carry; the update divides it out.
+    """
+
+    kind: str = "sgd"
+    settings: Attributes = field(default_factory=dict)
+    loss_scale: float = 1.0
+
+
+def gradient_of(parameter: str) -> str:
+    """Return the name of the gradient of a parameter."""
+    return f"{parameter}.grad"
+
+
+def training_step(model: Graph, rule: UpdateRule) -> Graph:
+    """Return a step of training on one device.
+
+    Parameters
+    ----------
+    model : Graph
+        The model as it was traced; its first output is the loss.
+    rule : UpdateRule
+        How parameters are updated.
+
+    Raises
+    ------
+    PassError
+        If the loss is not a real scalar, or there is no such rule.
+    """
+    loss = model.value(model.outputs[0])
+    if loss.type.rank or not loss.type.is_float:
+        raise PassError(f"the loss `{loss.name}` is {loss.type}, expected a real scalar")
+    if rule.kind not in _STATES:
+        raise PassError(f"unknown optimizer `{rule.kind}`: expected one of {', '.join(_STATES)}")
+    build = Builder(None, model)
+    gradients = _gradients(build, model, loss, rule.loss_scale)
+    _update(build, gradients, rule)
+    return build.graph(model.name, model.outputs)
+
+
+def _gradients(build: Builder, model: Graph, loss: Value, loss_scale: float) -> dict[str, Value]:
+    """Emit the gradient of the loss by every trained parameter, the last node first."""
+    reached = _reached(model)
+    totals: dict[str, Value] = {}
+
+    def contribute(value: Value, gradient: Value) -> None:
+        held = totals.get(value.name)
+        totals[value.name] = gradient if held is None else build.emit("add", gradient, held)
+
+    contribute(loss, _constant(build, loss, loss_scale))
+    for node in reversed(model.nodes):
+        if not any(r.name in totals and r.name in reached for r in node.results):
+            continue
+        for operand, gradient in zip(
+            node.operands, _pulled(build, model, node, totals), strict=True
+        ):
+            if gradient is not None and operand in reached:
+                contribute(model.values[operand], gradient)
+    return {
+        p.name: build.emit(
+            "identity",
+            totals.get(p.name) or _constant(build, p.value, 0.0),
+            name=gradient_of(p.name),
+        )
+        for p in model.parameters
+        if p.trainable and p.value.type.is_float
+    }
+
+
+def _reached(model: Graph) -> set[str]:
+    """Return the values that depend on a trained parameter through real numbers."""
+    reached = {p.name for p in model.parameters if p.trainable and p.value.type.is_float}
+    for node in model.nodes:
+        if node.operator != "stop_gradient" and not reached.isdisjoint(node.operands):
+            reached.update(result.name for result in node.results if result.type.is_float)
+    return reached
+
+
+def _pulled(
+    build: Builder, model: Graph, node: Node, totals: Mapping[str, Value]
+) -> list[Value | None]:
+    """Emit the gradient by each operand of a node."""
+    operands = model.operand_values(node)
+    info = operator_info(node.operator, [value.type for value in operands], node.attributes)
+    cotangents = [totals.get(r.name) or _constant(build, r, 0.0) for r in node.results]
+    return list(info.gradient(build, Linearization(operands, node.results, cotangents)))
+
+
+def _constant(build: Builder, value: Value, number: float) -> Value:
+    kind = value.type
+    return build.emit("fill", shape=kind.shape, dtype=kind.dtype, value=number)
+
+
+def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) -> None:
+    """Emit the update of every parameter that has a gradient, and of what is kept for it."""
+    counted = [_counted(build)] if rule.kind in _COUNTING else []
+    by_name = {parameter.name: parameter.value for parameter in build.parameters}
+    for name, gradient in gradients.items():
+        if rule.loss_scale != 1.0:
+            gradient = build.emit("scale", gradient, factor=1.0 / rule.loss_scale)
+        kept = [_zeros(build, f"{name}.{s}", by_name[name].type) for s in _STATES[rule.kind]]
+        operands = (by_name[name], gradient, *kept, *counted)
+        following = build.emit_all(
+            f"{rule.kind}_update", *operands, name=f"{name}.next", like=None, **rule.settings
+        )
+        pairs = zip((name, *(state.name for state in kept)), following, strict=True)
+        build.updates += [(old, new.name) for old, new in pairs]
+
+
+def _counted(build: Builder) -> Value:
+    """Emit the number of the step, from 1."""
+    count = _zeros(build, STEP, TensorType("int64", ()))
+    following = build.emit("add_scalar", count, value=1)
+    build.updates.append((STEP, following.name))
+    return following
+
+
+def _zeros(build: Builder, name: str, kind: TensorType) -> Value:
+    """Add a tensor that is kept from step to step and begins as zeros."""
+    attributes: Attributes = {"initializer": "zeros", "trainable": False}
+    return build.parameter(Value(name, kind), attributes)
+
+
+def merge_equal_nodes(graph: Graph, keep: Container[str] = frozenset()) -> Graph:
+    """Return the graph with equal nodes merged and identities removed, but for those in `keep`.
+
+    The gradient of a value that is computed once is one term, and of two equal values it is two
+    terms, which are equal over the real numbers only. So values are merged where the compiler has
+    merged them; the graph means the same either way.
+    """
+    names: dict[str, str] = {}
+    first: dict[object, Node] = {}
+    nodes = []
+    for node in graph.nodes:
+        node = renamed(node, names)
+        if node.operator == "identity" and node.name not in keep:
+            names[node.name] = node.operands[0]
+            continue
+        twin = first.setdefault((node.operator, node.operands, attributes_text(node)), node)
+        if twin is not node and node.name not in keep:
+            results = zip(node.results, twin.results, strict=True)
+            names.update((result.name, other.name) for result, other in results)
+            continue
+        nodes.append(node)
+    outputs = tuple(names.get(name, name) for name in graph.outputs)
+    updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs, updates=updates)
+
+
+def attributes_text(node: Node, defaults: Attributes | None = None) -> str:
+    """Return the attributes of a node, over the defaults, as a text that tells 1 from 1.0."""
+    return repr(sorted({**(defaults or {}), **node.attributes}.items()))

@@ -1,0 +1,78 @@
+"""Terms: what values are computed from, known by fingerprints.
+
+The fingerprint of an operator's result is a hash of the operator, its attributes, the types of its
+operands and their fingerprints. Sums, differences and products with constants are linear
+combinations of fingerprints modulo a prime, so that they are equal in any order and grouping. Two
+values of one type whose fingerprints are equal are computed alike, but for a chance of about
+n^2 / 2^128 among n terms.
+
+Knows no graphs.
+"""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from hashlib import blake2b
+from math import isfinite
+
+from shardwright.ir.types import TensorType
+
+Term = int
+# A prime modulo which no small power of two is one: a product with 2.0**127 is not the identity.
+PRIME = 2**128 - 159
+ZERO: Term = 0
+# Operators whose operands can change places.
+_COMMUTATIVE = frozenset({"mul", "maximum", "minimum"})
+
+
+def hashed(text: str) -> Term:
+    """Return the fingerprint of a text."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big") % PRIME
+
+
+def applied(
+    operator: str, attributes: str, operands: Sequence[tuple[TensorType, Term]], results: int
+) -> list[Term]:
+    """Return the terms of the results of an operator.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the operator.
+    attributes : str
+        Its attributes, defaults included.
+    operands : sequence of (TensorType, Term)
+        What it reads.
+    results : int
+        How many results it has.
+    """
+    read = [f"{kind} {term}" for kind, term in operands]
+    if operator in _COMMUTATIVE:
+        read.sort()
+    text = f"{operator}({', '.join(read)}){attributes}"
+    return [hashed(f"{text}.{i} of {results}") for i in range(results)]
+
+
+def combination(parts: Iterable[tuple[float, Term]]) -> Term:
+    """Return the sum of terms times factors."""
+    return sum(_residue(factor) * term for factor, term in parts) % PRIME
+
+
+def is_constant(factor: object) -> bool:
+    """Return whether `factor` is a number by which a term can be multiplied."""
+    return isinstance(factor, int | float) and isfinite(factor)
+
+
+@lru_cache(maxsize=4096)
+def _residue(factor: float) -> int:
+    exact = Fraction(factor)
+    return exact.numerator * pow(exact.denominator, -1, PRIME) % PRIME
+
+
+def broadcast(term: Term, shape: tuple[int, ...], target: tuple[int, ...]) -> Term:
+    """Return the term of a tensor of shape `shape` that is broadcast to the shape `target`.
+
+    Broadcasting is linear, so it is a factor. Factors commute, and broadcasts do: their shapes
+    leave one order only.
+    """
+    return term if shape == target else hashed(f"broadcast {shape} {target}") * term % PRIME
