@@ -2,18 +2,21 @@
 
 from shardwright.runtime.checkpoint import load_checkpoint, save_checkpoint
 from shardwright.runtime.communicator import Communicator, LocalCommunicator
-from shardwright.runtime.compare import Comparison, compare
+from shardwright.runtime.compare import Comparison, compare, magnitude
 from shardwright.runtime.executor import Executor, StepResult
 from shardwright.runtime.mpi import MpiCommunicator
-from shardwright.runtime.state import State, assemble, initialize
+from shardwright.runtime.reference import Expected, Reference
+from shardwright.runtime.state import State, assemble, initialize, scatter
 from shardwright.runtime.training import StepRecord, train
 
 __all__ = [
     "Communicator",
     "Comparison",
     "Executor",
+    "Expected",
     "LocalCommunicator",
     "MpiCommunicator",
+    "Reference",
     "State",
     "StepRecord",
     "StepResult",
@@ -21,6 +24,8 @@ __all__ = [
     "compare",
     "initialize",
     "load_checkpoint",
+    "magnitude",
     "save_checkpoint",
+    "scatter",
     "train",
 ]

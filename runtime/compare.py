@@ -8,10 +8,6 @@ import numpy as np
 
 from shardwright.operators.info import Array
 
-# A tensor of small numbers beside large ones of its kind is not held to its own magnitude: what
-# rounding leaves of a gradient that should be zero would be an error of its whole size.
-_FLOOR = 1e-6
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -43,12 +39,11 @@ def compare(
     reference: Mapping[str, Array],
     plan: Mapping[str, Array],
     tolerance: float,
-    kinds: Mapping[str, str] | None = None,
+    scales: Mapping[str, float] | None = None,
 ) -> Comparison:
     """Compare tensors by name.
 
-    The relative error of a tensor is ``max|a - b| / max(max|a|, floor)``, where the floor is a
-    millionth of the largest magnitude of its kind in the reference.
+    The relative error of a tensor is ``max|a - b| / scale``.
 
     Parameters
     ----------
@@ -56,15 +51,12 @@ def compare(
         Whole tensors; the order of the reference decides which difference is the first.
     tolerance : float
         Greatest relative error at which tensors are equal.
-    kinds : mapping of str to str, optional
-        Kind of each tensor (``loss``, ``gradient``, ``parameter``); else each is its own.
+    scales : mapping of str to float, optional
+        What the difference of a tensor is relative to; else the largest magnitude in it.
     """
-    kind_of = {name: (kinds or {}).get(name, name) for name in reference}
-    largest: dict[str, float] = {}
-    for name, array in reference.items():
-        largest[kind_of[name]] = max(largest.get(kind_of[name], 0.0), _magnitude(array))
+    scales = scales or {}
     errors = {
-        name: _relative_error(array, plan.get(name), _FLOOR * largest[kind_of[name]])
+        name: _relative_error(array, plan.get(name), scales.get(name, magnitude(array)))
         for name, array in reference.items()
     }
     errors.update((name, inf) for name in plan if name not in reference)
@@ -78,13 +70,13 @@ def compare(
     )
 
 
-def _magnitude(array: Array) -> float:
+def magnitude(array: Array) -> float:
     """Return the largest finite magnitude."""
     finite = np.abs(np.asarray(array, np.float64))
     return float(np.max(finite, initial=0.0, where=np.isfinite(finite)))
 
 
-def _relative_error(a: Array, b: Array | None, floor: float) -> float:
+def _relative_error(a: Array, b: Array | None, scale: float) -> float:
     if b is None or np.shape(a) != np.shape(b):
         return inf
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -93,5 +85,4 @@ def _relative_error(a: Array, b: Array | None, floor: float) -> float:
     if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite]):
         return inf
     difference = float(np.max(np.abs(x[finite] - y[finite]), initial=0.0))
-    scale = max(_magnitude(a), floor)
     return difference / scale if scale else (inf if difference else 0.0)

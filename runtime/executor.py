@@ -54,7 +54,7 @@ class _Local:
 
 
 @dataclass(frozen=True)
-class _Instruction:
+class Instruction:
     """A node, ready to run.
 
     `views` holds the part of each hosted rank, `axes` the groups of a communication operator.
@@ -109,7 +109,7 @@ class Executor:
         dtype = numpy_dtype(value.type.dtype, self.float_dtype)
         return _Local(value.name, local_shapes(value, self.mesh, self.communicator.ranks), dtype)
 
-    def _prepare(self) -> tuple[_Instruction, ...]:
+    def _prepare(self) -> tuple[Instruction, ...]:
         released = _last_uses(self.graph, self._updated)
         program = []
         for node, names in zip(self.graph.nodes, released, strict=True):
@@ -119,7 +119,7 @@ class Executor:
                 raise ExecutionError(error.what, node_text(node), error.hint) from None
         return tuple(program)
 
-    def _instruction(self, node: Node, released: tuple[str, ...]) -> _Instruction:
+    def _instruction(self, node: Node, released: tuple[str, ...]) -> Instruction:
         if node.operator == "redistribute":
             raise ExecutionError(
                 f"`{node.name}` is a redistribution, which no rank can run",
@@ -135,7 +135,7 @@ class Executor:
             # A hand-written program that names no axes speaks of all ranks.
             axes = info.axes or (self.mesh.names if bare else ())
         views = self._views_of(info, () if bare else _decided(layouts), len(operands))
-        return _Instruction(node, info, views, axes, results, released)
+        return Instruction(node, info, views, axes, results, released)
 
     def _views_of(
         self, info: OperatorInfo, layouts: tuple[Layout, ...], operands: int
@@ -251,7 +251,7 @@ class Executor:
                 )
         return parts
 
-    def _run(self, instruction: _Instruction, values: Environment) -> None:
+    def _run(self, instruction: Instruction, values: Environment) -> None:
         operands = [values[name] for name in instruction.node.operands]
         try:
             if isinstance(instruction.info, Communication):
@@ -267,7 +267,7 @@ class Executor:
             values[local.name] = parts
 
     def _move(
-        self, info: Communication, instruction: _Instruction, parts: dict[int, Array]
+        self, info: Communication, instruction: Instruction, parts: dict[int, Array]
     ) -> dict[int, Array]:
         axes, local = instruction.axes, instruction.results[0]
         if self.graph.mesh is None:
@@ -283,7 +283,7 @@ class Executor:
         return {rank: _settled(part, local, rank, instruction) for rank, part in moved.items()}
 
     def _compute(
-        self, instruction: _Instruction, operands: Sequence[Mapping[int, Array]]
+        self, instruction: Instruction, operands: Sequence[Mapping[int, Array]]
     ) -> list[dict[int, Array]]:
         """Run the kernel on every hosted rank.
 
@@ -333,7 +333,7 @@ def _last_uses(graph: Graph, updated: set[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(reversed(released))
 
 
-def _settled(array: Array, local: _Local, rank: int, instruction: _Instruction) -> Array:
+def _settled(array: Array, local: _Local, rank: int, instruction: Instruction) -> Array:
     """Return a result as it is held: in its declared type, and keeping no larger buffer alive."""
     settled: Array = np.asarray(array, local.dtype)
     if settled.shape != local.shapes[rank]:

@@ -1,7 +1,22 @@
 """Verification: the program of a plan against the training step of one device.
 
-Both train for some steps in float64 on the same random batches, and after each step every loss,
-gradient, parameter and state of the optimizer is compared, on every rank.
+Both train for some steps in float64 on the same random batches. In every step, on every rank:
+
+- outputs must be those of one device, whole, on each rank;
+- gradients must be those of one device;
+- the next parameters and states must be those that the update makes *of the plan's own gradients*.
+
+Then the plan goes on from the parameters and states of one device, so that every step is compared
+from equal values, and an error is found in the step that makes it. Updates are compared for equal
+gradients because an optimizer may enlarge a difference without limit: of a gradient that is
+mathematically zero, and hence nothing but rounding, Adam makes a step of full length in a random
+direction.
+
+Two right programs add in different orders, and differ by rounding. A difference is allowed up to
+1e-9 of the largest element of the tensor (of a parameter or state: of its largest change), or as
+far as relative errors of about 1e-12 in every number of the reference change it (see
+`shardwright.runtime.rounding`), whichever is more. So where terms cancel, the magnitude of the
+terms counts and not that of their sum, and no tensor is held to the magnitude of another.
 """
 
 import re
@@ -12,7 +27,6 @@ import numpy as np
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.graph import Graph
-from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array
 from shardwright.operators.verify import verify as verify_graph
 from shardwright.passes.gradient import gradient_name
@@ -22,11 +36,15 @@ from shardwright.runtime import (
     Communicator,
     Comparison,
     Executor,
+    Expected,
     LocalCommunicator,
+    Reference,
     State,
     assemble,
     compare,
     initialize,
+    magnitude,
+    scatter,
 )
 
 TOLERANCE = 1e-9
@@ -48,7 +66,7 @@ class Verification(Comparison):
 
 @dataclass
 class _Side:
-    """One of the two programs, and what its ranks hold."""
+    """The program of the plan, and what its ranks hold."""
 
     graph: Graph
     executor: Executor
@@ -85,23 +103,26 @@ def verify_plan(
     progress : callable, optional
         Called after every step with how things stand.
     """
-    names = _compared(plan.reference)
+    graph = plan.reference
+    names = _compared(graph, plan.program)
     try:
         if static:
             verify_graph(plan.program)
-        local = communicator or LocalCommunicator(plan.mesh)
-        plan_side = _prepare(plan, plan.program, local)
+        side = _prepare(plan, communicator or LocalCommunicator(plan.mesh))
     except ShardwrightError as error:
         return _failed(plan, names, error)
-    reference = _prepare(plan, plan.reference, LocalCommunicator(Mesh(())))
-    _cut_own_parameters(plan_side, reference)
+    reference = Reference(graph, tuple(n for n, kind in names.items() if kind == "gradient"))
+    state: Mapping[str, Array] = _initial(plan, graph)
+    _give_own_parts(side, state)
     result = Verification(True, 0.0, None, len(names), {})
     for batch in random_batches(plan.document.inputs, steps, seed):
-        result = _worst(result, _compare_step(plan, batch, reference, plan_side, names))
+        now, state = _compare_step(plan, batch, reference, state, side, names)
+        result = _worst(result, now)
         if progress is not None:
             progress(f"largest relative error {result.max_relative_error:.2g}")
         if not result.equal:
             break
+        _synchronize(side, state)
     return result
 
 
@@ -121,51 +142,72 @@ def _random_array(item: InputDocument, random: np.random.Generator) -> Array:
     return random.integers(0, item.high or 2, kind.shape).astype(kind.dtype)
 
 
-def _compared(graph: Graph) -> dict[str, str]:
+def _compared(graph: Graph, program: Graph) -> dict[str, str]:
     """Return what is compared, in order, and of which kind each is."""
     kinds = dict.fromkeys(graph.outputs, "output")
+    names = {parameter.name for parameter in graph.parameters}
     for parameter in graph.parameters:
         name = gradient_name(parameter.name)
-        if name in graph.values:
+        if name in graph.values and name not in names:
             kinds[name] = "gradient"
-    for name, _ in graph.updates:
-        kinds[name] = "parameter" if graph.parameter(name).trainable else "state"
-    return kinds
+    changed = dict.fromkeys(name for name, _ in graph.updates)
+    changed |= dict.fromkeys(name for name, _ in program.updates if name in names)
+    return kinds | dict.fromkeys(changed, "state")
 
 
-def _prepare(plan: Plan, graph: Graph, communicator: Communicator) -> _Side:
-    executor = Executor(graph, communicator, float_dtype=_EXACT)
-    seed = plan.document.seed
+def _prepare(plan: Plan, communicator: Communicator) -> _Side:
+    program, seed = plan.program, plan.document.seed
+    executor = Executor(program, communicator, float_dtype=_EXACT)
+    given = {name: array for name, array in plan.initial.items() if _fits(program, name, array)}
+    return _Side(program, executor, initialize(program, seed, communicator, given, _EXACT))
+
+
+def _initial(plan: Plan, graph: Graph) -> dict[str, Array]:
+    """Return the parameters with which one device begins."""
     given = {name: array for name, array in plan.initial.items() if _fits(graph, name, array)}
-    return _Side(graph, executor, initialize(graph, seed, communicator, given, _EXACT))
+    state = initialize(graph, plan.document.seed, LocalCommunicator(), given, _EXACT)
+    return {name: parts[0] for name, parts in state.items()}
 
 
 def _fits(graph: Graph, name: str, array: Array) -> bool:
     return name in graph.values and graph.values[name].type.shape == array.shape
 
 
-def _cut_own_parameters(side: _Side, reference: _Side) -> None:
-    """Let each rank of a hand-written program begin with its part of the whole parameter."""
+def _give_own_parts(side: _Side, state: Mapping[str, Array]) -> None:
+    """Give each rank of a hand-written program its part of every parameter that it has a part of.
+
+    What the ranks begin with otherwise is not touched: how a plan begins is compared too.
+    """
     for parameter in side.graph.parameters:
-        whole = reference.state.get(parameter.name)
-        dimension = _own_dimension(side.graph, reference.graph, parameter.name)
+        whole = state.get(parameter.name)
+        dimension = None if whole is None else _own_dimension(side.graph, parameter.name, whole)
         if whole is None or dimension is None:
             continue
-        parts = np.split(whole[0], side.communicator.mesh.size, dimension)
+        parts = np.split(whole, side.communicator.mesh.size, dimension)
         ranks = side.communicator.ranks
         side.state[parameter.name] = {rank: np.ascontiguousarray(parts[rank]) for rank in ranks}
 
 
-def _own_dimension(graph: Graph, reference: Graph, name: str) -> int | None:
+def _synchronize(side: _Side, state: Mapping[str, Array]) -> None:
+    """Let the ranks go on from the parameters and states of one device."""
+    for parameter in side.graph.parameters:
+        whole = state.get(parameter.name)
+        if whole is not None and whole.shape == parameter.value.type.shape:
+            parts = scatter(parameter.value, whole, side.communicator, _EXACT)
+            side.state[parameter.name] = parts
+    _give_own_parts(side, state)
+
+
+def _own_dimension(graph: Graph, name: str, whole: Array) -> int | None:
     """Return along which dimension the ranks of a hand-written program hold parts of a tensor."""
-    if graph.mesh is None or name not in graph.values or name not in reference.values:
+    if graph.mesh is None or name not in graph.values:
         return None
-    value, whole = graph.values[name], reference.values[name].type.shape
+    value, shape = graph.values[name], whole.shape
     own = value.type.shape
-    if value.layout is not None or len(own) != len(whole):
+    if value.layout is not None or len(own) != len(shape):
         return None
-    different = [i for i, (a, b) in enumerate(zip(own, whole, strict=True)) if a != b]
-    if len(different) == 1 and own[different[0]] * graph.mesh.size == whole[different[0]]:
+    different = [i for i, (a, b) in enumerate(zip(own, shape, strict=True)) if a != b]
+    if len(different) == 1 and own[different[0]] * graph.mesh.size == shape[different[0]]:
         return different[0]
     return None
 
@@ -173,24 +215,44 @@ def _own_dimension(graph: Graph, reference: Graph, name: str) -> int | None:
 def _compare_step(
     plan: Plan,
     batch: Mapping[str, Array],
-    reference: _Side,
+    reference: Reference,
+    state: Mapping[str, Array],
     side: _Side,
     names: Mapping[str, str],
-) -> Verification:
-    gradients = [name for name, kind in names.items() if kind == "gradient"]
-    outputs = plan.reference.outputs
-    expected = _step(reference, batch, gradients, outputs)
+) -> tuple[Verification, Mapping[str, Array]]:
+    """Compare one step; return the result, and the state of one device after the step."""
+    expected = reference.step(batch, state)
+    following = {name: expected.values[name] for name in state}
     try:
-        known = [name for name in gradients if name in side.graph.values]
-        found = _step(side, batch, known, outputs)
+        found = _step(side, batch, reference)
     except ShardwrightError as error:
-        return _failed(plan, names, error)
-    whole = {name: expected[name][0] for name in names}
-    plan_whole, reasons = _assembled(side, reference.graph, found)
-    plan_whole = {name: array for name, array in plan_whole.items() if name in names}
-    result = compare(whole, plan_whole, TOLERANCE, names)
-    first = result.first_difference
-    reason = None
+        return _failed(plan, names, error), following
+    whole, reasons = _assembled(side, reference.graph, expected.values, found)
+    reasons |= _not_whole(side, reference.graph, expected, found)
+    own = {name: whole.get(name, expected.values[name]) for name in reference.gradients}
+    fits = all(array.shape == expected.values[name].shape for name, array in own.items())
+    updated = reference.updated(batch, state, own if fits else following)
+    values = {name: {**expected.values, **updated.values}[name] for name in names}
+    scales = _scales(values, {**expected.rounding, **updated.rounding}, state)
+    known = {n: array for n, array in whole.items() if n in names and n not in reasons}
+    return _described(compare(values, known, TOLERANCE, scales), reasons, found), following
+
+
+def _scales(
+    values: Mapping[str, Array], rounding: Mapping[str, float], before: Mapping[str, Array]
+) -> dict[str, float]:
+    """Return for each tensor the magnitude that its error is relative to."""
+    scales = {}
+    for name, array in values.items():
+        own = magnitude(array - before[name] if name in before else array)
+        scales[name] = max(own, rounding[name] / TOLERANCE)
+    return scales
+
+
+def _described(
+    result: Comparison, reasons: Mapping[str, str], found: Mapping[str, object]
+) -> Verification:
+    first, reason = result.first_difference, None
     if first is not None:
         reason = reasons.get(first, f"its relative error is {result.errors[first]:.3g}")
         if first not in found:
@@ -199,19 +261,24 @@ def _compare_step(
 
 
 def _step(
-    side: _Side, batch: Mapping[str, Array], gradients: Sequence[str], outputs: Sequence[str]
+    side: _Side, batch: Mapping[str, Array], reference: Reference
 ) -> dict[str, Mapping[int, Array]]:
     """Train one step; return what the ranks hold of everything that is compared.
 
     Outputs are named as in the reference: a plan may return a redistributed copy.
     """
-    result = side.executor.step(batch, side.state, gradients)
+    known = [name for name in reference.gradients if name in side.graph.values]
+    result = side.executor.step(batch, side.state, known)
     returned = [result.outputs[name] for name in side.graph.outputs]
-    return {**dict(zip(outputs, returned, strict=False)), **result.fetched, **side.state}
+    outputs = zip(reference.graph.outputs, returned, strict=False)
+    return {**dict(outputs), **result.fetched, **side.state}
 
 
 def _assembled(
-    side: _Side, reference: Graph, found: Mapping[str, Mapping[int, Array]]
+    side: _Side,
+    reference: Graph,
+    expected: Mapping[str, Array],
+    found: Mapping[str, Mapping[int, Array]],
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Return whole tensors, and for those whose copies disagree the reason."""
     whole: dict[str, Array] = {}
@@ -219,8 +286,10 @@ def _assembled(
     own_names = dict(zip(reference.outputs, side.graph.outputs, strict=False))
     for name, held in found.items():
         parts = side.communicator.collect(held)
-        dimension = _own_dimension(side.graph, reference, name)
         own = own_names.get(name, name)
+        dimension = None
+        if name in expected:
+            dimension = _own_dimension(side.graph, own, expected[name])
         try:
             if dimension is None:
                 whole[name] = assemble(side.graph, own, parts, side.communicator.mesh, TOLERANCE)
@@ -229,6 +298,34 @@ def _assembled(
         except ExecutionError as error:
             reasons[name] = error.what
     return whole, reasons
+
+
+def _not_whole(
+    side: _Side,
+    reference: Graph,
+    expected: Expected,
+    found: Mapping[str, Mapping[int, Array]],
+) -> dict[str, str]:
+    """Return why outputs are wrong that a rank does not hold whole.
+
+    The parts may well add up to the right tensor; but each rank returns it, and must have all of
+    it. A hand-written program may return parts of other outputs than the loss.
+    """
+    reasons = {}
+    for name, own in zip(reference.outputs, side.graph.outputs, strict=False):
+        whole = expected.values[name]
+        if name != reference.outputs[0] and _own_dimension(side.graph, own, whole) is not None:
+            continue
+        scale = max(magnitude(whole), expected.rounding[name] / TOLERANCE)
+        for rank, part in found[name].items():
+            one = compare({own: whole}, {own: part}, TOLERANCE, {own: scale})
+            if not one.equal:
+                reasons[name] = (
+                    f"rank {rank} returns `{own}` with a relative error of "
+                    f"{one.max_relative_error:.3g}, every rank must return the whole"
+                )
+                break
+    return reasons
 
 
 def _worst(before: Verification, now: Verification) -> Verification:

@@ -33,12 +33,12 @@ def test_shapes_names_and_what_is_not_a_number_differ():
     assert compare(one, {**one, "more": np.ones(1)}, 1.0).first_difference == "more"
 
 
-def test_noise_beside_large_tensors_of_its_kind_is_no_difference():
+def test_a_difference_is_relative_to_the_scale_that_is_given():
     a = {"big": np.array([1e3]), "noise": np.array([1e-14])}
     b = {"big": np.array([1e3]), "noise": np.array([-1e-14])}
-    kinds = dict.fromkeys(a, "gradient")
-    assert compare(a, b, 1e-9, kinds).equal
-    assert compare(a, b, 1e-9).first_difference == "noise"
+    assert compare(a, b, 1e-9, {"noise": 1e-4}).equal
+    assert compare(a, b, 1e-9, {"noise": 1e-6}).first_difference == "noise"
+    assert compare(a, b, 1e-9).errors == {"big": 0.0, "noise": 2.0}
 
 
 def test_zeros():
