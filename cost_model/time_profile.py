@@ -18,6 +18,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.halo_exchange import emit_split, emit_split_gradient
 from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.optimizer import state_type
 
 Floats = NDArray[np.float64]
 
@@ -228,7 +229,8 @@ class TimeProfile:
         rule = self.update_rule
         if rule is None:
             return 0.0
-        types = [tensor] * (2 + rule.states) + [TensorType("int64", ())] * rule.counts_steps
+        types = [tensor] * 2 + [state_type(tensor)] * rule.states
+        types += [TensorType("int64", ())] * rule.counts_steps
         layouts = [layout] * (2 + rule.states) + [Layout.replicated(0)] * rule.counts_steps
         info = operator_info(rule.operator, types, dict(rule.settings))
         results = [layout] * len(info.result_types)

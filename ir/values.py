@@ -74,6 +74,7 @@ class Range:
 
 POSITIVE_INTEGER = Range(whole=True, least=1)
 POSITIVE = Range(above=0)
+NOT_NEGATIVE = Range(least=0)
 SEED = Range(whole=True, least=0)
 SHARE = Range(least=0, below=1)
 

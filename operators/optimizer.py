@@ -9,8 +9,19 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
+from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array, Example, OperatorInfo, register
 from shardwright.operators.rule import Rule, ShardView
+
+
+def state_type(parameter: TensorType) -> TensorType:
+    """Return the type of the states of a parameter.
+
+    Float16 has too few exponents: squares of small gradients, and the epsilon of Adam, round to
+    zero. Its states are float32, and so is the arithmetic of the update.
+    """
+    narrow = parameter.dtype == "float16"
+    return TensorType("float32", parameter.shape) if narrow else parameter
 
 
 class Update(OperatorInfo):
@@ -37,9 +48,11 @@ class Update(OperatorInfo):
         return (types[0], *types[2 : 2 + self.states])
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
-        """Update, and round to the types that parameter and states have."""
+        """Update in the type of the states, and round to the types of parameter and states."""
         before = (operands[0], *operands[2 : 2 + self.states])
-        after = self.updated(*operands)
+        exact = np.result_type(*(operand.dtype for operand in operands[: 2 + self.states]))
+        widened = [np.asarray(operand, exact) for operand in operands[: 2 + self.states]]
+        after = self.updated(*widened, *operands[2 + self.states :])
         return tuple(np.asarray(a, b.dtype) for a, b in zip(after, before, strict=True))
 
     def updated(self, *operands: Array) -> Sequence[Array]:

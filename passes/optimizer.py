@@ -1,18 +1,32 @@
 """The optimizer's update of every trained parameter, appended to a differentiated program."""
 
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shardwright.ir.errors import PassError
+from shardwright.ir.errors import PassError, ShardwrightWarning
 from shardwright.ir.graph import Attribute, Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
+from shardwright.ir.values import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    check_choice,
+    check_flag,
+    check_names,
+)
 from shardwright.operators.builder import Builder
+from shardwright.operators.info import operator_class
+from shardwright.operators.optimizer import state_type
 from shardwright.passes.gradient import gradient_name
 
 Kind = Literal["sgd", "momentum", "adam"]
 STATES: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("m", "v")}
 _STEP = "optimizer.step"
+_MOST_NAMES = 5  # in a warning
+_RANGES = {"beta1": SHARE, "beta2": SHARE, "epsilon": POSITIVE}
 
 
 @dataclass(frozen=True)
@@ -25,28 +39,97 @@ class Optimizer:
         ``sgd``, ``momentum`` or ``adam``.
     settings : mapping
         Attributes of the update operator: ``learning_rate`` and so on.
+    overrides : mapping of str to mapping
+        Settings that differ for single parameters, by name.
+
+    Raises
+    ------
+    OptionError
+        If there is no such rule or setting, or a setting has a value that is not allowed.
     """
 
     kind: Kind = "sgd"
     settings: dict[str, Attribute] = field(default_factory=lambda: {"learning_rate": 0.01})
+    overrides: dict[str, dict[str, Attribute]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.kind not in STATES:
-            raise PassError(
-                f"no optimizer is called `{self.kind}`", hint=f"use one of {tuple(STATES)}"
-            )
+        check_choice("optimizer", self.kind, STATES)
+        for settings in (self.settings, *self.overrides.values()):
+            check_settings(self.kind, settings)
 
     @property
     def states(self) -> tuple[str, ...]:
         """Names of the tensors that it keeps for each parameter."""
         return STATES[self.kind]
 
+    def settings_of(self, parameter: str) -> dict[str, Attribute]:
+        """Return the attributes of the update of one parameter."""
+        return {**self.settings, **self.overrides.get(parameter, {})}
+
+
+def check_settings(kind: str, settings: Mapping[str, object]) -> None:
+    """Refuse settings that the update of an optimizer does not have, and values out of range.
+
+    Raises
+    ------
+    OptionError
+        If there is one.
+    """
+    check_names(f"`{kind}` has no setting", settings, operator_class(f"{kind}_update").defaults)
+    for name, value in settings.items():
+        if name == "nesterov":
+            check_flag(name, value)
+        else:
+            _RANGES.get(name, NOT_NEGATIVE).check(name, value)
+
+
+def check_trained(program: Graph) -> None:
+    """Refuse a differentiated program that trains nothing; warn of parameters it does not train.
+
+    Raises
+    ------
+    PassError
+        If there are trainable parameters, and the loss depends on none of them.
+    """
+    trainable = [parameter.name for parameter in program.parameters if parameter.trainable]
+    idle = [name for name in trainable if not _has_gradient(program, name)]
+    if idle and idle == trainable:
+        raise PassError(
+            f"none of the {len(idle)} trainable parameters would be updated: the loss depends on "
+            f"`{idle[0]}`{' and the others' if len(idle) > 1 else ''} by no operators that have a "
+            f"gradient",
+            hint="declare parameters that are not trained with `requires_grad=False`",
+        )
+    warn_of_idle(idle, "depend on")
+
+
+def _has_gradient(program: Graph, parameter: str) -> bool:
+    """Return whether the gradient of a parameter is more than the zeros of an unused value."""
+    producer = program.producers.get(gradient_name(parameter))
+    if producer is None:
+        return False
+    return producer.operator != "fill" or producer.attributes["value"] != 0.0
+
+
+def warn_of_idle(parameters: Sequence[str], link: str) -> None:
+    """Warn of trainable parameters that the loss does not use, or depend on."""
+    if not parameters:
+        return
+    names = ", ".join(f"`{name}`" for name in parameters[:_MOST_NAMES])
+    more = len(parameters) - _MOST_NAMES
+    others = f" and {more} more" if more > 0 else ""
+    warnings.warn(
+        f"trainable parameters get no update, the loss does not {link} them: {names}{others}",
+        ShardwrightWarning,
+        stacklevel=2,
+    )
+
 
 def append_optimizer(graph: Graph, optimizer: Optimizer, loss_scale: float = 1.0) -> Graph:
     """Append the update of every parameter that has a gradient.
 
-    States lie as their parameters do, so that an optimizer on split parameters is a split
-    optimizer.
+    States have the layout of their parameter, so that an optimizer of split parameters is split
+    itself.
 
     Before::
 
@@ -97,7 +180,7 @@ def _append_update(
 ) -> None:
     states = [
         build.parameter(
-            Value(f"{parameter.name}.{state}", parameter.type, parameter.layout),
+            Value(f"{parameter.name}.{state}", state_type(parameter.type), parameter.layout),
             {"initializer": "zeros", "trainable": False},
         )
         for state in optimizer.states
@@ -111,7 +194,7 @@ def _append_update(
         *counted,
         name=f"{parameter.name}.next",
         like=None,
-        **optimizer.settings,
+        **optimizer.settings_of(parameter.name),
     )
     updated = (parameter, *states)
     build.updates += [(old.name, new.name) for old, new in zip(updated, results, strict=True)]

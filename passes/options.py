@@ -13,6 +13,7 @@ from shardwright.cost_model.allreduce_fusion import FusionSettings
 from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.ir.layout import Layout
 from shardwright.ir.values import (
+    NOT_NEGATIVE,
     POSITIVE,
     SHARE,
     Range,
@@ -31,7 +32,6 @@ CostModel = Literal["time", "mindspore"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 COST_MODELS: tuple[CostModel, ...] = get_args(CostModel)
 _MEMORY = Range(above=0, infinite=True)
-_MEGABYTES = Range(least=0)
 # Options that say something about the partition, which these modes do not make.
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
 _OF_THE_PARTITION = (
@@ -119,7 +119,7 @@ class CompileOptions:
         if self.memory_limit is not None:
             _MEMORY.check("memory_limit", self.memory_limit)
         if not isinstance(self.fusion, FusionSettings):
-            _MEGABYTES.check("fusion", self.fusion)
+            NOT_NEGATIVE.check("fusion", self.fusion)
         for name in ("pins", "result_pins", "arrivals"):
             if not isinstance(getattr(self, name), Mapping):
                 raise wrong_value(name, getattr(self, name), "a mapping from names")

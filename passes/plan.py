@@ -69,8 +69,8 @@ class Plan:
     @cached_property
     def reference(self) -> Graph:
         """The training step of one device, made from the model without any pass."""
-        optimizer = self.document.optimizer
-        rule = UpdateRule(optimizer.kind, optimizer.settings, self.document.loss_scale)
+        optimizer, scale = self.document.optimizer, self.document.loss_scale
+        rule = UpdateRule(optimizer.kind, optimizer.settings, scale, optimizer.overrides)
         return training_step(self.model, rule)
 
 
@@ -115,7 +115,11 @@ def make_plan(
         seed=seed,
         inputs=tuple(inputs),
         optimizer=OptimizerDocument.model_validate(
-            {"kind": options.optimizer.kind, "settings": dict(options.optimizer.settings)}
+            {
+                "kind": options.optimizer.kind,
+                "settings": dict(options.optimizer.settings),
+                "overrides": options.optimizer.overrides,
+            }
         ),
         **_quality(compiled, options),
         predicted_step_seconds=compiled.step_seconds,

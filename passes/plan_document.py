@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.errors import PlanError
+from shardwright.ir.graph import Attribute
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import TensorType
@@ -62,11 +63,14 @@ class OptimizerDocument(_Part):
 
     kind: Kind
     settings: dict[str, JsonAttribute]
+    overrides: dict[str, dict[str, JsonAttribute]] = {}
 
     @property
     def optimizer(self) -> Optimizer:
         """The optimizer as an object."""
-        return Optimizer(self.kind, dict(self.settings))
+        overrides: dict[str, dict[str, Attribute]]
+        overrides = {name: dict(own) for name, own in self.overrides.items()}
+        return Optimizer(self.kind, dict(self.settings), overrides)
 
 
 class StrategyDocument(_Part):

@@ -20,6 +20,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.operators.optimizer import state_type
 from shardwright.passes.gradient import needs_gradient, reaches_loss
 from shardwright.passes.partition import Meeting
 from shardwright.passes.pins import pinned_table
@@ -339,7 +340,8 @@ class _SpaceBuilder:
     ) -> None:
         """Count a parameter, what the optimizer keeps of it, its gathered copy and its gradient."""
         memory, readers = self.memory, self.readers[value.name]
-        copies = 1 + self.states if trained else 1
+        wider = state_type(value.type).nbytes / value.type.nbytes
+        copies = 1 + self.states * wider if trained else 1
         lasting = self.once(("lasting", copies, one), lambda: copies * one.stored)
         memory.hold(variable, lasting, 0, memory.end)
         holder, gradient, made = variable, one.stored, [memory.end - 1]

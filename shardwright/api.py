@@ -25,7 +25,7 @@ from shardwright.ir.values import (
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.binding import rank_text
 from shardwright.passes.compile import Compiled, compile_graph, default_mesh
-from shardwright.passes.optimizer import STATES, Kind, Optimizer
+from shardwright.passes.optimizer import STATES, Kind, Optimizer, check_trained
 from shardwright.passes.options import (
     OPTION_NAMES,
     UNPARTITIONED,
@@ -129,9 +129,7 @@ def compile(
         If something asked for cannot be.
     """
     _check_arguments(model, devices, cluster, batch, dataset_strategy, seed)
-    asked = _asked(options)
-    pins = {**asked.pins, **_pins(strategies)}
-    asked = replace(asked, pins=pins)
+    asked = _asked(options, strategies)
     _check_mode(asked, devices, mesh, dataset_strategy)
     world = devices if asked.mode == "hybrid_parallel" else 1
     definition, name = _definition(model, batch, world)
@@ -140,27 +138,52 @@ def compile(
     if "data_parallel" in (chosen.mode, dataset_strategy):
         _check_batch(definition, devices)
     traced = _reference(model, batch) if world > 1 else definition.graph
-
-    def compile_on(shape: Mesh | None) -> Compilation:
-        arriving = _arriving(definition, dataset_strategy, shape)
-        on_mesh = replace(chosen, arrivals={**arriving, **chosen.arrivals})
-        compiled = compile_graph(definition.graph, described, devices, on_mesh, shape, progress)
-        plan = make_plan(
-            compiled,
-            described,
-            on_mesh,
-            model=name,
-            traced=traced,
-            inputs=_inputs(definition),
-            initial=definition.initial,
-            seed=seed,
-        )
-        return Compilation(plan, compiled, described)
-
+    request = _Request(
+        definition, name, described, devices, chosen, dataset_strategy, traced, seed, progress
+    )
     if mesh == "search":
         shapes = mesh_shapes(described, devices)
-        return _cheapest(compile_on, [mesh_for(described, devices, shape) for shape in shapes])
-    return compile_on(_mesh(described, devices, mesh, chosen))
+        meshes = [mesh_for(described, devices, shape) for shape in shapes]
+        compilation = _cheapest(request.compile_on, meshes)
+    else:
+        compilation = request.compile_on(_mesh(described, devices, mesh, chosen))
+    check_trained(compilation.compiled.passes.after("gradient"))
+    return compilation
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A compilation, but for the mesh."""
+
+    definition: Definition
+    name: str
+    cluster: Cluster
+    devices: int
+    options: CompileOptions
+    dataset_strategy: DatasetStrategy | None
+    traced: Graph
+    seed: int
+    progress: Progress | None
+
+    def compile_on(self, mesh: Mesh | None) -> Compilation:
+        """Compile on one mesh; None where the mode has its own."""
+        definition, options = self.definition, self.options
+        arriving = _arriving(definition, self.dataset_strategy, mesh)
+        options = replace(options, arrivals={**arriving, **options.arrivals})
+        compiled = compile_graph(
+            definition.graph, self.cluster, self.devices, options, mesh, self.progress
+        )
+        plan = make_plan(
+            compiled,
+            self.cluster,
+            options,
+            model=self.name,
+            traced=self.traced,
+            inputs=_inputs(definition),
+            initial=definition.initial,
+            seed=self.seed,
+        )
+        return Compilation(plan, compiled, self.cluster)
 
 
 def _check_arguments(
@@ -184,7 +207,9 @@ def _check_arguments(
     SEED.check("seed", seed)
 
 
-def _asked(options: Mapping[str, Any]) -> CompileOptions:
+def _asked(
+    options: Mapping[str, Any], strategies: str | Path | Mapping[str, SplitCounts] | None
+) -> CompileOptions:
     """Return the options that a person asks for; an optimizer may be given by its name."""
     known = [*inspect.signature(compile).parameters, *OPTION_NAMES]
     check_names("`compile` has no option", options, [n for n in known if n != "options"])
@@ -192,7 +217,8 @@ def _asked(options: Mapping[str, Any]) -> CompileOptions:
     if isinstance(optimizer, str):
         check_choice("optimizer", optimizer, STATES)
         options = {**options, "optimizer": Optimizer(cast(Kind, optimizer), {})}
-    return CompileOptions(**options)
+    asked = CompileOptions(**options)
+    return replace(asked, pins={**asked.pins, **_pins(strategies)})
 
 
 def _check_mode(

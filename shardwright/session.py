@@ -16,6 +16,7 @@ from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
 from shardwright.passes.compile import Compiled, compile_graph, default_mesh
 from shardwright.passes.optimizer import Optimizer as Rule
+from shardwright.passes.optimizer import check_trained
 from shardwright.passes.options import (
     UNPARTITIONED,
     CompileOptions,
@@ -116,7 +117,9 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
             result_pins=definition.result_pins,
             arrivals=arrivals(definition.inputs, options.dataset_strategy, mesh),
         )
-    return compile_graph(definition.graph, described, options.devices, how, mesh)
+    found = compile_graph(definition.graph, described, options.devices, how, mesh)
+    check_trained(found.passes.after("gradient"))
+    return found
 
 
 def begin(

@@ -246,7 +246,7 @@ class Parameter(Tensor):
     name : str, optional
         The last part of its name; that of the attribute that holds it unless given.
     requires_grad : bool
-        Whether it is trained.
+        Whether it is trained; integers never are.
     layerwise_parallel : bool
         In a hand-written parallel program: whether every rank holds values of its own.
     shape, dtype : optional
@@ -275,7 +275,7 @@ class Parameter(Tensor):
             self.type, self.data = tensor.type, tensor.asnumpy()
             self.initializer = "data"
         self.name = name
-        self.requires_grad = requires_grad
+        self.requires_grad = requires_grad and self.type.is_float
         self.layerwise_parallel = layerwise_parallel
         self.comm_fusion: int | None = None
 

@@ -1,17 +1,18 @@
 """The tracer: records what a network does to its tensors as nodes of a graph."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 
 import numpy as np
 
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Attributes, Value
+from shardwright.ir.graph import Attribute, Attributes, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, SplitCounts
-from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.optimizer import Optimizer, warn_of_idle
 
 _CURRENT: ContextVar["Tracer | None"] = ContextVar("tracer", default=None)
 
@@ -38,7 +39,7 @@ class Tracer(Builder):
         self.result_pins: dict[str, SplitCounts] = {}
         self.initial: dict[str, Array] = {}
         self.optimizer: Optimizer | None = None
-        self._updated: frozenset[int] | None = None
+        self._updated: dict[int, str | None] | None = None
         self._scopes = scopes
         self._parameter_names = parameter_names
         self._declared: dict[int, Value] = {}
@@ -91,8 +92,17 @@ class Tracer(Builder):
             self._constants.append(tensor)
         return self._declared[id(tensor)]
 
-    def train(self, optimizer: Optimizer, parameters: Iterable[object]) -> None:
-        """Let an optimizer update these parameters; all others stay as they are.
+    def train(
+        self, optimizer: Optimizer, updates: Sequence[tuple[object, dict[str, Attribute]]]
+    ) -> None:
+        """Let an optimizer update parameters; all others stay as they are.
+
+        Parameters
+        ----------
+        optimizer : Optimizer
+            The rule.
+        updates : sequence of (object, dict)
+            The parameters, each with the settings that differ from those of the rule.
 
         Raises
         ------
@@ -101,8 +111,31 @@ class Tracer(Builder):
         """
         if self.optimizer is not None:
             raise ModelError("two optimizers are applied, a training step has one")
-        self.optimizer = optimizer
-        self._updated = frozenset(map(id, parameters))
+        names = {
+            id(parameter): self._parameter_names.get(id(parameter)) for parameter, _ in updates
+        }
+        own = ((names[id(parameter)], settings) for parameter, settings in updates)
+        self.optimizer = replace(optimizer, overrides={n: s for n, s in own if n and s})
+        self._updated = names
+
+    def check_updates(self) -> None:
+        """Refuse an optimizer that updates nothing, and tell what it does not update.
+
+        Raises
+        ------
+        ModelError
+            If it has none of the parameters that the model trains.
+        """
+        if self._updated is None:
+            return
+        trained = [p.name for p in self.parameters if p.trainable]
+        if trained and set(trained) <= self.frozen():
+            raise ModelError(
+                f"the optimizer updates none of the model's {len(trained)} trainable parameters",
+                hint="give it `network.trainable_params()` of the network that is trained",
+            )
+        idle = [name for key, name in self._updated.items() if key not in self._declared]
+        warn_of_idle([name or "a parameter of another model" for name in idle], "use")
 
     def frozen(self) -> frozenset[str]:
         """Return the names of the parameters that no optimizer updates."""

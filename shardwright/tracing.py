@@ -138,8 +138,9 @@ def trace(
     with tracer.tracing():
         outputs = _values(_run(whole, symbols, tracer), tracer)
     if isinstance(optimizer, nn_optimizers.Optimizer):
-        tracer.train(optimizer.rule, optimizer.parameters)
+        tracer.train(optimizer.rule, optimizer.updates)
         optimizer = None
+    tracer.check_updates()
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
     graph = _frozen(graph, tracer.frozen())
     verify(graph)

@@ -1,14 +1,18 @@
 """Optimizers: which rule updates which parameters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, cast
 
 from shardwright.gradients import Gradients
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Attribute
-from shardwright.passes.optimizer import Kind
+from shardwright.ir.values import check_names
+from shardwright.passes.optimizer import Kind, check_settings
 from shardwright.passes.optimizer import Optimizer as Rule
 from shardwright.tensor import Parameter
 from shardwright.tracer import current_tracer
+
+Parameters = Iterable[Parameter | Mapping[str, Any]]
 
 
 class Optimizer:
@@ -16,22 +20,78 @@ class Optimizer:
 
     Parameters
     ----------
-    params : iterable of Parameter
-        The parameters; all others stay as they are.
+    params : iterable of Parameter or of mapping
+        The parameters; all others stay as they are. Or groups of them, which may have settings of
+        their own: ``{"params": [...], "lr": 0.01, "weight_decay": 0.0}``, and one
+        ``{"order_params": [...]}``, whose parameters have those of no group too.
     kind : str
         The rule.
     **settings
         Its numbers.
+
+    Attributes
+    ----------
+    group_settings : mapping of str to str
+        What a group may have of its own, and what it is called among the settings.
+
+    Raises
+    ------
+    ModelError
+        If there are no parameters, one is given twice, or something else stands among them.
+    OptionError
+        If a setting has a value that is not allowed.
     """
 
-    def __init__(self, params: Iterable[Parameter], kind: Kind, **settings: Attribute) -> None:
-        self.parameters = tuple(params)
-        if not self.parameters:
-            raise ModelError(f"the optimizer `{kind}` has no parameters")
-        rate = settings["learning_rate"]
-        if not isinstance(rate, (int, float)):
-            raise ModelError(f"the learning rate is {rate!r}, it must be a number")
+    group_settings: ClassVar[Mapping[str, str]] = {
+        "lr": "learning_rate",
+        "weight_decay": "weight_decay",
+    }
+
+    def __init__(self, params: Parameters, kind: Kind, **settings: Attribute) -> None:
         self.rule = Rule(kind, settings)
+        self._settings: list[tuple[Parameter, dict[str, Attribute]]] = []
+        given = [params] if isinstance(params, Parameter | Mapping) else list(params)
+        grouped = [isinstance(item, Mapping) for item in given]
+        if any(grouped) and not all(grouped):
+            raise ModelError(
+                "parameters and groups of parameters are given together",
+                hint='put all into groups: `[{"params": [...], "lr": 0.01}, {"params": [...]}]`',
+            )
+        for group in given if any(grouped) else [{"params": given}]:
+            self._add_group(cast(Mapping[str, Any], group))
+        if not self._settings:
+            raise ModelError(f"the optimizer `{kind}` has no parameters")
+
+    def _add_group(self, group: Mapping[str, Any]) -> None:
+        names = ("params", "order_params", "grad_centralization", *self.group_settings)
+        check_names("a group of parameters has no", group, names)
+        if group.get("grad_centralization", False):
+            raise ModelError("gradients cannot be centralized", hint="leave it out")
+        own = {self.group_settings[key]: group[key] for key in self.group_settings if key in group}
+        check_settings(self.rule.kind, own)
+        if "order_params" in group:
+            known = {id(parameter) for parameter, _ in self._settings}
+            self._add([p for p in group["order_params"] if id(p) not in known], {})
+        elif "params" not in group:
+            raise ModelError(f"a group of parameters has {tuple(group)}, but no `params`")
+        else:
+            self._add(group["params"], own)
+
+    def _add(self, parameters: Iterable[object], own: dict[str, Attribute]) -> None:
+        for parameter in parameters:
+            if not isinstance(parameter, Parameter):
+                raise ModelError(
+                    f"an optimizer is given {type(parameter).__name__} among its parameters",
+                    hint="give it `network.trainable_params()`",
+                )
+            if any(parameter is other for other, _ in self._settings):
+                raise ModelError(f"an optimizer is given {parameter!r} twice")
+            self._settings.append((parameter, own))
+
+    @property
+    def updates(self) -> list[tuple[Parameter, dict[str, Attribute]]]:
+        """The parameters that are trained, each with the settings of its group."""
+        return [(parameter, own) for parameter, own in self._settings if parameter.requires_grad]
 
     def __call__(self, gradients: object) -> None:
         """Update the parameters, in a training step that is being traced.
@@ -46,7 +106,7 @@ class Optimizer:
                 f"an optimizer is given {type(gradients).__name__}, it takes what `value_and_grad` "
                 f"returns as gradients"
             )
-        current_tracer().train(self.rule, self.parameters)
+        current_tracer().train(self.rule, self.updates)
 
 
 class SGD(Optimizer):
@@ -54,7 +114,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Parameter],
+        params: Parameters,
         learning_rate: float = 0.1,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
@@ -72,7 +132,7 @@ class Momentum(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Parameter],
+        params: Parameters,
         learning_rate: float,
         momentum: float,
         weight_decay: float = 0.0,
@@ -93,7 +153,7 @@ class AdamWeightDecay(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Parameter],
+        params: Parameters,
         learning_rate: float = 1e-3,
         beta1: float = 0.9,
         beta2: float = 0.999,
@@ -114,9 +174,12 @@ class AdamWeightDecay(Optimizer):
 class Adam(AdamWeightDecay):
     """Adam (Kingma and Ba, 2015)."""
 
+    # The weight decay of MindSpore's Adam is added to the gradient, this one's would not be.
+    group_settings: ClassVar[Mapping[str, str]] = {"lr": "learning_rate"}
+
     def __init__(
         self,
-        params: Iterable[Parameter],
+        params: Parameters,
         learning_rate: float = 1e-3,
         beta1: float = 0.9,
         beta2: float = 0.999,

@@ -68,6 +68,9 @@ class _Optimizer(Protocol):
     @property
     def settings(self) -> Mapping[str, Attribute]: ...
 
+    @property
+    def overrides(self) -> Mapping[str, Mapping[str, Attribute]]: ...
+
 
 class _Document(Protocol):
     @property
@@ -98,8 +101,8 @@ class Provable(Protocol):
 
 def prove(plan: Provable) -> Proof:
     """Prove that a plan's program computes the training step of its model; see `prove_program`."""
-    document = plan.document
-    rule = UpdateRule(document.optimizer.kind, document.optimizer.settings, document.loss_scale)
+    optimizer, scale = plan.document.optimizer, plan.document.loss_scale
+    rule = UpdateRule(optimizer.kind, optimizer.settings, scale, optimizer.overrides)
     return prove_program(plan.model, plan.program, rule)
 
 

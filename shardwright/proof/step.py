@@ -35,11 +35,14 @@ class UpdateRule:
         Attributes of the update operator.
     loss_scale : float
         Factor that the gradients carry; the update divides it out.
+    overrides : mapping of str to mapping
+        Attributes that differ for single parameters, by name.
     """
 
     kind: str = "sgd"
     settings: Attributes = field(default_factory=dict)
     loss_scale: float = 1.0
+    overrides: Mapping[str, Attributes] = field(default_factory=dict)
 
 
 def gradient_of(parameter: str) -> str:
@@ -133,13 +136,22 @@ def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) ->
     for name, gradient in gradients.items():
         if rule.loss_scale != 1.0:
             gradient = build.emit("scale", gradient, factor=1.0 / rule.loss_scale)
-        kept = [_zeros(build, f"{name}.{s}", by_name[name].type) for s in _STATES[rule.kind]]
+        kind = _kept_type(by_name[name].type)
+        kept = [_zeros(build, f"{name}.{state}", kind) for state in _STATES[rule.kind]]
         operands = (by_name[name], gradient, *kept, *counted)
+        settings = {**rule.settings, **rule.overrides.get(name, {})}
         following = build.emit_all(
-            f"{rule.kind}_update", *operands, name=f"{name}.next", like=None, **rule.settings
+            f"{rule.kind}_update", *operands, name=f"{name}.next", like=None, **settings
         )
         pairs = zip((name, *(state.name for state in kept)), following, strict=True)
         build.updates += [(old, new.name) for old, new in pairs]
+
+
+def _kept_type(parameter: TensorType) -> TensorType:
+    """Return the type of what is kept for a parameter: float16 is too narrow for squares."""
+    if parameter.dtype == "float16":
+        return TensorType("float32", parameter.shape)
+    return parameter
 
 
 def _counted(build: Builder) -> Value:

@@ -66,3 +66,13 @@ def test_a_gradient_of_another_shape_is_refused() -> None:
     assert str(caught.value) == (
         "sgd_update: parameter, gradient and states have the shapes [(4, 2), (2,)], one expected"
     )
+
+
+def test_float16_is_updated_in_float32() -> None:
+    """A gradient whose square, like the epsilon, is zero in float16."""
+    g = np.array([1e-4], np.float16)
+    states = np.zeros(1, np.float32), np.zeros(1, np.float32)
+    p, m, v = update("adam_update", np.ones(1, np.float16), g, *states, np.array(1))
+    assert (p.dtype, m.dtype, v.dtype) == (np.float16, np.float32, np.float32)
+    assert p[0] == np.float16(1 - 0.001)
+    assert v[0] == pytest.approx(0.001 * float(g[0]) ** 2, rel=1e-6)

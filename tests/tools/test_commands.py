@@ -166,7 +166,8 @@ def test_options_reach_the_compiler(capsys, here):
     assert [axis["name"] for axis in found["mesh"]] == ["data", "model"]
     assert (found["model"], found["seed"], found["loss_scale"]) == ("mlp:batch=16", 7, 8.0)
     assert found["cluster"]["name"] == "cpu"
-    assert found["optimizer"] == {"kind": "momentum", "settings": {"learning_rate": 0.5}}
+    settings = {"learning_rate": 0.5}
+    assert found["optimizer"] == {"kind": "momentum", "settings": settings, "overrides": {}}
     listings = sorted(path.name for path in (here / "plan").glob("rank_*"))
     assert listings == ["rank_00001.ir", "rank_00003.ir", "rank_00004.ir"]
     program = parse((here / "plan" / "program.ir").read_text())
