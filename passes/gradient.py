@@ -34,32 +34,14 @@ from shardwright.ir.layout import Layout
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, operator_info
 from shardwright.passes.cleanup import drop_dead_nodes
+from shardwright.passes.cotangents import CARRIERS, CotangentFlow, cotangent_flow
 
-_CARRIERS = ("redistribute", "mirror")
 _EXCHANGES = ("halo_exchange",)
 
 
 def gradient_name(parameter: str) -> str:
     """Return the name that the gradient of a parameter has in every program."""
     return f"{parameter}.grad"
-
-
-def needs_gradient(graph: Graph) -> frozenset[str]:
-    """Return the values that a trainable parameter reaches through real numbers."""
-    found = {p.name for p in graph.parameters if p.trainable and p.value.type.is_float}
-    for node in graph.nodes:
-        if node.operator != "stop_gradient" and found.intersection(node.operands):
-            found.update(result.name for result in node.results if result.type.is_float)
-    return frozenset(found)
-
-
-def reaches_loss(graph: Graph) -> frozenset[str]:
-    """Return the values that the first output depends on."""
-    found = {graph.outputs[0]}
-    for node in reversed(graph.nodes):
-        if any(result.name in found for result in node.results):
-            found.update(node.operands)
-    return frozenset(found)
 
 
 def differentiate(graph: Graph, loss_scale: float = 1.0) -> Graph:
@@ -75,7 +57,8 @@ def differentiate(graph: Graph, loss_scale: float = 1.0) -> Graph:
     Returns
     -------
     Graph
-        The program with a value ``<parameter>.grad`` for each, among the outputs.
+        The program with a value ``<parameter>.grad``, among the outputs, for each parameter that
+        carries a cotangent; see `cotangents`.
 
     Raises
     ------
@@ -89,7 +72,7 @@ def differentiate(graph: Graph, loss_scale: float = 1.0) -> Graph:
             f"graph {graph.name}",
             "let the model return its loss first",
         )
-    backward = _Backward(graph, Builder(graph.mesh, graph), needs_gradient(graph))
+    backward = _Backward(graph, Builder(graph.mesh, graph), cotangent_flow(graph))
     build = backward.build
     seed = build.emit(
         "fill",
@@ -111,25 +94,27 @@ class _Backward:
 
     graph: Graph
     build: Builder
-    wanted: frozenset[str]
+    flow: CotangentFlow
     cotangents: dict[str, Value] = field(default_factory=dict)
     made_again: dict[str, Value] = field(default_factory=dict)
 
     def visit(self, node: Node) -> None:
-        """Differentiate one node, if the loss depends on it and a parameter reaches it."""
-        if not any(r.name in self.cotangents and r.name in self.wanted for r in node.results):
+        """Differentiate one node, if cotangents flow through it."""
+        if not self.flow.enters(node):
             return
         self.build.scope = node.scope
         operands = self.graph.operand_values(node)
         totals = [self._total(result) for result in node.results]
-        if node.operator in _CARRIERS and node.results[0].layout is not None:
+        if node.operator in CARRIERS and node.results[0].layout is not None:
             self.contribute(operands[0], totals[0])
             return
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
         at = Linearization([self._again(v) for v in operands], node.results, totals)
         gradients = info.gradient(self.build, at)
-        for operand, gradient in zip(operands, gradients, strict=True):
-            if gradient is not None:
+        receiving = self.flow.operands[node.name]
+        for operand, gradient, receives in zip(operands, gradients, receiving, strict=True):
+            if receives:
+                assert gradient is not None
                 self.contribute(operand, gradient)
 
     def _again(self, value: Value) -> Value:
@@ -150,8 +135,6 @@ class _Backward:
 
         Added at once, so that of the many readers of a weight no two gradients wait for a third.
         """
-        if value.name not in self.wanted:
-            return
         due = self._due(value)
         if due is not None and gradient.layout != due:
             gradient = emit_redistribute(self.build, gradient, due)
@@ -166,7 +149,7 @@ class _Backward:
         producer = self.graph.producers.get(value.name)
         if producer is not None and producer.operator in _EXCHANGES:
             return None  # what comes back from a halo is reduced where the halo came from
-        if producer is None or producer.operator not in _CARRIERS:
+        if producer is None or producer.operator not in CARRIERS:
             return value.layout.reduced()
         if len(self.graph.uses[value.name]) == 1:
             return None
@@ -186,10 +169,10 @@ class _Backward:
         names: dict[str, str] = {}
         outputs = []
         for parameter in self.graph.parameters:
-            if parameter.name not in self.wanted or not parameter.trainable:
+            if parameter.name not in self.flow.values:
                 continue
             self.build.scope = ""
-            gradient, name = self._total(parameter.value), gradient_name(parameter.name)
+            gradient, name = self.cotangents[parameter.name], gradient_name(parameter.name)
             if gradient.name in names or gradient.name in self.graph.values:
                 gradient = self.build.emit("identity", gradient)
             names[gradient.name] = name

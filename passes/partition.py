@@ -29,7 +29,8 @@ from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
 from shardwright.operators.halo_exchange import emit_split
 from shardwright.operators.info import operator_info
-from shardwright.passes.gradient import emit_redistribute, needs_gradient
+from shardwright.passes.cotangents import cotangent_flow
+from shardwright.passes.gradient import emit_redistribute
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
         w.mirror: f32[16, 4]* = mirror(w) {axes=('x',)}
         h: f32[8@x, 4] = matmul(x, w.mirror) split(m=x)
     """
-    wanted = needs_gradient(graph)
+    flow = cotangent_flow(graph)
     shared = _shared_mirrors(graph, decisions)
     build = Builder(graph.mesh)
     build.inputs, build.parameters = list(graph.inputs), list(graph.parameters)
@@ -189,7 +190,7 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
     for node in graph.nodes:
         build.scope = node.scope
         read = [
-            _for_reader(build, graph, node, i, at[name], name in wanted, met(name))
+            _for_reader(build, graph, node, i, at[name], flow.operands[node.name][i], met(name))
             for i, name in enumerate(node.operands)
         ]
         build.append(replace(node, operands=tuple(value.name for value in read)))

@@ -21,7 +21,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.operators.optimizer import state_type
-from shardwright.passes.gradient import needs_gradient, reaches_loss
+from shardwright.passes.cotangents import cotangent_flow
 from shardwright.passes.partition import Meeting
 from shardwright.passes.pins import pinned_table
 from shardwright.passes.search_space import Choice, Route, SearchSpace, Storage
@@ -138,7 +138,7 @@ class _SpaceBuilder:
         self.scattered = False
         self.started, self.time_limit = time.perf_counter(), math.inf
         self.result_pins: dict[str, SplitCounts] = {}
-        self.wanted = needs_gradient(graph) & reaches_loss(graph)
+        self.flow = cotangent_flow(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
         self.draft, self.memory = _Draft(), MemoryAccount(len(graph.nodes))
         self.tables: dict[str, OperatorTable] = {}
@@ -155,15 +155,14 @@ class _SpaceBuilder:
                 )
         for node in self.graph.nodes:
             self._add_operator(node)
-        for name in self.graph.outputs:
-            self._add_output(self.graph.values[name])
+        for position, name in enumerate(self.graph.outputs):
+            self._add_output(self.graph.values[name], is_loss=position == 0)
         for value in self.graph.inputs:
             self._add_input(value)
         following = dict(self.graph.updates)
         for parameter in self.graph.parameters:
             updated = following.get(parameter.name)
-            trained = parameter.trainable and parameter.value.type.is_float
-            self._add_parameter(parameter.value, trained, updated)
+            self._add_parameter(parameter.value, parameter.name in self.flow.values, updated)
         for node in self.graph.nodes:
             for position in range(len(node.results)):
                 self._add_result(node, position)
@@ -190,8 +189,7 @@ class _SpaceBuilder:
     def _add_operator(self, node: Node) -> None:
         types = [value.type for value in self.graph.operand_values(node)]
         info = operator_info(node.operator, types, node.attributes)
-        reached = any(result.name in self.wanted for result in node.results)
-        wanted = tuple(reached and name in self.wanted for name in node.operands)
+        wanted = self.flow.operands[node.name]
         stored = tuple(name in self.parameters for name in node.operands)
         pinned = node.name in self.pins or node.name in self.result_pins
         table = self.profile.table(info, wanted, stored, pinned)
@@ -216,9 +214,9 @@ class _SpaceBuilder:
         work = self.once(("work", table, held), lambda: work_in_passing(table, held, self.mesh))
         self.memory.hold_in_passing(variable, work, backward, backward + 1)
 
-    def _add_output(self, value: Value) -> None:
+    def _add_output(self, value: Value, *, is_loss: bool) -> None:
         whole = Layout.replicated(value.type.rank)
-        port = Port(whole, whole if value.name in self.wanted else None)
+        port = Port(whole, whole if is_loss and value.name in self.flow.values else None)
         choice = Choice("output", value.name, (whole,))
         variable = self.draft.add(choice, np.zeros(1))
         end = _End(variable, ("output", port), (port,), self.memory.operators, leaves=True)
@@ -242,7 +240,7 @@ class _SpaceBuilder:
         variable = self.draft.add(Choice("parameter", value.name, options), cost)
         one = self.once(("bytes", key), lambda: storage_bytes(value.type, options, self.mesh))
         self._hold_parameter(value, trained, variable, one, reader)
-        wanted = value.name in self.wanted
+        wanted = value.name in self.flow.values
         ports = self.once(
             ("ports", key, wanted),
             lambda: tuple(Port(o.layout, o.layout if wanted else None) for o in options),
@@ -277,7 +275,7 @@ class _SpaceBuilder:
             return readers[0]
         if not readers or not self.profile.readers_meet():
             return None
-        wanted = value.name in self.wanted
+        wanted = value.name in self.flow.values
         anywhere = self.once(
             ("anywhere", value.type, wanted),
             lambda: tuple(Port(at, at if wanted else None) for at in self._layouts(value.type)),
@@ -373,7 +371,7 @@ class _SpaceBuilder:
 
     def _add_result(self, node: Node, position: int) -> None:
         value, table = node.results[position], self.tables[node.name]
-        wanted = value.name in self.wanted
+        wanted = value.name in self.flow.values
         key = (table, "result", position, wanted)
         layouts = table.results[position]
         ports = self.once(
@@ -436,7 +434,7 @@ class _SpaceBuilder:
     def _meetings(
         self, value: Value, writer: _End, readers: Sequence[_End]
     ) -> tuple[tuple[Meeting, ...], Floats, tuple[Port, ...]]:
-        wanted = value.name in self.wanted
+        wanted = value.name in self.flow.values
         found: dict[Meeting, None] = {}
         for port in (port for end in (writer, *readers) for port in end.ports):
             partial = port.cotangent.partial if port.cotangent is not None else ()
