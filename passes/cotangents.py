@@ -37,6 +37,15 @@ class CotangentFlow:
         """Return whether any operand of a node receives a cotangent from it."""
         return any(self.operands[node.name])
 
+    def last_contribution(self, graph: Graph) -> dict[str, tuple[str, int]]:
+        """Return for each value the last node and operand position that a cotangent comes from."""
+        return {
+            name: (node.name, position)
+            for node in graph.nodes
+            for position, name in enumerate(node.operands)
+            if self.operands[node.name][position]
+        }
+
 
 def cotangent_flow(graph: Graph) -> CotangentFlow:
     """Return where the cotangents of a program flow; the first output is the loss.
@@ -63,8 +72,8 @@ def cotangent_flow(graph: Graph) -> CotangentFlow:
     carrying = {graph.outputs[0]} & reached
     for node in reversed(graph.nodes):
         if any(result.name in carrying for result in node.results):
-            pairs = zip(node.operands, entering[node.name], strict=True)
-            carrying.update(name for name, flag in pairs if flag)
+            entered = zip(node.operands, entering[node.name], strict=True)
+            carrying.update(name for name, flag in entered if flag)
         else:
             entering[node.name] = (False,) * len(node.operands)
     return CotangentFlow(frozenset(carrying), entering)

@@ -25,8 +25,10 @@ After::
     return loss
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
@@ -98,6 +100,12 @@ class _Backward:
     cotangents: dict[str, Value] = field(default_factory=dict)
     made_again: dict[str, Value] = field(default_factory=dict)
 
+    @cached_property
+    def readers(self) -> Counter[str]:
+        """How often each value is read, by nodes, as an output or as an update."""
+        read = Counter(name for node in self.graph.nodes for name in node.operands)
+        return read + Counter(self.graph.outputs) + Counter(new for _, new in self.graph.updates)
+
     def visit(self, node: Node) -> None:
         """Differentiate one node, if cotangents flow through it."""
         if not self.flow.enters(node):
@@ -151,7 +159,7 @@ class _Backward:
             return None  # what comes back from a halo is reduced where the halo came from
         if producer is None or producer.operator not in CARRIERS:
             return value.layout.reduced()
-        if len(self.graph.uses[value.name]) == 1:
+        if self.readers[value.name] == 1:
             return None
         axes = producer.attributes.get("axes", ()) if producer.operator == "mirror" else ()
         assert isinstance(axes, tuple)

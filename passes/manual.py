@@ -9,6 +9,7 @@ from shardwright.ir.text import node_text
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication import Communication
 from shardwright.operators.info import operator_class
+from shardwright.passes.cotangents import cotangent_flow
 
 # What leaves equal values on all ranks, whatever comes in.
 _EQUALIZING = ("all_reduce", "all_gather", "broadcast")
@@ -52,13 +53,13 @@ def mirror_shared_values(graph: Graph, mesh: Mesh, mean: bool = False) -> Graph:
 
 @dataclass
 class _Sharing:
-    """Which values differ between ranks, and which depend on trained parameters."""
+    """Which values differ between ranks, and which carry a cotangent."""
 
     graph: Graph
     mesh: Mesh
     mean: bool
     differing: set[str] = field(default_factory=set)
-    trained: set[str] = field(default_factory=set)
+    carrying: set[str] = field(default_factory=set)
     mirrors: dict[str, str] = field(default_factory=dict)
 
     def mirrored(self) -> Graph:
@@ -67,9 +68,8 @@ class _Sharing:
         for node in self.graph.nodes:
             for result in node.results:
                 build.unique_name(result.name)
+        self.carrying |= cotangent_flow(self.graph).values
         for parameter in self.graph.parameters:
-            if parameter.trainable:
-                self.trained.add(parameter.name)
             if parameter.attributes.get("layerwise_parallel"):
                 self.differing.add(parameter.name)
         for node in self.graph.nodes:
@@ -86,15 +86,13 @@ class _Sharing:
         elif differs:
             values = self.graph.operand_values(node)
             node = replace(node, operands=tuple(self._entering(v, build) for v in values))
-        if not self.trained.isdisjoint(node.operands) and node.operator != "stop_gradient":
-            self.trained |= results
         if differs and node.operator not in _EQUALIZING:
             self.differing |= results
         build.append(node)
 
     def _entering(self, value: Value, build: Builder) -> str:
         """Return the value, or where its gradient is made in parts, its mirror."""
-        if value.name in self.differing or value.name not in self.trained:
+        if value.name in self.differing or value.name not in self.carrying:
             return value.name
         if value.name not in self.mirrors:
             mirror = build.emit(
@@ -107,12 +105,12 @@ class _Sharing:
             )
             self.mirrors[value.name] = mirror.name
             self.differing.add(mirror.name)
-            self.trained.add(mirror.name)
+            self.carrying.add(mirror.name)
         return self.mirrors[value.name]
 
     def _check_slice(self, node: Node) -> None:
         """Refuse a slice whose transpose is no gather."""
-        if node.operands[0] in self.differing & self.trained:
+        if node.operands[0] in self.differing & self.carrying:
             raise PassError(
                 f"`{node.operands[0]}` is cut by the rank, but differs between ranks already",
                 node_text(node),
@@ -120,7 +118,7 @@ class _Sharing:
             )
 
     def _check_loss(self) -> None:
-        if self.graph.outputs and self.graph.outputs[0] in self.differing & self.trained:
+        if self.graph.outputs and self.graph.outputs[0] in self.differing & self.carrying:
             raise PassError(
                 f"the loss `{self.graph.outputs[0]}` differs between ranks, it must be equal",
                 hint="reduce it: `ops.AllReduce()(loss) / get_group_size()`",

@@ -177,7 +177,6 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
     shared = _shared_mirrors(graph, decisions)
     build = Builder(graph.mesh)
     build.inputs, build.parameters = list(graph.inputs), list(graph.parameters)
-    build.updates = list(graph.updates)
     for name in graph.values:
         build.unique_name(name)
     at = dict(graph.values)
@@ -196,7 +195,8 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
         build.append(replace(node, operands=tuple(value.name for value in read)))
         for result in node.results:
             at[result.name] = _mirrored(build, result, shared.get(result.name, ()))
-    return build.graph(graph.name, graph.outputs)
+    build.updates = [(name, at[new].name) for name, new in graph.updates]
+    return build.graph(graph.name, tuple(at[name].name for name in graph.outputs))
 
 
 def _shared_mirrors(graph: Graph, decisions: Decisions) -> dict[str, tuple[str, ...]]:

@@ -140,6 +140,7 @@ class _SpaceBuilder:
         self.result_pins: dict[str, SplitCounts] = {}
         self.flow = cotangent_flow(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
+        self.last_return = self.flow.last_contribution(graph)
         self.draft, self.memory = _Draft(), MemoryAccount(len(graph.nodes))
         self.tables: dict[str, OperatorTable] = {}
         self.variable: dict[str, int] = {}
@@ -207,8 +208,8 @@ class _SpaceBuilder:
             ports = table.operands[position]
             self.readers[name].append(_End(variable, (table, position), ports, moment, keeps))
         backward = self.memory.backward(moment)
-        held = tuple(  # the gradient of a parameter begins at its last reader
-            name in self.parameters and self.graph.uses[name][-1] == (node, position)
+        held = tuple(  # the gradient of a parameter begins at the last reader that returns one
+            name in self.parameters and self.last_return.get(name) == (node.name, position)
             for position, name in enumerate(node.operands)
         )
         work = self.once(("work", table, held), lambda: work_in_passing(table, held, self.mesh))

@@ -77,7 +77,7 @@ def training_step(model: Graph, rule: UpdateRule) -> Graph:
 
 
 def _gradients(build: Builder, model: Graph, loss: Value, loss_scale: float) -> dict[str, Value]:
-    """Emit the gradient of the loss by every trained parameter, the last node first."""
+    """Emit the gradient by every trained parameter that one reaches, the last node first."""
     reached = _reached(model)
     totals: dict[str, Value] = {}
 
@@ -95,13 +95,9 @@ def _gradients(build: Builder, model: Graph, loss: Value, loss_scale: float) -> 
             if gradient is not None and operand in reached:
                 contribute(model.values[operand], gradient)
     return {
-        p.name: build.emit(
-            "identity",
-            totals.get(p.name) or _constant(build, p.value, 0.0),
-            name=gradient_of(p.name),
-        )
+        p.name: build.emit("identity", totals[p.name], name=gradient_of(p.name))
         for p in model.parameters
-        if p.trainable and p.value.type.is_float
+        if p.trainable and p.name in totals
     }
 
 

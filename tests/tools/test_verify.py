@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from shardwright.api import compile, verify
+from shardwright.ir.graph import Value
+from shardwright.ir.layout import Layout
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
 from shardwright.tools.main import main
+from shardwright.tracing import Definition, InputSpec
 
 HYBRID = Path(__file__).with_name("hybrid_model.py")
 GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32"
@@ -27,6 +32,19 @@ def test_gradients_of_hand_written_programs_may_be_averaged():
     model = f"{HYBRID}:split_batch"
     result = verify(compile(model, 2, mode="hybrid_parallel", gradients_mean=True))
     assert (result.equal, result.first_difference) == (False, "layer1.weight.grad")
+
+
+def test_a_parameter_may_be_an_output() -> None:
+    """The output is whole; the parameter of the same name is stored in slices."""
+    build, kind = Builder(), TensorType("float32", (8, 8))
+    x = build.input(Value("x", kind))
+    w = build.parameter(Value("w", kind), {"initializer": "normal(0.1)"})
+    loss = build.emit("reduce_sum", build.emit("matmul", x, w))
+    graph = build.graph("weight_too", (loss.name, "w"))
+    definition = Definition(graph, (InputSpec("x", kind),))
+    compiled = compile(definition, 2, cluster="cpu", search="fully_sharded")
+    assert compiled.plan.program.values["w"].layout != Layout.replicated(2)
+    assert verify(compiled).equal
 
 
 @pytest.mark.parametrize("mode", ["stand_alone", "data_parallel", "semi_auto_parallel"])
