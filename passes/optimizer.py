@@ -20,6 +20,7 @@ from shardwright.ir.values import (
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_class
 from shardwright.operators.optimizer import state_type
+from shardwright.passes.cotangents import untrained_parameters
 from shardwright.passes.gradient import gradient_name
 
 Kind = Literal["sgd", "momentum", "adam"]
@@ -83,43 +84,34 @@ def check_settings(kind: str, settings: Mapping[str, object]) -> None:
             _RANGES.get(name, NOT_NEGATIVE).check(name, value)
 
 
-def check_trained(program: Graph) -> None:
-    """Refuse a differentiated program that trains nothing; warn of parameters it does not train.
+def check_trained(graph: Graph) -> None:
+    """Refuse a forward program that trains nothing; warn of parameters that get no update.
 
     Raises
     ------
     PassError
         If there are trainable parameters, and the loss depends on none of them.
     """
-    trainable = [parameter.name for parameter in program.parameters if parameter.trainable]
-    idle = [name for name in trainable if not _has_gradient(program, name)]
-    if idle and idle == trainable:
+    idle = untrained_parameters(graph)
+    if idle and len(idle) == sum(parameter.trainable for parameter in graph.parameters):
         raise PassError(
             f"none of the {len(idle)} trainable parameters would be updated: the loss depends on "
             f"`{idle[0]}`{' and the others' if len(idle) > 1 else ''} by no operators that have a "
             f"gradient",
             hint="declare parameters that are not trained with `requires_grad=False`",
         )
-    warn_of_idle(idle, "depend on")
+    warn_of_idle(idle, "no gradient reaches them")
 
 
-def _has_gradient(program: Graph, parameter: str) -> bool:
-    """Return whether the gradient of a parameter is more than the zeros of an unused value."""
-    producer = program.producers.get(gradient_name(parameter))
-    if producer is None:
-        return False
-    return producer.operator != "fill" or producer.attributes["value"] != 0.0
-
-
-def warn_of_idle(parameters: Sequence[str], link: str) -> None:
-    """Warn of trainable parameters that the loss does not use, or depend on."""
+def warn_of_idle(parameters: Sequence[str], reason: str) -> None:
+    """Warn of trainable parameters that get no update, and say why."""
     if not parameters:
         return
     names = ", ".join(f"`{name}`" for name in parameters[:_MOST_NAMES])
     more = len(parameters) - _MOST_NAMES
     others = f" and {more} more" if more > 0 else ""
     warnings.warn(
-        f"trainable parameters get no update, the loss does not {link} them: {names}{others}",
+        f"trainable parameters get no update, {reason}: {names}{others}",
         ShardwrightWarning,
         stacklevel=2,
     )

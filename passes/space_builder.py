@@ -139,8 +139,8 @@ class _SpaceBuilder:
         self.started, self.time_limit = time.perf_counter(), math.inf
         self.result_pins: dict[str, SplitCounts] = {}
         self.flow = cotangent_flow(graph)
+        self.last_reader = self.flow.last_contribution(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
-        self.last_return = self.flow.last_contribution(graph)
         self.draft, self.memory = _Draft(), MemoryAccount(len(graph.nodes))
         self.tables: dict[str, OperatorTable] = {}
         self.variable: dict[str, int] = {}
@@ -161,9 +161,8 @@ class _SpaceBuilder:
         for value in self.graph.inputs:
             self._add_input(value)
         following = dict(self.graph.updates)
-        for parameter in self.graph.parameters:
-            updated = following.get(parameter.name)
-            self._add_parameter(parameter.value, parameter.name in self.flow.values, updated)
+        for name in (parameter.name for parameter in self.graph.parameters):
+            self._add_parameter(self.graph.values[name], following.get(name))
         for node in self.graph.nodes:
             for position in range(len(node.results)):
                 self._add_result(node, position)
@@ -209,7 +208,7 @@ class _SpaceBuilder:
             self.readers[name].append(_End(variable, (table, position), ports, moment, keeps))
         backward = self.memory.backward(moment)
         held = tuple(  # the gradient of a parameter begins at the last reader that returns one
-            name in self.parameters and self.last_return.get(name) == (node.name, position)
+            name in self.parameters and self.last_reader.get(name) == (node.name, position)
             for position, name in enumerate(node.operands)
         )
         work = self.once(("work", table, held), lambda: work_in_passing(table, held, self.mesh))
@@ -234,24 +233,23 @@ class _SpaceBuilder:
             self.memory.hold(variable, self._usage(value, end), 0, self._freed(readers))
         self._join(value, end)
 
-    def _add_parameter(self, value: Value, trained: bool, updated: str | None) -> None:
-        reader = self._reader(value)
+    def _add_parameter(self, value: Value, updated: str | None) -> None:
+        trained, reader = value.name in self.flow.values, self._reader(value)
         key = ("parameter", value.type, trained, reader and reader.key)
         options, cost = self.once(key, lambda: self._storage(value, trained, reader))
         variable = self.draft.add(Choice("parameter", value.name, options), cost)
         one = self.once(("bytes", key), lambda: storage_bytes(value.type, options, self.mesh))
         self._hold_parameter(value, trained, variable, one, reader)
-        wanted = value.name in self.flow.values
         ports = self.once(
-            ("ports", key, wanted),
-            lambda: tuple(Port(o.layout, o.layout if wanted else None) for o in options),
+            ("ports", key),
+            lambda: tuple(Port(o.layout, o.layout if trained else None) for o in options),
         )
         if updated is not None:  # the model's own update is brought to where the parameter lies
             taken = tuple(Port(option.layout, None) for option in options)
             end = _End(variable, ("update", key), taken, self.memory.operators)
             self.readers[updated].append(end)
         stays = reader is None and self.profile.stays(None) and self._agree(value)
-        writer = _End(variable, (key, wanted, stays), ports, 0, stays=stays)
+        writer = _End(variable, (key, stays), ports, 0, stays=stays)
         if reader is None:
             for each in self.readers[value.name]:
                 self._connect(value, writer, each)

@@ -118,7 +118,7 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
             arrivals=arrivals(definition.inputs, options.dataset_strategy, mesh),
         )
     found = compile_graph(definition.graph, described, options.devices, how, mesh)
-    check_trained(found.passes.after("gradient"))
+    check_trained(found.source)
     return found
 
 

@@ -135,7 +135,9 @@ class Tracer(Builder):
                 hint="give it `network.trainable_params()` of the network that is trained",
             )
         idle = [name for key, name in self._updated.items() if key not in self._declared]
-        warn_of_idle([name or "a parameter of another model" for name in idle], "use")
+        warn_of_idle(
+            [name or "a parameter of another model" for name in idle], "the loss does not use them"
+        )
 
     def frozen(self) -> frozenset[str]:
         """Return the names of the parameters that no optimizer updates."""

@@ -43,7 +43,7 @@ def any_graph(seed: int, nodes: int = 5, parameters: int = 3, outputs: int = 1) 
     nodes : int
         Calls of random operators, beside those that fit their operands.
     parameters : int
-        Trainable parameters; not all need reach the loss.
+        Trainable parameters that may or may not reach the loss, beside one that does.
     outputs : int
         What the program returns, the loss included.
     """
@@ -81,7 +81,9 @@ class _Writer:
         total = terms[0]
         for term in terms[1:]:
             total = self.build.emit("add", total, term)
-        return total
+        trained = Value("trained", TensorType("float32", (4,)))
+        trained = self.build.parameter(trained, {"initializer": "normal(1.0)"})
+        return self.build.emit("add", total, self.term(trained))
 
     def term(self, value: Value) -> Value:
         """Return a scalar made of a value."""

@@ -8,6 +8,7 @@ import pytest
 import shardwright as sw
 from shardwright import nn, ops
 from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.ir.errors import ShardwrightWarning
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -22,6 +23,7 @@ from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 from tests.any_operators import any_graph
 
+pytestmark = pytest.mark.filterwarnings("ignore:trainable parameters get no update")
 Function = Callable[[Builder, Value, Value], Value]
 
 
@@ -113,6 +115,15 @@ UNTRAINED = {"greater alone", *(name for name in FUNCTIONS if name.endswith(" al
 SETTINGS = (("sgd", "auto_parallel"), ("adam", "data_parallel"), ("adam", "auto_parallel"))
 
 
+def with_another(graph: Graph) -> Graph:
+    """Return a program that trains another parameter too."""
+    build = Builder(None, graph)
+    other = build.parameter(Value("other", TensorType("float32", (6,))), {"initializer": "ones"})
+    square = build.emit("reduce_sum", build.emit("mul", other, other))
+    total = build.emit("add", graph.values[graph.outputs[0]], square)
+    return build.graph(graph.name, (total.name, *graph.outputs[1:]))
+
+
 def check_plans(definition: Definition) -> None:
     """Compile for several devices; the program costs what the search said, and is correct."""
     for devices in (1, 2, 4, 8):
@@ -128,7 +139,7 @@ def check_plans(definition: Definition) -> None:
 def test_a_trained_path_may_pass_operators_without_a_gradient(name: str) -> None:
     graph = two_products(FUNCTIONS[name])
     assert untrained_parameters(graph) == (("w",) if name in UNTRAINED else ())
-    check_plans(definition_of(graph))
+    check_plans(definition_of(with_another(graph)))
 
 
 class Net(nn.Cell):
@@ -179,6 +190,12 @@ def test_networks_with_a_stopped_gradient_train(name: str) -> None:
     definition = trace(Net(outcome), [InputSpec("x", TensorType("float32", (16, 8)))])
     assert untrained_parameters(definition.graph) == untrained
     check_plans(definition)
+
+
+def test_a_parameter_behind_a_stopped_gradient_is_named() -> None:
+    definition = trace(Net(NETS["distilled"][0]), [InputSpec("x", TensorType("float32", (16, 8)))])
+    with pytest.warns(ShardwrightWarning, match="no update, no gradient reaches them: `b.weight`"):
+        sw.compile(definition, 2, cluster="cpu")
 
 
 def test_what_gets_no_gradient_is_neither_updated_nor_given_states() -> None:

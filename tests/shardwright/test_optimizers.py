@@ -180,8 +180,7 @@ def test_parameters_that_the_loss_does_not_depend_on_are_told(devices):
     with pytest.warns(ShardwrightWarning) as caught:
         sw.compile(definition, devices, cluster="cpu")
     assert [str(warning.message) for warning in caught] == [
-        "trainable parameters get no update, the loss does not depend on them: `third.weight`, "
-        "`third.bias`"
+        "trainable parameters get no update, no gradient reaches them: `third.weight`, `third.bias`"
     ]
 
 
