@@ -1,4 +1,6 @@
-"""Bytes and seconds as a person reads them."""
+"""Bytes, seconds and names as a person reads them."""
+
+import re
 
 
 def bytes_text(nbytes: float) -> str:
@@ -30,3 +32,14 @@ def seconds_text(seconds: float) -> str:
         if abs(seconds) * factor < 999.5:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def pattern(name: str) -> str:
+    """Return a name with the numbers of repeated layers left out.
+
+    Examples
+    --------
+    >>> pattern("blocks/3/layernorm1"), pattern("blocks.3.layernorm1.gamma")
+    ('blocks/*/layernorm1', 'blocks.*.layernorm1.gamma')
+    """
+    return re.sub(r"(?<=[/.])\d+(?=[/.]|\b)", "*", name)

@@ -178,6 +178,8 @@ class OperatorInfo:
     @property
     def flops(self) -> float:
         """Floating-point operations of the whole operator."""
+        if not self.flops_per_point:  # the points of many operands may exceed any float
+            return 0.0
         return self.flops_per_point * self.rule.points
 
     @property

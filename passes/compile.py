@@ -33,7 +33,7 @@ from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.manual import mirror_shared_values
 from shardwright.passes.optimizer import append_optimizer
-from shardwright.passes.options import CompileOptions, CostModel, Mode
+from shardwright.passes.options import UNPARTITIONED, CompileOptions, CostModel, Mode
 from shardwright.passes.partition import Decisions, annotate, insert_mirrors, partition
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
@@ -129,7 +129,9 @@ def compile_graph(
         mesh = mesh or default_mesh(cluster, devices, options.cost_model)
         planner = RedistributionPlanner(mesh, cluster)
         emitted = _Automatic(source, cluster, mesh, planner, options, passes, progress).compile()
-    seconds = program_seconds(emitted.program, cluster)
+    memory = peak_memory(emitted.program)
+    if options.mode in UNPARTITIONED:
+        _check_fits(memory, options.memory_on(cluster), options.mode)
     return Compiled(
         source,
         emitted.program,
@@ -137,8 +139,8 @@ def compile_graph(
         emitted.decisions,
         emitted.result,
         emitted.pin_prices,
-        seconds,
-        peak_memory(emitted.program),
+        program_seconds(emitted.program, cluster),
+        memory,
         time.perf_counter() - begin,
         passes,
     )
@@ -149,6 +151,22 @@ def default_mesh(cluster: Cluster, devices: int, cost_model: CostModel) -> Mesh:
     if cost_model == "mindspore":
         return mesh_of_binary_axes(devices)
     return mesh_for(cluster, devices)
+
+
+def _check_fits(memory: MemoryUseReport, limit: float, mode: Mode) -> None:
+    """Refuse a program that needs more than a device has, where there is no other.
+
+    Raises
+    ------
+    InfeasibleError
+        If it does.
+    """
+    if memory.peak_bytes > limit:
+        raise InfeasibleError(
+            f"the program needs {bytes_text(memory.peak_bytes)} on each device, the limit is "
+            f"{bytes_text(limit)}, and the mode `{mode}` has no other program",
+            hint="allow more memory, or use a mode in which the compiler splits the model",
+        )
 
 
 @dataclass(frozen=True)
@@ -201,7 +219,7 @@ class _Automatic:
         """Search, emit, and tighten the limit of the search until what is emitted fits."""
         exact = self.options.mode == "auto_parallel" and self.options.search == "exact"
         by_class = exact and self.options.cost_model == "time"
-        limit = self.options.memory_limit or float(self.cluster.device.memory_bytes)
+        limit = self.options.memory_on(self.cluster)
         begin = time.perf_counter()
         profile = self._profile(by_class)
         space = self._space(profile, self.options.pins)

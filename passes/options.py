@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal, get_args
 
 from shardwright.cost_model.allreduce_fusion import FusionSettings
+from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.ir.layout import Layout
 from shardwright.ir.values import (
@@ -111,6 +112,12 @@ class CompileOptions:
             allowed.check(name, getattr(self, name))
         self._check_kinds()
         self._check_used()
+
+    def memory_on(self, cluster: Cluster) -> float:
+        """Return the bytes that a rank may hold on a cluster."""
+        if self.memory_limit is None:
+            return float(cluster.device.memory_bytes)
+        return float(self.memory_limit)
 
     def _check_kinds(self) -> None:
         if not isinstance(self.optimizer, Optimizer):

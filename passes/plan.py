@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 from shardwright.cost_model.cluster import Cluster
@@ -123,7 +124,7 @@ def make_plan(
         ),
         **_quality(compiled, options),
         predicted_step_seconds=compiled.step_seconds,
-        memory=_memory(compiled.memory),
+        memory=_memory(compiled.memory, options.memory_on(cluster)),
         communication=_communication(compiled.program),
         strategies=_strategies(compiled),
         parameters=_parameters(compiled.program),
@@ -150,9 +151,13 @@ def _quality(compiled: Compiled, options: CompileOptions) -> dict[str, Any]:
     return {"status": status, "how": how, "objective": cost, "lower_bound": bound, "gap": gap}
 
 
-def _memory(report: MemoryUseReport) -> MemoryDocument:
-    kinds = dict(report.by_kind)
-    return MemoryDocument(peak_bytes=report.peak_bytes, by_kind=kinds, at=report.at)
+def _memory(report: MemoryUseReport, limit: float) -> MemoryDocument:
+    return MemoryDocument(
+        peak_bytes=report.peak_bytes,
+        by_kind=dict(report.by_kind),
+        at=report.at,
+        limit=limit if isfinite(limit) else None,
+    )
 
 
 def _communication(program: Graph) -> dict[str, VolumeDocument]:

@@ -114,11 +114,18 @@ class VolumeDocument(_Part):
 
 
 class MemoryDocument(_Part):
-    """Bytes on one device at the fullest moment; see `MemoryUseReport`."""
+    """Bytes on one device at peak memory; see `MemoryUseReport`.
+
+    Parameters
+    ----------
+    limit : float or None
+        Bytes that were allowed; None where any number was.
+    """
 
     peak_bytes: float
     by_kind: dict[str, float]
     at: str
+    limit: float | None = None
 
 
 class PlanDocument(_Part):
@@ -182,6 +189,12 @@ class PlanDocument(_Part):
     def device_mesh(self) -> Mesh:
         """The mesh as an object."""
         return Mesh(tuple(MeshAxis(axis.name, axis.size, axis.level) for axis in self.mesh))
+
+    @property
+    def bound_covers(self) -> str:
+        """Of which plans none costs less than the lower bound: those on this mesh."""
+        shape = "x".join(str(axis.size) for axis in self.mesh)
+        return f"on mesh {shape}" if shape else "on one device"
 
     def to_text(self) -> str:
         """Return the document as JSON with sorted keys."""

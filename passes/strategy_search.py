@@ -1,10 +1,8 @@
 """Strategy search: choose a point of the search space, by the mode that a person asks for."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,6 +18,7 @@ from shardwright.passes.baselines import (
     fully_sharded,
     tensor_parallel,
 )
+from shardwright.passes.memory_shares import largest_shares
 from shardwright.passes.propagation import propagate
 from shardwright.passes.recursive import recursive_programming
 from shardwright.passes.search_space import SearchSpace
@@ -209,36 +208,11 @@ def _does_not_fit(space: SearchSpace, memory_limit: float | None) -> InfeasibleE
     if least.assignment is None:
         return InfeasibleError("no assignment connects every tensor with its readers")
     need = float(evaluate(space.problem, least.assignment).peak_usage)
-    largest = sorted(_shares(space, least.assignment).items(), key=lambda item: (-item[1], item[0]))
-    takes = ", ".join(f"{name} {bytes_text(size)}" for name, size in largest[:3])
     return InfeasibleError(
         f"no plan fits {bytes_text(memory_limit)} on each device, the least that would do is "
         f"{bytes_text(need)}",
-        hint=f"most of it is taken by {takes}",
+        hint=largest_shares(space, least.assignment),
     )
-
-
-def _shares(space: SearchSpace, assignment: tuple[int, ...]) -> Mapping[str, float]:
-    """Return the bytes of each choice where memory is fullest under an assignment."""
-    uses = [
-        (choice.name, float(use.usage[chosen]), use.start, use.end)
-        for choice, variable, chosen in zip(
-            space.choices, space.problem.variables, assignment, strict=True
-        )
-        for use in variable.memory
-    ]
-    change: dict[int, float] = defaultdict(float)
-    for _, size, start, end in uses:
-        change[start] += size
-        change[end] -= size
-    moments = sorted(change)
-    held = list(accumulate(change[moment] for moment in moments))
-    fullest = moments[held.index(max(held))]
-    shares: dict[str, float] = defaultdict(float)
-    for name, size, start, end in uses:
-        if start <= fullest < end:
-            shares[name] += size
-    return shares
 
 
 def _propagation(space: SearchSpace) -> tuple[int, ...]:

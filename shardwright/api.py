@@ -70,12 +70,15 @@ class Compilation:
         For what it was compiled.
     objectives : mapping of str to float
         Cost of the best plan found on each shape of mesh, where a search went over them.
+    lower_bounds : mapping of str to float
+        What any plan costs at least on each of these shapes.
     """
 
     plan: Plan
     compiled: Compiled
     cluster: Cluster
     objectives: Mapping[str, float] = field(default_factory=dict)
+    lower_bounds: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, directory: str | Path, ranks: list[int] | None = None) -> Path:
         """Write the plan; see `write_plan`."""
@@ -265,13 +268,14 @@ def _cheapest(compile_on: Callable[[Mesh], Compilation], meshes: Sequence[Mesh])
             if mesh is meshes[-1] and not found:
                 raise
     objectives = {shape: each.plan.document.objective for shape, each in found.items()}
+    bounds = {shape: each.plan.document.lower_bound for shape, each in found.items()}
     best = found[min(objectives, key=objectives.__getitem__)]
     tried = [each.compiled for each in found.values()]
     searched = sum(each.result.seconds for each in tried if each.result)
     result = best.compiled.result and replace(best.compiled.result, seconds=searched)
     seconds = sum(each.seconds for each in tried)
     compiled = replace(best.compiled, seconds=seconds, result=result)
-    return replace(best, compiled=compiled, objectives=objectives)
+    return replace(best, compiled=compiled, objectives=objectives, lower_bounds=bounds)
 
 
 def _mesh(

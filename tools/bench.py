@@ -24,6 +24,7 @@ _FAILED = dict.fromkeys(
     (
         "objective",
         "lower_bound",
+        "lower_bound_covers",
         "gap",
         "predicted_step_seconds",
         "memory_bytes_per_device",

@@ -35,10 +35,11 @@ def compile_document(compilation: Compilation) -> dict[str, Any]:
         "status": document.status,
         "objective": document.objective,
         "lower_bound": document.lower_bound,
+        "lower_bound_covers": document.bound_covers,
         "gap": document.gap,
         "predicted_step_seconds": document.predicted_step_seconds,
         "memory_bytes_per_device": document.memory.peak_bytes,
-        **({"mesh_shapes": dict(compilation.objectives)} if compilation.objectives else {}),
+        **_meshes(compilation),
         "search_seconds": compiled.result.seconds if compiled.result else 0.0,
         "compile_seconds": compiled.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
@@ -52,6 +53,14 @@ def compile_document(compilation: Compilation) -> dict[str, Any]:
             for kind, volume in document.communication.items()
         },
     }
+
+
+def _meshes(compilation: Compilation) -> dict[str, Any]:
+    """Return the costs and bounds on each mesh, where a search went over them."""
+    if not compilation.objectives:
+        return {}
+    bounds = dict(compilation.lower_bounds)
+    return {"mesh_shapes": dict(compilation.objectives), "mesh_lower_bounds": bounds}
 
 
 def peak_memory_bytes() -> int:

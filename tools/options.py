@@ -45,7 +45,7 @@ def add_compile_options(
     place.add_argument(
         "--mesh",
         metavar="SHAPE",
-        help="`2x4`, `data=2,model=4`, or `search` for the best (default as the cluster suggests)",
+        help="`2x4`, `data=2,model=4`, or `search` for the best of several (default the cluster's)",
     )
     place.add_argument(
         "--memory", type=positive_number, metavar="GIB", help="memory of a device (the cluster's)"
@@ -109,14 +109,14 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
         type=positive_number,
         default=60.0,
         metavar="S",
-        help="seconds that the search may take, and laying it out (default 60 each)",
+        help="seconds that the search may take, and building its problem (default 60 each)",
     )
     how.add_argument(
         "--gap",
         type=_share,
         default=CompileOptions.gap,
         metavar="G",
-        help="stop once the plan costs at most this share more than any could (default 0.001)",
+        help="exact: stop once the plan costs at most this share more than any could (0.001)",
     )
 
 

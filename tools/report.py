@@ -8,12 +8,12 @@ from pathlib import Path
 
 from shardwright.api import Compilation
 from shardwright.cost_model.timeline import Timeline
-from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.ir.units import bytes_text, pattern, seconds_text
 from shardwright.passes.accounting import OperatorCost, operator_costs
 from shardwright.passes.plan_document import PlanDocument
 from shardwright.passes.plan_files import written_files
 from shardwright.passes.reasons import Collective, collectives
-from shardwright.tools.tables import pattern, print_table, styled, width
+from shardwright.tools.tables import print_table, styled, width
 
 
 @dataclass(frozen=True)
@@ -228,20 +228,35 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
     )
     _line(
         "memory",
-        f"{bytes_text(memory.peak_bytes)} of {bytes_text(document.cluster.device.memory_bytes)} "
-        f"on each device: {parts}",
+        f"{_memory_text(document)}: {parts}",
     )
     _line("network", _traffic_text(document))
     style = "green" if document.status == "optimal" else "yellow"
     _line("plan", _quality_text(document), style)
     if compilation.objectives:
-        costs = [f"{s} {_cost_text(c, document)}" for s, c in compilation.objectives.items()]
+        costs = [
+            f"{shape} {_cost_text(cost, document)} "
+            f"(at least {_cost_text(compilation.lower_bounds[shape], document)})"
+            for shape, cost in compilation.objectives.items()
+        ]
         _line("meshes", ", ".join(costs))
     for name, price in document.pin_prices.items():
         _line("pin", f"`{name}` costs {_cost_text(price, document)}")
     searched = compiled.result and f", of which the search {seconds_text(compiled.result.seconds)}"
     _line("took", seconds_text(compiled.seconds) + (searched or ""))
     _line("written", f"{directory}: {_files_text(directory)}")
+
+
+def _memory_text(document: PlanDocument) -> str:
+    """Return the peak memory and the limit; where that is not the device's memory, both."""
+    limit, device = document.memory.limit, document.cluster.device.memory_bytes
+    peak, has = bytes_text(document.memory.peak_bytes), bytes_text(device)
+    if limit is None:
+        return f"{peak} on each device without a limit; a device has {has}"
+    if limit == device:
+        return f"{peak} of {has} on each device"
+    only = "only " if limit > device else ""
+    return f"{peak} of {bytes_text(limit)} allowed on each device; a device has {only}{has}"
 
 
 def _traffic_text(document: PlanDocument) -> str:
@@ -270,11 +285,12 @@ def _line(label: str, text: str, style: str = "") -> None:
 
 
 def _quality_text(document: PlanDocument) -> str:
+    claim = f"{document.status} {document.bound_covers}"
     if document.lower_bound <= 0:
-        return f"{document.status}, no lower bound is known ({document.how})"
+        return f"{claim}, no lower bound is known ({document.how})"
     cost, bound = (_cost_text(x, document) for x in (document.objective, document.lower_bound))
     gap = gap_text(document.gap)
-    return f"{document.status}: cost {cost}, lower bound {bound}, gap {gap} ({document.how})"
+    return f"{claim}: cost {cost}, lower bound {bound}, gap {gap} ({document.how})"
 
 
 def gap_text(gap: float) -> str:

@@ -1,7 +1,6 @@
 """Tables and lines for people, as wide as the terminal, or 100 columns where there is none."""
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -108,14 +107,3 @@ def shortened_path(path: str, room: int) -> str:
                 if len(text) <= room:
                     return text
     return path[: room - 1] + "…"
-
-
-def pattern(name: str) -> str:
-    """Return a name with the numbers of repeated layers left out.
-
-    Examples
-    --------
-    >>> pattern("blocks/3/layernorm1"), pattern("blocks.3.layernorm1.gamma")
-    ('blocks/*/layernorm1', 'blocks.*.layernorm1.gamma')
-    """
-    return re.sub(r"(?<=[/.])\d+(?=[/.]|\b)", "*", name)

@@ -237,3 +237,10 @@ def test_windows_split_unevenly_cost_the_most_that_a_rank_has() -> None:
     peak = pod.device.flops_per_second("float32")
     expected = info.flops * 4 / 7 / peak + pod.device.launch_seconds
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("operator", ["pack", "concat"])
+def test_putting_many_tensors_together_computes_nothing(operator: str) -> None:
+    """The factors of 200 operands have a product beyond any floating-point number."""
+    info = operator_info(operator, [TensorType("float32", (512, 512))] * 200, {})
+    assert info.flops == 0.0

@@ -106,7 +106,7 @@ def test_an_impossible_limit_names_the_least_that_would_do() -> None:
     with pytest.raises(InfeasibleError) as caught:
         compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(memory_limit=10.0))
     assert "no plan fits 10 B on each device, the least that would do is" in str(caught.value)
-    assert "most of it is taken by " in str(caught.value)
+    assert " of it is taken by " in str(caught.value)
 
 
 def test_pins_are_honoured_and_priced() -> None:

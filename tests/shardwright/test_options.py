@@ -1,12 +1,13 @@
 """Wrong options get the same sentence from every way to compile."""
 
 from math import nan
+from pathlib import Path
 
 import pytest
 
 import shardwright as sw
 from shardwright import nn
-from shardwright.ir.errors import OptionError, ShardwrightWarning
+from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
 from shardwright.parallel import AutoParallel
 from shardwright.passes.options import CompileOptions
 
@@ -116,3 +117,11 @@ def test_batches_arrive_as_asked_whatever_is_minimised():
 def test_run_and_verify_refuse_wrong_arguments(act, expected):
     plan = sw.compile("mlp:hidden=8,batch=4", 2, cluster="cpu")
     assert expected in complaint(lambda: list(act(plan)))
+
+
+@pytest.mark.parametrize("mode", ["stand_alone", "hybrid_parallel"])
+def test_the_memory_limit_holds_in_every_mode(mode):
+    programs = f"{Path(__file__).parents[1] / 'tools' / 'hybrid_model.py'}"
+    model = "mlp" if mode == "stand_alone" else f"{programs}:split_batch"
+    with pytest.raises(InfeasibleError, match=f"and the mode `{mode}` has no other program"):
+        sw.compile(model, 1, cluster="cpu", mode=mode, memory_limit=1000)

@@ -25,6 +25,7 @@ COMPILE_KEYS = {
     "status",
     "objective",
     "lower_bound",
+    "lower_bound_covers",
     "gap",
     "predicted_step_seconds",
     "memory_bytes_per_device",
@@ -116,7 +117,7 @@ def test_compile_tells_a_person(capsys, here):
         r"\nstep +[\d.]+ [um]s predicted, one thing after the other; [\d.]+ [um]s", text
     )
     assert re.search(r"memory +[\d.]+ KiB of 80.00 GiB on each device: parameters [\d.]+ KiB", text)
-    assert "feasible, no lower bound is known (tensor_parallel)" in text
+    assert "feasible on mesh 2x2x2, no lower bound is known (tensor_parallel)" in text
     assert re.search(r"network +a device sends [\d.]+ KiB in a step: \d+ \w+", text)
     assert "\nwritten   plan: model.ir, plan.json, program.ir, strategies.json, rank_" in text
     assert len(text.splitlines()) < 100
