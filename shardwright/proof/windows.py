@@ -67,9 +67,8 @@ def windowed(
         return list(_on_whole(node, info, whole))
     if mesh is None:
         raise RunsError(f"`{node.operator}` is written for runs, and nothing is split")
-    attributes = {k: v for k, v in info.attributes.items() if k not in _OF_RUNS}
-    origin = operator_info(node.operator, [kind for kind, _ in whole], attributes)
-    assert isinstance(origin, Windowed)
+    origin = of_slices(info, [kind for kind, _ in whole])
+    attributes = origin.attributes
     origin.check_strategy(strategy, mesh)
     plan = halo_plan(origin, attributes, strategy, mesh)
     inner = operator_info(node.operator, info.operand_types, plan.attributes)
@@ -82,6 +81,14 @@ def windowed(
         if isinstance(term, int) and (due := _moves(plan.results, i)):
             found[i] = Runs(term, kind, due, made=True)
     return found
+
+
+def of_slices(info: Windowed, types: Sequence[TensorType]) -> Windowed:
+    """Return the operator on whole tensors of which `info` is the form on runs."""
+    attributes = {k: v for k, v in info.attributes.items() if k not in _OF_RUNS}
+    origin = operator_info(info.name, types, attributes)
+    assert isinstance(origin, Windowed)
+    return origin
 
 
 def _whole(held: Held, kind: TensorType) -> tuple[TensorType, int]:
