@@ -24,6 +24,7 @@ _NAMES = {
     "dump": "shardwright.api",
     "initializer": "shardwright.initial",
     "jit": "shardwright.gradients",
+    "prove": "shardwright.api",
     "run": "shardwright.api",
     "trace": "shardwright.tracing",
     "value_and_grad": "shardwright.gradients",

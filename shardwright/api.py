@@ -38,6 +38,8 @@ from shardwright.passes.plan_document import InputDocument
 from shardwright.passes.plan_files import read_plan, write_plan
 from shardwright.passes.strategies_file import read_strategies
 from shardwright.passes.strategy_search import Progress
+from shardwright.proof import Proof
+from shardwright.proof import prove as prove_plan
 from shardwright.runtime import (
     Communicator,
     Executor,
@@ -49,7 +51,7 @@ from shardwright.runtime import (
     train,
 )
 from shardwright.tracing import Definition
-from shardwright.verification import Verification, verify_plan
+from shardwright.verdict import Verdict, judge
 from shardwright.zoo import load
 
 DEFAULT_CLUSTER = "h100-pod"
@@ -388,10 +390,15 @@ def as_plan(plan: str | Path | Plan | Compilation) -> Plan:
     return plan if isinstance(plan, Plan) else read_plan(Path(plan))
 
 
-def verify(plan: str | Path | Plan | Compilation, steps: int = 3) -> Verification:
-    """Compare a plan with the program of one device; see `verify_plan`."""
+def prove(plan: str | Path | Plan | Compilation) -> Proof:
+    """Prove that a plan computes the training step of its model; see `shardwright.proof`."""
+    return prove_plan(as_plan(plan))
+
+
+def verify(plan: str | Path | Plan | Compilation, steps: int = 3, *, full: bool = False) -> Verdict:
+    """Prove a plan, and compare it with the program of one device by numbers; see `judge`."""
     POSITIVE_INTEGER.check("steps", steps)
-    return verify_plan(as_plan(plan), steps)
+    return judge(as_plan(plan), steps, full=full)
 
 
 def run(

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from shardwright.api import Compilation
-from shardwright.verification import Verification
+from shardwright.proof import Proof
+from shardwright.verdict import Verdict
 
 
 def print_document(document: object) -> None:
@@ -69,11 +70,23 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def verify_document(result: Verification) -> dict[str, Any]:
+def prove_document(proof: Proof) -> dict[str, Any]:
+    """Return what ``prove --json`` prints."""
+    return {
+        "proven": proof.proven,
+        "trusted": list(proof.trusted),
+        "first_failure": proof.first_failure,
+        "reason": proof.reason,
+    }
+
+
+def verify_document(verdict: Verdict) -> dict[str, Any]:
     """Return what ``verify --json`` prints."""
     return {
-        "equal": result.equal,
-        "max_relative_error": result.max_relative_error,
-        "first_difference": result.first_difference,
-        "tensors": result.tensors,
+        **prove_document(verdict.proof),
+        "compared": verdict.compared,
+        "equal": verdict.equal,
+        "max_relative_error": verdict.max_relative_error,
+        "first_difference": verdict.first_difference,
+        "tensors": verdict.tensors,
     }

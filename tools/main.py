@@ -20,7 +20,8 @@ from shardwright.ir.values import in_words, suggestion
 COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
     "run": "train on a plan",
-    "verify": "compare a plan with the program of one device",
+    "prove": "prove that a plan computes its model, at full size, without running it",
+    "verify": "prove a plan, and compare its numbers with those of one device",
     "dump": "print a model, a plan, or what a pass leaves",
     "bench": "compare search modes, or solve instances of the assignment problem",
     "models": "list the models of the zoo and their sizes",
@@ -38,6 +39,7 @@ EXAMPLES = {
         "plans/mlp-8 --data path/to/mnist --save trained.npz",
         "plans/mlp-8 --backend mpi      (started as: mpiexec -n 8 shardwright run ...)",
     ),
+    "prove": ("plans/mlp-8",),
     "verify": ("plans/mlp-8",),
     "dump": (
         "gpt:layers=2 --format dot",

@@ -1,15 +1,15 @@
-"""``shardwright verify``: a plan against the program of one device."""
+"""``shardwright verify``: a proof of a plan, and its numbers against those of one device."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from shardwright.passes.plan_files import is_edited, read_plan
 from shardwright.tools.documents import print_document, verify_document
 from shardwright.tools.options import add_operators, positive
 from shardwright.tools.progress import counting
+from shardwright.tools.prove import exit_code, plan_to_check, print_proof
 from shardwright.tools.tables import styled
-from shardwright.verification import TOLERANCE, verify_plan
+from shardwright.verdict import Verdict, judge
+from shardwright.verification import TOLERANCE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,26 +18,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=positive, default=3, metavar="N", help="steps to train and compare (3)"
     )
+    parser.add_argument(
+        "--full", action="store_true", help="run the plan itself, however large it is"
+    )
     add_operators(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify; a plan that differs gives exit code 1."""
-    plan = read_plan(arguments.plan, allow_edited=True)
-    if is_edited(arguments.plan, plan):
-        sys.stderr.write("shardwright: `program.ir` was edited after the plan was written\n")
+    """Verify; a plan that differs gives exit code 1, one of which nothing is known 4."""
+    plan = plan_to_check(arguments.plan)
     with counting("verifying", arguments.steps) as advance:
-        result = verify_plan(plan, arguments.steps, progress=advance)
+        verdict = judge(plan, arguments.steps, full=arguments.full, progress=advance)
     if arguments.json:
-        print_document(verify_document(result))
-    elif result.equal:
+        print_document(verify_document(verdict))
+    else:
+        print_proof(verdict.proof)
+        _print_numbers(verdict, f"on {plan.mesh.size} ranks", arguments.steps)
+        print(
+            "trusted: rules, kernels and gradients of operators, collectives, the runtime, real "
+            "arithmetic\n(`shardwright prove` says what of each)"
+        )
+    return exit_code(verdict.is_right)
+
+
+def _print_numbers(verdict: Verdict, ranks: str, steps: int) -> None:
+    if verdict.equal is None:
+        print("not run: the plan is too large to run here; `--full` runs it")
+        return
+    if not verdict.equal:
+        print(styled("different", "bold red") + f": `{verdict.first_difference}`: {verdict.reason}")
+        return
+    if verdict.samples is None:
         print(
             styled("equal", "bold green")
-            + f": {result.tensors} tensors on {plan.mesh.size} ranks agree with the program of "
-            f"one device over {arguments.steps} steps\n"
-            f"largest relative error {result.max_relative_error:.2g}, allowed {TOLERANCE:g}"
+            + f": {verdict.tensors} tensors {ranks} agree with the program of one device over "
+            f"{steps} steps"
         )
     else:
-        print(styled("different", "bold red") + f": `{result.first_difference}`: {result.reason}")
-    return 0 if result.equal else 1
+        print(
+            styled("equal", "bold green")
+            + f": {verdict.tensors} operators in their layouts, on small shapes and mesh axes of "
+            "size 2, agree with\nthe whole (a shrunken run: the plan itself is too large to run "
+            "here; `--full` runs it)"
+        )
+        if verdict.samples.skipped:
+            print(f"not run: {', '.join(f'`{name}`' for name in verdict.samples.skipped)}")
+    print(f"largest relative error {verdict.max_relative_error:.2g}, allowed {TOLERANCE:g}")

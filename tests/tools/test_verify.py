@@ -57,8 +57,12 @@ def test_every_mode_and_optimizer(mode, optimizer, tmp_path, capsys):
     capsys.readouterr()
     assert main(["verify", out, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"equal", "max_relative_error", "first_difference", "tensors"}
-    assert (found["equal"], found["first_difference"]) == (True, None)
+    assert set(found) == {
+        *("proven", "trusted", "first_failure", "reason"),
+        *("compared", "equal", "max_relative_error", "first_difference", "tensors"),
+    }
+    assert (found["equal"], found["first_difference"], found["compared"]) == (True, None, "full")
+    assert (found["proven"], found["first_failure"], found["reason"]) == (True, None, None)
     assert found["max_relative_error"] < 1e-9
     states = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
     parameters = 16  # with a gradient each; adam counts its steps besides
@@ -87,7 +91,8 @@ def test_an_edited_program_is_verified_as_it_is(tmp_path, capsys):
     assert main(["verify", str(out)]) == 1
     captured = capsys.readouterr()
     assert captured.err == "shardwright: `program.ir` was edited after the plan was written\n"
-    assert captured.out.startswith("different: `")
+    assert captured.out.startswith("not proven: `")
+    assert "\ndifferent: `" in captured.out
     assert main(["verify", str(out), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["equal"], found["max_relative_error"]) == (False, None)

@@ -1,0 +1,136 @@
+"""The verdict on a plan: a proof at full size, and numbers as far as this machine can make them.
+
+A plan that is small is run beside the program of one device. Of one that is not, every operator is
+run in its layouts on small shapes (the shrunken run).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.graph import Graph, Node
+from shardwright.operators.info import operator_info
+from shardwright.passes.plan import Plan
+from shardwright.proof import Proof, prove
+from shardwright.proof.samples import Samples, run_samples
+from shardwright.verification import Verification, verify_plan
+
+# Plans beyond one of these are not run: floating-point operations and nodes of a step on all
+# ranks together, and bytes in float64.
+_MOST_FLOPS, _MOST_NODES, _MOST_BYTES = 1e11, 1e6, 4 * 2**30
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a plan.
+
+    Parameters
+    ----------
+    proof : Proof
+        Whether its program computes the training step of its model, at full size.
+    numbers : Verification or None
+        The comparison of its numbers with those of one device; None where it was not run.
+    samples : Samples or None
+        The shrunken run; None where the plan itself was run, or is not proven.
+    """
+
+    proof: Proof
+    numbers: Verification | None
+    samples: Samples | None
+
+    @property
+    def compared(self) -> Literal["full", "shrunken"] | None:
+        """What numbers were compared: those of the plan, of its operators made small, or none."""
+        if self.numbers is not None:
+            return "full"
+        return None if self.samples is None else "shrunken"
+
+    @property
+    def equal(self) -> bool | None:
+        """Whether all numbers that were compared agree; None where none were."""
+        found = self.numbers or self.samples
+        return None if found is None else found.equal
+
+    @property
+    def is_right(self) -> bool | None:
+        """Whether the plan is right; None where nothing could be said."""
+        known = [said for said in (self.proof.proven, self.equal) if said is not None]
+        return all(known) if known else None
+
+    @property
+    def max_relative_error(self) -> float:
+        """The largest error of what was compared; infinite where nothing was."""
+        found = self.numbers or self.samples
+        return inf if found is None else found.max_relative_error
+
+    @property
+    def first_difference(self) -> str | None:
+        """The first tensor, or node of the shrunken run, that does not agree."""
+        found = self.numbers or self.samples
+        return None if found is None else found.first_difference
+
+    @property
+    def reason(self) -> str | None:
+        """What the first difference is."""
+        if self.samples is not None and self.samples.first_difference is not None:
+            return "its slices, on small shapes, do not make up what it computes of whole tensors"
+        return None if self.numbers is None else self.numbers.reason
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors, or nodes of the shrunken run, were compared."""
+        if self.numbers is not None:
+            return self.numbers.tensors
+        return 0 if self.samples is None else self.samples.compared
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The relative error of each tensor of the plan."""
+        return {} if self.numbers is None else dict(self.numbers.errors)
+
+
+def judge(
+    plan: Plan,
+    steps: int = 3,
+    *,
+    full: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Verdict:
+    """Prove a plan, and compare numbers.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan; its program may have been edited.
+    steps : int
+        Steps to train and compare.
+    full : bool
+        Run the plan however large it is.
+    progress : callable, optional
+        Called after every step with how things stand.
+    """
+    proof = prove(plan)
+    if full or is_small(plan):
+        return Verdict(proof, verify_plan(plan, steps, progress=progress), None)
+    shrinkable = proof.proven and plan.program.mesh is not None
+    return Verdict(proof, None, run_samples(plan.program) if shrinkable else None)
+
+
+def is_small(plan: Plan) -> bool:
+    """Return whether a plan can be run in this process, on all ranks, in seconds."""
+    program, devices = plan.program, plan.mesh.size
+    if len(program) * devices > _MOST_NODES:
+        return False
+    if plan.document.memory.peak_bytes * 2 * devices > _MOST_BYTES:
+        return False
+    return sum(_flops(program, node) for node in program) <= _MOST_FLOPS
+
+
+def _flops(program: Graph, node: Node) -> float:
+    try:
+        types = [value.type for value in program.operand_values(node)]
+        return operator_info(node.operator, types, node.attributes).flops
+    except (ShardwrightError, KeyError):  # an edited program: the comparison tells what is wrong
+        return 0.0

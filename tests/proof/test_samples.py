@@ -1,0 +1,81 @@
+"""The shrunken run finds what the proof trusts and is not so: rules, offsets, collectives."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright.api import compile
+from shardwright.operators.communication import AllGather
+from shardwright.operators.dropout import Dropout
+from shardwright.operators.info import Array
+from shardwright.operators.matmul import MatMul
+from shardwright.operators.rule import ShardView
+from shardwright.passes.plan import Plan
+from shardwright.proof import prove
+from shardwright.proof.samples import run_samples
+
+GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return compile(GPT, 8, mesh="2x4", search="data_parallel").plan
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GPT,
+        "unet:batch=1,side=64,width=8,depth=1",
+        "resnet:layers=18,small=true,batch=8,side=32,width=8",
+        "mixtral:layers=1,hidden=16,heads=2,kv_heads=2,inner=16,batch=8,sequence=4,vocabulary=32",
+    ],
+)
+def test_every_operator_of_a_plan_is_run(model: str) -> None:
+    samples = run_samples(compile(model, 8, cluster="cpu").plan.program)
+    assert samples.equal
+    assert samples.skipped == ()
+    assert samples.compared > 40
+    assert samples.max_relative_error < 1e-12
+
+
+def difference(plan: Plan) -> str:
+    """Return the operator of the first node that differs; the proof does not see it."""
+    assert prove(plan).proven
+    first = run_samples(plan.program).first_difference
+    assert first is not None
+    return plan.program.producers[first].operator
+
+
+def test_a_kernel_that_divides_by_the_local_size(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = MatMul.kernel
+
+    def wrong(self: MatMul, view: ShardView, *operands: Array) -> Array:
+        return np.asarray(right(self, view, *operands)) / operands[0].shape[0]
+
+    monkeypatch.setattr(MatMul, "kernel", wrong)
+    assert difference(plan) == "matmul"
+
+
+def test_random_numbers_by_a_local_index(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Dropout.kernel
+
+    def wrong(self: Dropout, view: ShardView, *operands: Array) -> Array:
+        return right(self, replace(view, starts=dict.fromkeys(view.starts, 0)), *operands)
+
+    monkeypatch.setattr(Dropout, "kernel", wrong)
+    assert difference(plan) == "dropout"
+
+
+def test_slices_gathered_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = compile(GPT, 8, mesh="2x4", search="fully_sharded").plan
+    right = AllGather.exchange
+
+    def wrong(self: AllGather, parts: list[Array], extents: list[int]) -> list[Array]:
+        return right(self, list(reversed(parts)), extents)
+
+    monkeypatch.setattr(AllGather, "exchange", wrong)
+    assert difference(plan) == "all_gather"

@@ -1,0 +1,71 @@
+"""``shardwright prove``: a plan computes the training step of its model, at full size."""
+
+import argparse
+import sys
+import textwrap
+from pathlib import Path
+
+from shardwright.passes.plan import Plan
+from shardwright.passes.plan_files import is_edited, read_plan
+from shardwright.proof import Proof, prove
+from shardwright.tools.documents import print_document, prove_document
+from shardwright.tools.options import add_operators
+from shardwright.tools.tables import styled, width
+
+UNDECIDED = 4  # exit code where nothing could be said
+_DIFFERENT = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="directory of a plan")
+    add_operators(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prove; a plan that is refused gives exit code 1, one that cannot be decided 4."""
+    proof = prove(plan_to_check(arguments.plan))
+    if arguments.json:
+        print_document(prove_document(proof))
+    else:
+        print_proof(proof)
+        print_trusted(proof)
+    return exit_code(proof.proven)
+
+
+def plan_to_check(directory: Path) -> Plan:
+    """Return a plan, and say on standard error if its program was edited."""
+    plan = read_plan(directory, allow_edited=True)
+    if is_edited(directory, plan):
+        sys.stderr.write("shardwright: `program.ir` was edited after the plan was written\n")
+    return plan
+
+
+def exit_code(is_right: bool | None) -> int:
+    """Return the exit code for what was found."""
+    return UNDECIDED if is_right is None else 0 if is_right else _DIFFERENT
+
+
+def print_proof(proof: Proof) -> None:
+    """Print what is proven, or where that fails."""
+    if proof.proven:
+        head, style = "proven", "bold green"
+        text = (
+            f"the {proof.nodes:,} nodes of the program compute the training step of the model, at "
+            f"full size ({proof.seconds:.2f} s)"
+        )
+    elif proof.proven is None:
+        head, style, text = "no proof", "bold yellow", str(proof.reason)
+    else:
+        head, style = "not proven", "bold red"
+        text = f"`{proof.first_failure}`: {proof.reason}"
+    print(styled(head, style) + f": {text}")
+
+
+def print_trusted(proof: Proof) -> None:
+    """Print what a proof assumes."""
+    print("it trusts that")
+    for sentence in proof.trusted:
+        lines = textwrap.wrap(sentence, width() - 4)
+        print("\n".join([f"  - {lines[0]}", *(f"    {line}" for line in lines[1:])]))
