@@ -12,8 +12,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE_INTEGER, check_choice
 
 WORLD_AXIS = "world"
+_BACKENDS = ("hccl", "nccl", "mccl")
 _ENVIRONMENT = "SHARDWRIGHT_WORLD"
 _WORLD: ContextVar[int | None] = ContextVar("world", default=None)
 
@@ -24,11 +26,10 @@ def world(size: int) -> Iterator[None]:
 
     Raises
     ------
-    ModelError
-        If `size` is less than 1.
+    OptionError
+        If `size` is no positive integer.
     """
-    if size < 1:
-        raise ModelError(f"a world has {size} ranks, it must have at least 1")
+    POSITIVE_INTEGER.check("size", size)
     token = _WORLD.set(size)
     try:
         yield
@@ -42,8 +43,16 @@ def init(backend_name: str | None = None) -> None:
     Parameters
     ----------
     backend_name : str, optional
-        Taken so that scripts written for MindSpore run; communicators are chosen when a plan runs.
+        ``hccl``, ``nccl`` or ``mccl``, so that scripts written for MindSpore run; the communicator
+        is chosen when a plan runs.
+
+    Raises
+    ------
+    OptionError
+        If there is no such backend.
     """
+    if backend_name is not None:
+        check_choice("backend_name", backend_name, _BACKENDS)
 
 
 def get_group_size() -> int:
@@ -59,7 +68,8 @@ def get_group_size() -> int:
         return size
     text = os.environ.get(_ENVIRONMENT, "1")
     if not text.isdecimal() or int(text) < 1:
-        raise ModelError(f"`{_ENVIRONMENT}` is `{text}`, it must be a whole number of at least 1")
+        expected = POSITIVE_INTEGER.expected
+        raise ModelError(f"the variable `{_ENVIRONMENT}` is `{text}`, expected {expected}")
     return int(text)
 
 

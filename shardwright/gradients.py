@@ -9,14 +9,24 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shardwright.ir.errors import ModelError
-from shardwright.tensor import Parameter
+from shardwright.ir.values import check_flag
+from shardwright.tensor import Parameter, Tensor
 from shardwright.tracer import current_tracer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True)
 class Gradients:
-    """What `value_and_grad` returns for the gradients."""
+    """What `value_and_grad` returns for the gradients.
+
+    Parameters
+    ----------
+    weights : tuple of Parameter, optional
+        By which the loss is differentiated; those of the optimizer unless given.
+    """
+
+    weights: tuple[Parameter, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -26,15 +36,38 @@ class ValueAndGrad:
     Parameters
     ----------
     function : callable
-        Returns a loss, or a tuple that begins with it.
+        Returns a loss, or with `has_aux` a tuple that begins with it.
+    weights : tuple of Parameter, optional
+        By which the loss is differentiated; those of the optimizer unless given.
+    has_aux : bool
+        Whether the function returns more than the loss.
     """
 
     function: Callable[..., Any]
+    weights: tuple[Parameter, ...] | None = None
+    has_aux: bool = False
 
     def __call__(self, *inputs: Any) -> tuple[Any, Gradients]:
-        """Return what the function returns, and its gradients."""
-        current_tracer()  # refuse to be called outside a trace
-        return self.function(*inputs), Gradients()
+        """Return what the function returns, and its gradients.
+
+        Raises
+        ------
+        ModelError
+            If `has_aux` does not fit what the function returns.
+        """
+        tracer = current_tracer()
+        found = self.function(*inputs)
+        if isinstance(found, tuple) != self.has_aux:
+            kind = f"{len(found)} values" if isinstance(found, tuple) else "one value"
+            raise ModelError(
+                f"`value_and_grad` is called with has_aux={self.has_aux}, and its function returns "
+                f"{kind}",
+                hint="use `has_aux=True` for a function that returns a tuple with its loss first",
+            )
+        loss = found[0] if isinstance(found, tuple) else found
+        if isinstance(loss, Tensor):
+            tracer.differentiate(loss.value(tracer).name)
+        return found, Gradients(self.weights)
 
 
 def value_and_grad(
@@ -52,7 +85,7 @@ def value_and_grad(
     grad_position : None
         Inputs by which the loss is differentiated; none.
     weights : iterable of Parameter, optional
-        Taken as in MindSpore; the optimizer says which parameters are trained.
+        By which the loss is differentiated: all that the optimizer updates.
     has_aux : bool
         Whether `fn` returns more than the loss.
 
@@ -66,7 +99,8 @@ def value_and_grad(
             f"the gradient by the inputs {grad_position} is wanted, only parameters have gradients",
             hint="give `None` for `grad_position`",
         )
-    return ValueAndGrad(fn)
+    check_flag("has_aux", has_aux)
+    return ValueAndGrad(fn, None if weights is None else tuple(weights), has_aux)
 
 
 def jit(function: Function) -> Function:

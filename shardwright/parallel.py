@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.communication import get_group_size
 from shardwright.ir.errors import ModelError
 from shardwright.ir.files import check_file, write_file
-from shardwright.ir.values import check_choice, check_names
+from shardwright.ir.values import POSITIVE, check_choice, check_flag, check_names
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.accounting import split_counts
 from shardwright.passes.options import OPTION_NAMES, CompileOptions, Mode
@@ -222,14 +222,20 @@ class AutoParallel:
             If something else is to be fused, or otherwise.
         """
         entry = config.get("allreduce", {})
-        if set(config) - {"openstate", "allreduce"} or entry.get("mode") not in ("auto", "size"):
+        known = (
+            isinstance(entry, Mapping)
+            and entry.get("mode") in ("auto", "size")
+            and set(entry) <= {"mode", "config"}
+            and (entry["mode"] == "size" or entry.get("config") is None)
+        )
+        if not known or set(config) - {"openstate", "allreduce"}:
             raise ModelError(
                 f"fusion is asked for as {dict(config)}",
                 hint='write `{"allreduce": {"mode": "size", "config": 32}}`',
             )
         megabytes = entry.get("config") if entry["mode"] == "size" else _FUSION_MEGABYTES
-        if not isinstance(megabytes, (int, float)) or megabytes <= 0:
-            raise ModelError(f"gradients are to be fused up to {megabytes!r} megabytes")
+        POSITIVE.check("config", megabytes)
+        check_flag("openstate", config.get("openstate", True))
         if config.get("openstate", True):
             self._compile_with(fusion=float(megabytes))
 

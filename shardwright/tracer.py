@@ -45,6 +45,7 @@ class Tracer(Builder):
         self._declared: dict[int, Value] = {}
         self._constants: list[object] = []  # kept, lest another object get the identity of one
         self._step: Value | None = None
+        self._loss: str | None = None
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
@@ -117,6 +118,37 @@ class Tracer(Builder):
         own = ((names[id(parameter)], settings) for parameter, settings in updates)
         self.optimizer = replace(optimizer, overrides={n: s for n, s in own if n and s})
         self._updated = names
+
+    def differentiate(self, loss: str) -> None:
+        """Take note of the value whose gradients are asked for.
+
+        Raises
+        ------
+        ModelError
+            If those of another one are already.
+        """
+        if self._loss not in (None, loss):
+            raise ModelError(
+                f"the gradients of `{self._loss}` and of `{loss}` are asked for, a training step "
+                f"has one loss",
+                hint="add the losses, and differentiate the sum",
+            )
+        self._loss = loss
+
+    def check_loss(self, output: str) -> None:
+        """Refuse a training step that does not return first what it differentiates.
+
+        Raises
+        ------
+        ModelError
+            If it returns another value first.
+        """
+        if self._loss not in (None, output):
+            raise ModelError(
+                f"the training step returns `{output}` first, and asks for the gradients of "
+                f"`{self._loss}`",
+                hint="return the loss first, as `value_and_grad` returns it",
+            )
 
     def check_updates(self) -> None:
         """Refuse an optimizer that updates nothing, and tell what it does not update.

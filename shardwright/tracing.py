@@ -140,6 +140,7 @@ def trace(
     if isinstance(optimizer, nn_optimizers.Optimizer):
         tracer.train(optimizer.rule, optimizer.updates)
         optimizer = None
+    tracer.check_loss(outputs[0].name)
     tracer.check_updates()
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
     graph = _frozen(graph, tracer.frozen())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shardwright.dataset.dataset import Dataset
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, check_flag
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
 from shardwright.parallel import AutoParallel
@@ -49,6 +50,7 @@ class LossMonitor(Callback):
     """
 
     def __init__(self, per_print_times: int = 1) -> None:
+        POSITIVE_INTEGER.check("per_print_times", per_print_times)
         self.per_print_times = per_print_times
 
     def step_end(self, run_context: RunContext) -> None:
@@ -70,8 +72,7 @@ class FixedLossScaleManager:
     """
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = False) -> None:
-        if loss_scale <= 0:
-            raise ModelError(f"the loss scale is {loss_scale}, it must be more than 0")
+        POSITIVE.check("loss_scale", loss_scale)
         if drop_overflow_update:
             raise ModelError("updates that overflow cannot be dropped")
         self.loss_scale = loss_scale
@@ -108,6 +109,7 @@ class Model:
         loss_scale_manager: FixedLossScaleManager | None = None,
         seed: int = 0,
     ) -> None:
+        SEED.check("seed", seed)
         self._network = network
         self._loss_fn = loss_fn
         self._optimizer = optimizer
@@ -135,8 +137,10 @@ class Model:
         callbacks : Callback or sequence of Callback
             What follows the run.
         dataset_sink_mode : bool
-            Taken as in MindSpore; batches are made while they are used.
+            Whether batches are sent ahead of their use; losses are the same either way.
         """
+        POSITIVE_INTEGER.check("epoch", epoch)
+        check_flag("dataset_sink_mode", dataset_sink_mode)
         followers = (callbacks,) if isinstance(callbacks, Callback) else callbacks
         losses: list[float] = []
         for number in range(1, epoch + 1):

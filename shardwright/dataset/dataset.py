@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright.communication import Rank
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE_INTEGER, SEED, check_flag
 from shardwright.operators.info import Array
 
 Sample = dict[str, Array]
@@ -88,7 +89,15 @@ class Dataset:
             How many samples are mixed at a time; all unless given.
         seed : int
             Seed of the order.
+
+        Raises
+        ------
+        OptionError
+            If one is out of range.
         """
+        if buffer_size is not None:
+            POSITIVE_INTEGER.check("buffer_size", buffer_size)
+        SEED.check("seed", seed)
         return _Shuffled(self, buffer_size or len(self), seed)
 
     def batch(self, batch_size: int, drop_remainder: bool = True) -> "Dataset":
@@ -102,13 +111,16 @@ class Dataset:
         ModelError
             If there are fewer samples than one batch has.
         """
-        if not 1 <= batch_size <= self.get_dataset_size():
+        POSITIVE_INTEGER.check("batch_size", batch_size)
+        check_flag("drop_remainder", drop_remainder)
+        if batch_size > self.get_dataset_size():
             count = self.get_dataset_size()
             raise ModelError(f"a batch is to have {batch_size} of {count} samples")
         return _Batched(self, batch_size, drop_remainder)
 
     def repeat(self, count: int = 1) -> "Dataset":
-        """Go through the samples so many times."""
+        """Go through the samples so many times, at least once."""
+        POSITIVE_INTEGER.check("count", count)
         return _Repeated(self, count)
 
 
@@ -135,6 +147,7 @@ class ArrayDataset(Dataset):
             raise ModelError(f"columns have the lengths {lengths}, they must be equally long")
         self.columns = dict(columns)
         self.column_names = tuple(columns)
+        _check_shards(num_shards, shard_id)
         shards = num_shards or 1
         if isinstance(shard_id, Rank) and shard_id == Rank(shards) and shards > 1:
             self.shards, shard_id = shards, None
@@ -151,6 +164,15 @@ class ArrayDataset(Dataset):
 
     def __len__(self) -> int:
         return len(self._chosen)
+
+
+def _check_shards(num_shards: object, shard_id: object) -> None:
+    """Refuse a number of shards without the one that is asked for, and the other way round."""
+    if num_shards is not None:
+        POSITIVE_INTEGER.check("num_shards", num_shards)
+    if (num_shards is None) != (shard_id is None):
+        given, missing = ("num_shards", "shard_id")[:: 1 if shard_id is None else -1]
+        raise ModelError(f"a dataset is given `{given}` without `{missing}`", hint="give both")
 
 
 class GeneratorDataset(ArrayDataset):

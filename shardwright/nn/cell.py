@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import check_flag, wrong_value
 from shardwright.tensor import Parameter, Tensor
 from shardwright.tracer import current_tracer
 
@@ -25,8 +26,27 @@ class Cell:
     ['offset']
     """
 
-    def __init__(self, *arguments: object, **options: object) -> None:
-        """Take and ignore what MindSpore's takes (``auto_prefix``, ``flags``)."""
+    _auto_prefix = True  # a subclass need not call `__init__`
+
+    def __init__(self, auto_prefix: bool = True, flags: None = None) -> None:
+        """Say how the parameters of inner cells are named.
+
+        Parameters
+        ----------
+        auto_prefix : bool
+            Whether their names begin with the name of the inner cell.
+        flags : None
+            Must be left out: MindSpore's flags have no meaning here.
+
+        Raises
+        ------
+        OptionError
+            If `auto_prefix` is no truth value, or flags are given.
+        """
+        check_flag("auto_prefix", auto_prefix)
+        if flags is not None:
+            raise wrong_value("flags", flags, "none")
+        self._auto_prefix = auto_prefix
 
     def construct(self, *inputs: Any) -> Any:
         """Apply the cell to tensors; a subclass says how."""
@@ -51,7 +71,8 @@ class Cell:
         """Return this cell and all below it with their paths: ``layer1.attention``."""
         yield prefix, self
         for name, cell in self.name_cells().items():
-            yield from cell.cells_and_names(f"{prefix}.{name}" if prefix else name)
+            inner = f"{prefix}.{name}" if prefix else name
+            yield from cell.cells_and_names(inner if self._auto_prefix else prefix)
 
     def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
         """Return every parameter once, with its path: ``layer1.weight``."""
@@ -84,7 +105,18 @@ class Cell:
         return self
 
     def set_train(self, mode: bool = True) -> "Cell":
-        """Return the cell: what is traced is the training step."""
+        """Return the cell: what is traced is the training step.
+
+        Raises
+        ------
+        ModelError
+            If `mode` is False.
+        """
+        if mode is not True:
+            raise ModelError(
+                f"`set_train({mode})` has no effect, what is traced is the training step",
+                hint="leave it out, and build the network without dropout to evaluate it",
+            )
         return self
 
 

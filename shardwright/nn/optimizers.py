@@ -99,14 +99,24 @@ class Optimizer:
         Raises
         ------
         ModelError
-            If the gradients are not those of `value_and_grad`.
+            If the gradients are not those of `value_and_grad`, or not of all the parameters.
         """
         if not isinstance(gradients, Gradients):
             raise ModelError(
                 f"an optimizer is given {type(gradients).__name__}, it takes what `value_and_grad` "
                 f"returns as gradients"
             )
-        current_tracer().train(self.rule, self.updates)
+        updates = self.updates
+        if gradients.weights is not None:
+            known = {id(parameter) for parameter in gradients.weights}
+            missing = sum(id(parameter) not in known for parameter, _ in updates)
+            if missing:
+                raise ModelError(
+                    f"an optimizer updates {missing} parameters that are not among the `weights` "
+                    f"of `value_and_grad`",
+                    hint="give both the same parameters",
+                )
+        current_tracer().train(self.rule, updates)
 
 
 class SGD(Optimizer):

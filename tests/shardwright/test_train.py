@@ -216,7 +216,7 @@ def test_unknown_modes_and_settings_are_refused():
         parallel.hsdp(shard_size=2)
     with pytest.raises(ModelError, match=r"fusion is asked for as {'allgather': {}}"):
         parallel.comm_fusion({"allgather": {}})
-    with pytest.raises(ModelError, match="gradients are to be fused up to -1 megabytes"):
+    with pytest.raises(OptionError, match="`config` is -1, expected a number above 0"):
         parallel.comm_fusion({"allreduce": {"mode": "size", "config": -1}})
     with pytest.raises(ModelError, match="updates that overflow cannot be dropped"):
         FixedLossScaleManager(drop_overflow_update=True)
