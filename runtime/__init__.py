@@ -1,13 +1,14 @@
 """Execution of per-rank programs on numpy."""
 
-from shardwright.runtime.checkpoint import load_checkpoint, save_checkpoint
-from shardwright.runtime.communicator import Communicator, LocalCommunicator
+from shardwright.runtime.capacity import check_capacity
+from shardwright.runtime.checkpoint import check_checkpoint, load_checkpoint, save_checkpoint
+from shardwright.runtime.communicator import Communicator, LocalCommunicator, any_process
 from shardwright.runtime.compare import Comparison, compare, magnitude
 from shardwright.runtime.executor import Executor, StepResult
 from shardwright.runtime.mpi import MpiCommunicator
 from shardwright.runtime.reference import Expected, Reference
 from shardwright.runtime.state import State, assemble, initialize, scatter
-from shardwright.runtime.training import StepRecord, train
+from shardwright.runtime.training import StepRecord, saving, train
 
 __all__ = [
     "Communicator",
@@ -20,12 +21,16 @@ __all__ = [
     "State",
     "StepRecord",
     "StepResult",
+    "any_process",
     "assemble",
+    "check_capacity",
+    "check_checkpoint",
     "compare",
     "initialize",
     "load_checkpoint",
     "magnitude",
     "save_checkpoint",
+    "saving",
     "scatter",
     "train",
 ]

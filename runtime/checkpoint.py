@@ -3,7 +3,6 @@
 The file says nothing of layouts, so a state that one plan wrote another can read.
 """
 
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from shardwright.ir.errors import ExecutionError, PlanError
+from shardwright.ir.files import check_file, replacing
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
 from shardwright.runtime.communicator import Communicator
@@ -20,8 +20,31 @@ from shardwright.runtime.state import State, assemble, scatter
 
 _FORMAT = "shardwright.format"
 _VERSION = 1
+_WHAT = "the checkpoint"
 # Keeps names of parameters apart from the format, and from the arguments of `numpy.savez`.
 _PREFIX = "parameter:"
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a file was written by `save_checkpoint`; an empty one counts too."""
+    if not path.stat().st_size:
+        return True
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return f"{_FORMAT}.npy" in archive.namelist()
+    except (zipfile.BadZipFile, ValueError):
+        return False
+
+
+def check_checkpoint(path: Path) -> None:
+    """Check that a checkpoint may be written, before training for it.
+
+    Raises
+    ------
+    OutputError
+        If there is no such folder, it may not be written to, or another file is there.
+    """
+    check_file(path, _WHAT, is_checkpoint)
 
 
 def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Communicator) -> None:
@@ -31,8 +54,8 @@ def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Commun
 
     Raises
     ------
-    PlanError
-        If the file cannot be written.
+    OutputError
+        If the file cannot be written, or would replace one that is no checkpoint.
     ExecutionError
         If ranks disagree on what should be equal copies.
     """
@@ -48,17 +71,9 @@ def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Commun
 
 
 def _write(path: Path, arrays: Mapping[str, Array]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{_FORMAT: np.array(_VERSION)}, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise PlanError(f"the checkpoint cannot be written: {error.strerror}", str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    check_checkpoint(path)
+    with replacing(path, _WHAT) as file:
+        np.savez(file, allow_pickle=False, **{_FORMAT: np.array(_VERSION)}, **arrays)
 
 
 def load_checkpoint(

@@ -7,6 +7,8 @@ meaning of a program; any other gives the same values.
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication import Communication
 from shardwright.operators.info import Array
@@ -56,6 +58,12 @@ class Communicator(Protocol):
 
     def collect(self, parts: Parts) -> dict[int, Array]:
         """Return what every rank of the mesh holds, in every process."""
+
+
+def any_process(answer: bool, communicator: Communicator) -> bool:
+    """Return whether the answer is yes in any of the processes; all must ask."""
+    answers = communicator.collect({rank: np.array(answer) for rank in communicator.ranks})
+    return any(bool(found) for found in answers.values())
 
 
 class LocalCommunicator:

@@ -110,7 +110,7 @@ class Executor:
         return _Local(value.name, local_shapes(value, self.mesh, self.communicator.ranks), dtype)
 
     def _prepare(self) -> tuple[Instruction, ...]:
-        released = _last_uses(self.graph, self._updated)
+        released = last_uses(self.graph, self._updated)
         program = []
         for node, names in zip(self.graph.nodes, released, strict=True):
             try:
@@ -317,7 +317,7 @@ def _decided(layouts: Iterable[Layout | None]) -> tuple[Layout, ...]:
     return tuple(known)
 
 
-def _last_uses(graph: Graph, updated: set[str]) -> tuple[tuple[str, ...], ...]:
+def last_uses(graph: Graph, updated: set[str]) -> tuple[tuple[str, ...], ...]:
     """Return for each node the values that nothing reads after it.
 
     Parameters that no update replaces live on; results that nothing reads go at once.

@@ -87,6 +87,38 @@ def train(
         yield record
 
 
+def saving(
+    records: Iterable[StepRecord],
+    save: Callable[[], None],
+    every: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[StepRecord]:
+    """Train, and save the state at intervals and at the end.
+
+    Parameters
+    ----------
+    records : iterable of StepRecord
+        Trains a step for each, as `train` does.
+    save : callable
+        Saves the state.
+    every : int, optional
+        Steps after which it is saved; only at the end if not given.
+    stop : callable
+        Asked after every step whether to end early, with the state saved.
+    """
+    saved = False
+    for record in records:
+        stopped = stop()
+        saved = stopped or (every is not None and record.step % every == 0)
+        if saved:
+            save()
+        yield record
+        if stopped:
+            return
+    if not saved:
+        save()
+
+
 def _loss_name(executor: Executor) -> str:
     graph = executor.graph
     if not graph.outputs:

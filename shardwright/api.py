@@ -10,7 +10,13 @@ from shardwright.arrivals import arrivals
 from shardwright.batches import Samples, samples_for
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.cluster import cluster as cluster_named
-from shardwright.ir.errors import InfeasibleError, ModelError, PlanError, StrategyError
+from shardwright.ir.errors import (
+    InfeasibleError,
+    ModelError,
+    OptionError,
+    PlanError,
+    StrategyError,
+)
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -45,9 +51,13 @@ from shardwright.runtime import (
     Executor,
     LocalCommunicator,
     StepRecord,
+    any_process,
+    check_capacity,
+    check_checkpoint,
     initialize,
     load_checkpoint,
     save_checkpoint,
+    saving,
     train,
 )
 from shardwright.tracing import Definition
@@ -411,6 +421,8 @@ def run(
     seed: int | None = None,
     resume: Path | None = None,
     save: Path | None = None,
+    save_every: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Iterator[StepRecord]:
     """Train on a plan, and yield a record of each step.
 
@@ -430,6 +442,10 @@ def run(
         Seed of initial values and of the order of samples; the plan's if not given.
     resume, save : Path, optional
         Checkpoint to begin from, and to write at the end.
+    save_every : int, optional
+        Steps after which the checkpoint is written, too.
+    stop : callable, optional
+        Asked after every step whether to end early, with the checkpoint written.
 
     Raises
     ------
@@ -440,25 +456,44 @@ def run(
     plan = as_plan(plan)
     seed = plan.document.seed if seed is None else seed
     SEED.check("seed", seed)
+    communicator = communicator or LocalCommunicator(plan.mesh)
+    check_capacity(plan.program, communicator.ranks)
+    _check_saving(save, save_every, communicator)
     samples = data
     if not isinstance(samples, Samples):
         path = None if samples is None else Path(samples)
         samples = samples_for(plan.document.inputs, path, seed)
-    communicator = communicator or LocalCommunicator(plan.mesh)
     executor = Executor(plan.program, communicator)
     if resume is not None:
         state = load_checkpoint(resume, plan.program, communicator)
     else:
         state = initialize(plan.program, seed, communicator, plan.initial)
-    yield from train(
+    records = train(
         executor,
         state,
         samples.batches(steps, seed),
         log_directory=log_directory,
         steps_per_epoch=samples.per_epoch,
     )
-    if save is not None:
-        save_checkpoint(save, plan.program, state, communicator)
+
+    def write() -> None:
+        if save is not None:
+            save_checkpoint(save, plan.program, state, communicator)
+
+    def stopped() -> bool:
+        return stop is not None and any_process(stop(), communicator)
+
+    yield from saving(records, write, save_every, stopped)
+
+
+def _check_saving(save: Path | None, every: int | None, communicator: Communicator) -> None:
+    """Refuse a checkpoint that cannot be written, before training for it."""
+    if every is not None:
+        POSITIVE_INTEGER.check("save_every", every)
+        if save is None:
+            raise OptionError("`save_every` has no effect without `save`")
+    if save is not None and 0 in communicator.ranks:
+        check_checkpoint(save)
 
 
 def dump(

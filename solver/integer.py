@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
+from shardwright.solver.interruptible import solve_model
 from shardwright.solver.memory import MemoryRows
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
@@ -128,7 +129,7 @@ class IntegerModel:
         solver.parameters.max_time_in_seconds = max(time_limit, 0.01)
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
-        status = solver.solve(self.model)
+        status = solve_model(solver, self.model)
         if status == cp_model.INFEASIBLE:
             return IntegerAnswer(np.inf, None)
         found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)

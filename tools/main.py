@@ -5,16 +5,24 @@ Only the module of the command that is asked for is imported, so that help is fa
 
 import argparse
 import gc
+import os
 import re
 import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from io import TextIOWrapper
 from typing import NoReturn, TextIO
 
-from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
+from shardwright import __version__
+from shardwright.ir.errors import (
+    InfeasibleError,
+    NotFoundError,
+    ShardwrightError,
+    ShardwrightWarning,
+)
 from shardwright.ir.values import in_words, suggestion
 
 COMMANDS = {
@@ -53,7 +61,8 @@ EXAMPLES = {
     ),
 }
 _WIDTH, _HELP_COLUMN = 100, 30
-_MISTAKE = 2  # exit code of every error that a person can mend
+# Exit codes: an error that the user can mend; proven that no plan fits; none found; by signals.
+_MISTAKE, _INFEASIBLE, _NOT_FOUND, INTERRUPTED, _BROKEN_PIPE = 2, 3, 4, 130, 141
 
 
 class UsageError(ShardwrightError):
@@ -86,22 +95,70 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 1 where a plan differs, 2 after an error."""
+    """Run a command and return its exit code.
+
+    0; 1 where a plan differs; 2 after an error that the user can mend; 3 where it is proven that no
+    plan fits, 4 where none was found; 130 after an interrupt, 141 where nobody reads the output.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(100_000, 20, 100)  # a compile makes much that lives on, and few cycles
     try:
-        with _warnings_in_one_line():
+        with _warnings_in_one_line(), _complete_output():
             return _dispatch(given)
     except ShardwrightError as error:
-        sys.stderr.write(f"shardwright: {error}\n")
+        say(str(error))
+        return _exit_code(error)
+    except BrokenPipeError:
+        return _BROKEN_PIPE
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            return _MISTAKE
         place = f" (in {error.filename})" if error.filename else ""
-        sys.stderr.write(f"shardwright: {(error.strerror or str(error)).lower()}{place}\n")
+        say(f"{(error.strerror or str(error)).lower()}{place}")
+    except MemoryError:
+        say("this machine has not enough memory for it")
     except KeyboardInterrupt:
-        sys.stderr.write("shardwright: interrupted\n")
+        say("interrupted")
+        return INTERRUPTED
     return _MISTAKE
+
+
+def say(text: str) -> None:
+    """Write a line to standard error."""
+    if sys.stderr is not None:  # as it is where a program is started with it closed
+        line = " ".join(text.splitlines())
+        with suppress(OSError):
+            sys.stderr.write(f"shardwright: {line}\n")
+            sys.stderr.flush()
+
+
+def _exit_code(error: ShardwrightError) -> int:
+    if isinstance(error, InfeasibleError):
+        return _INFEASIBLE
+    return _NOT_FOUND if isinstance(error, NotFoundError) else _MISTAKE
+
+
+@contextmanager
+def _complete_output() -> Iterator[None]:
+    """Write what is still buffered, so that errors of the output are heard of in time.
+
+    Python would tell of them itself, after the program has ended.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not have every character
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:
+            _flush(sys.stdout)
+
+
+def _flush(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except OSError:
+        with suppress(OSError, ValueError):  # what is left in the buffer has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
 
 
 @contextmanager
@@ -116,7 +173,7 @@ def _warnings_in_one_line() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        sys.stderr.write(f"shardwright: warning: {message}\n")
+        say(f"warning: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", ShardwrightWarning)
@@ -165,5 +222,6 @@ def _overview() -> Parser:
         epilog="commands:\n" + "\n".join(lines) + "\n\nshardwright COMMAND --help tells more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"shardwright {__version__}")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
     return parser

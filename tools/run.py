@@ -2,12 +2,14 @@
 
 import argparse
 import math
+import signal
 import statistics
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from shardwright.api import run as train
 from shardwright.batches import samples_for
@@ -15,8 +17,15 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.passes.plan import Plan
 from shardwright.passes.plan_files import read_plan
-from shardwright.runtime import Communicator, LocalCommunicator, MpiCommunicator, StepRecord
+from shardwright.runtime import (
+    Communicator,
+    LocalCommunicator,
+    MpiCommunicator,
+    StepRecord,
+    check_capacity,
+)
 from shardwright.tools.documents import print_document
+from shardwright.tools.main import INTERRUPTED, UsageError, say
 from shardwright.tools.options import add_operators, positive, seed
 from shardwright.tools.progress import counting
 from shardwright.tools.tables import print_table, styled, width
@@ -46,18 +55,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=seed, metavar="N", help="of initial values (the plan's)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="for `rank.N/stdout` (PLAN/logs)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="begin from a checkpoint")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write a checkpoint at the end")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="write a checkpoint at the end, and at an interrupt",
+    )
+    parser.add_argument(
+        "--save-every", type=positive, metavar="N", help="write it after every N steps, too"
+    )
     add_operators(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print the losses."""
+    if arguments.save_every is not None and arguments.save is None:
+        raise UsageError("`--save-every` says when to save, not where", hint="add `--save FILE`")
     plan = read_plan(arguments.plan)
     seed = plan.document.seed if arguments.seed is None else arguments.seed
-    samples = samples_for(plan.document.inputs, arguments.data, seed)
-    with _communicator(arguments.backend, plan.mesh) as communicator:
+    records: list[StepRecord] = []
+    with (
+        _communicator(arguments.backend, plan.mesh) as communicator,
+        _heard_later(lambda: arguments.save is not None and bool(records)) as interrupted,
+    ):
         speaks = communicator.ranks[0] == 0
+        check_capacity(plan.program, communicator.ranks)
+        samples = samples_for(plan.document.inputs, arguments.data, seed)
         steps = train(
             plan,
             arguments.steps,
@@ -67,15 +91,42 @@ def run(arguments: argparse.Namespace) -> int:
             seed=seed,
             resume=arguments.resume,
             save=arguments.save,
+            save_every=arguments.save_every,
+            stop=interrupted,
         )
-        records = []
         with counting("training", arguments.steps if speaks else 0) as advance:
             for record in steps:
                 records.append(record)
                 advance(f"loss {record.loss:.4f}")
-    if speaks:
+    if speaks and len(records) < arguments.steps:
+        say(f"interrupted after step {len(records)}, its state is in {arguments.save}")
+    elif speaks:
         _tell(arguments, plan, records, samples.description)
-    return 0
+    return 0 if len(records) == arguments.steps else INTERRUPTED
+
+
+@contextmanager
+def _heard_later(can_wait: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+    """Yield what tells whether the user has interrupted.
+
+    An interrupt is raised at once where it cannot wait for the end of a step, or is the second.
+    """
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if heard or not can_wait():
+            raise KeyboardInterrupt
+        heard.append(number)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # such as one that ignores it
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield lambda: bool(heard)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
+from shardwright.solver.interruptible import solve_model
 from shardwright.solver.large.ascent import priced_unary, used
 from shardwright.solver.large.flat import ranges
 from shardwright.solver.large.graph import Graph, Rows
@@ -237,7 +238,7 @@ class IntegerModel:
         solver.parameters.max_time_in_seconds = max(seconds, 0.01)
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
-        status = solver.solve(self.model, _Listener(self, on_choice))
+        status = solve_model(solver, self.model, _Listener(self, on_choice))
         if status == cp_model.INFEASIBLE:
             return self.most + 1, "exhausted"
         bound = max(0, math.floor(solver.best_objective_bound))

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.ir.errors import ExecutionError, PlanError
+from shardwright.ir.errors import ExecutionError, OutputError, PlanError
 from shardwright.ir.text import parse
 from shardwright.runtime import (
     LocalCommunicator,
@@ -98,7 +98,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
     with pytest.raises(ExecutionError, match="ranks 0 and 3 should hold equal copies"):
         save_checkpoint(path, SPLIT, state, communicator)
     assert path.read_bytes() == before
-    with pytest.raises(PlanError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         save_checkpoint(
             tmp_path / "nowhere" / "s.npz", SPLIT, initialize(SPLIT, 2, communicator), communicator
         )

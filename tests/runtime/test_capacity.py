@@ -1,0 +1,44 @@
+"""The least memory of a run is a bound for what it takes."""
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.runtime.capacity import available_bytes, check_capacity, least_bytes
+
+MODELS = (
+    "mlp:batch=8,hidden=32",
+    "gpt:layers=2,hidden=32,heads=2,batch=4,sequence=8,vocabulary=64",
+)
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_bound_holds_and_is_not_empty(model, devices):
+    plan = sw.compile(model, devices, search="data_parallel", cluster="cpu").plan
+    program, communicator = plan.program, LocalCommunicator(plan.mesh)
+    executor, state = Executor(program, communicator), initialize(program, 0, communicator)
+    inputs = {v.name: np.zeros(v.type.shape, v.type.dtype) for v in program.inputs}
+    taken = executor.step(inputs, state).peak_bytes  # of one rank, which has copies
+    least = least_bytes(program, devices)
+    parameters = sum(parameter.value.type.nbytes for parameter in program.parameters)
+    assert parameters < least <= taken * devices
+    if devices == 1:
+        assert least > 0.8 * taken
+
+
+def test_one_process_a_rank_takes_its_slices():
+    plan = sw.compile(MODELS[0], 4, search="fully_sharded", mesh="4", cluster="cpu").plan
+    assert least_bytes(plan.program, 1) < least_bytes(plan.program, 4)
+
+
+def test_precision_counts():
+    program = sw.compile(MODELS[0], 1).plan.program
+    assert least_bytes(program, 1, "float64") > 1.9 * least_bytes(program, 1)
+
+
+def test_this_machine_has_memory_for_a_small_model():
+    available = available_bytes()
+    assert available is None or available > 2**20
+    check_capacity(sw.compile(MODELS[0], 1).plan.program, (0,))

@@ -1,0 +1,236 @@
+"""How commands end: versions, pipes, interrupts, and what a training run saves on the way."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardwright
+from shardwright.runtime import capacity, checkpoint
+from shardwright.runtime.executor import Executor
+from shardwright.tools import compile as compile_command
+from shardwright.tools.main import main
+
+ROOT = Path(__file__).parents[2]
+MLP = "mlp:batch=4,hidden=8"
+COMMAND = [sys.executable, "-m", "shardwright"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def plan(here, capsys):
+    assert main(["compile", MLP, "--devices", "2", "--out", "plan"]) == 0
+    capsys.readouterr()
+    return here / "plan"
+
+
+def run(capsys, *arguments):
+    """Return the exit code of a command and what it says, without its beginning."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.err.removeprefix("shardwright: ").rstrip("\n")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"shardwright {shardwright.__version__}\n"
+    assert f'version = "{shardwright.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+# Outputs that nobody reads
+
+
+def shell(command, here):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    text = command.replace("shardwright ", f"{sys.executable} -m shardwright ")
+    bash = ["bash", "-c", text]
+    return subprocess.run(
+        bash, cwd=here, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["operators", "compile --help", "compile mlp --devices 2"])
+def test_a_pipe_that_is_closed(command, here):
+    # Nothing is read at all, so that the end of the pipe is closed before anything is written.
+    done = shell(f"(sleep 0.2; shardwright {command}; echo $? >&2) | true", here)
+    ends = ("141\n", "0\n") if "--help" in command else ("141\n",)  # argparse forgives it
+    assert done.returncode == 0
+    assert done.stderr in ends
+
+
+def test_no_output_at_all(here):
+    done = shell("shardwright models >&- && shardwright nothing 2>&-", here)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+def test_an_output_on_a_full_disk(here):
+    done = shell("shardwright models > /dev/full", here)
+    assert (done.returncode, done.stderr) == (2, "shardwright: no space left on device\n")
+
+
+def test_a_terminal_without_the_characters(here):
+    done = shell("PYTHONIOENCODING=ascii shardwright models", here)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Interrupts
+
+
+def interrupting(function, at=1):
+    """Return the function, with an interrupt of the user before its call with this number."""
+    calls = 0
+
+    def call(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return function(*arguments, **options)
+
+    return call
+
+
+def test_an_interrupt_while_compiling(capsys, here, monkeypatch):
+    monkeypatch.setattr(compile_command, "simulate", interrupting(compile_command.simulate))
+    arguments = ["compile", MLP, "--devices", "2", "--dump-ir", "graphs", "--trace", "step.json"]
+    assert run(capsys, *arguments) == (130, "interrupted")
+    assert names(here) == []
+
+
+def test_an_interrupt_of_a_run_that_saves_nothing(plan, capsys, monkeypatch):
+    monkeypatch.setattr(Executor, "step", interrupting(Executor.step, at=3))
+    assert run(capsys, "run", "plan", "--steps", "9") == (130, "interrupted")
+    assert names(plan.parent) == ["plan"]
+
+
+def test_an_interrupt_ends_the_step_and_saves(plan, capsys, monkeypatch):
+    assert run(capsys, "run", "plan", "--steps", "3", "--save", "three.npz")[0] == 0
+    monkeypatch.setattr(Executor, "step", interrupting(Executor.step, at=3))
+    found = run(capsys, "run", "plan", "--steps", "9", "--save", "stopped.npz")
+    assert found == (130, "interrupted after step 3, its state is in stopped.npz")
+    assert_equal_states("stopped.npz", "three.npz")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_before_there_is_anything_to_save(plan, capsys, monkeypatch):
+    monkeypatch.setattr(Executor, "step", interrupting(Executor.step))
+    found = run(capsys, "run", "plan", "--steps", "9", "--save", "state.npz")
+    assert found == (130, "interrupted")
+    assert names(plan.parent) == ["plan"]
+
+
+def test_a_second_interrupt_ends_at_once(plan, capsys, monkeypatch):
+    monkeypatch.setattr(Executor, "step", interrupting(interrupting(Executor.step, at=2), at=2))
+    found = run(capsys, "run", "plan", "--steps", "9", "--save", "state.npz")
+    assert found == (130, "interrupted")
+    assert names(plan.parent) == ["plan"]
+
+
+def assert_equal_states(one, other):
+    with np.load(one) as first, np.load(other) as second:
+        assert set(first.files) == set(second.files)
+        assert all(np.array_equal(first[name], second[name]) for name in first.files)
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_at_intervals(plan, capsys, monkeypatch):
+    assert run(capsys, "run", "plan", "--steps", "4", "--save", "four.npz")[0] == 0
+    saved = []
+    write = checkpoint._write
+    monkeypatch.setattr(checkpoint, "_write", lambda *a: (saved.append(a[0].name), write(*a)))
+    fails = ["run", "plan", "--steps", "9", "--save", "state.npz", "--save-every", "2"]
+
+    def failing(executor, *arguments):
+        if len(saved) == 2:
+            raise OSError(5, "Input/output error")
+        return step(executor, *arguments)
+
+    step = Executor.step
+    monkeypatch.setattr(Executor, "step", failing)
+    assert run(capsys, *fails) == (2, "input/output error")
+    assert saved == ["state.npz", "state.npz"]
+    assert_equal_states("state.npz", "four.npz")
+
+
+def test_the_last_step_is_saved_once(plan, capsys, monkeypatch):
+    saved = []
+    monkeypatch.setattr(checkpoint, "_write", lambda *arguments: saved.append(arguments[0].name))
+    for steps in ("4", "5"):
+        arguments = ["--steps", steps, "--save", f"{steps}.npz", "--save-every", "2"]
+        assert run(capsys, "run", "plan", *arguments) == (0, "")
+    assert saved == ["4.npz", "4.npz", "5.npz", "5.npz", "5.npz"]
+
+
+REFUSED = {
+    "no_folder": (
+        "none/state.npz",
+        "the checkpoint cannot be written: there is no folder `none`",
+    ),
+    "a_folder": ("plan", "the checkpoint cannot be written: a folder is there (in plan)"),
+    "a_file_of_the_user": (
+        "model.py",
+        "the checkpoint cannot be written: a file that is something else is there (in model.py); "
+        "name another file",
+    ),
+    "another_archive": (
+        "arrays.npz",
+        "the checkpoint cannot be written: a file that is something else is there (in arrays.npz); "
+        "name another file",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_where_a_checkpoint_cannot_be_written(case, plan, here, capsys):
+    target, expected = REFUSED[case]
+    (here / "model.py").write_text("mine")
+    np.savez(here / "arrays.npz", mine=np.arange(3))
+    before = (here / "arrays.npz").read_bytes()
+    assert run(capsys, "run", "plan", "--steps", "1", "--save", target) == (2, expected)
+    assert (here / "model.py").read_text() == "mine"
+    assert (here / "arrays.npz").read_bytes() == before
+    assert not (plan / "logs").exists()  # it is said before training
+
+
+def test_intervals_without_a_file(plan, capsys):
+    found = run(capsys, "run", "plan", "--save-every", "2")
+    assert found == (2, "`--save-every` says when to save, not where; add `--save FILE`")
+
+
+# Memory of the machine
+
+
+def test_a_plan_too_large_for_this_machine(plan, capsys, monkeypatch):
+    monkeypatch.setattr(capacity, "available_bytes", lambda: 10_000)
+    assert run(capsys, "run", "plan") == (
+        2,
+        "2 ranks of `mlp` in one process take at least 74.83 KiB, this machine has 9.77 KiB free; "
+        "train a smaller model here, or run one process a rank on more machines over MPI",
+    )
+    assert not (plan / "logs").exists()
+
+
+def test_memory_that_runs_out(plan, capsys, monkeypatch):
+    def failing(executor, *arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(Executor, "step", failing)
+    found = run(capsys, "run", "plan")
+    assert found == (2, "this machine has not enough memory for it")
