@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -11,10 +12,12 @@ from shardwright.batches import Samples, samples_for
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import (
-    InfeasibleError,
     ModelError,
+    NoPlanError,
+    NotFoundError,
     OptionError,
     PlanError,
+    ShardwrightError,
     StrategyError,
 )
 from shardwright.ir.graph import Graph
@@ -270,15 +273,17 @@ def _cheapest(compile_on: Callable[[Mesh], Compilation], meshes: Sequence[Mesh])
     Raises
     ------
     ShardwrightError
-        If there is no plan on any of them; says why on the last.
+        If there is no plan on any of them.
     """
     found: dict[str, Compilation] = {}
+    errors: list[NoPlanError | StrategyError] = []
     for mesh in meshes:
         try:
             found["x".join(map(str, mesh.shape))] = compile_on(mesh)
-        except (InfeasibleError, StrategyError):
-            if mesh is meshes[-1] and not found:
-                raise
+        except (NoPlanError, StrategyError) as error:
+            errors.append(error)
+    if not found:
+        raise _on_no_mesh(errors)
     objectives = {shape: each.plan.document.objective for shape, each in found.items()}
     bounds = {shape: each.plan.document.lower_bound for shape, each in found.items()}
     best = found[min(objectives, key=objectives.__getitem__)]
@@ -288,6 +293,24 @@ def _cheapest(compile_on: Callable[[Mesh], Compilation], meshes: Sequence[Mesh])
     seconds = sum(each.seconds for each in tried)
     compiled = replace(best.compiled, seconds=seconds, result=result)
     return replace(best, compiled=compiled, objectives=objectives, lower_bounds=bounds)
+
+
+def _on_no_mesh(errors: Sequence[NoPlanError | StrategyError]) -> ShardwrightError:
+    """Return what the errors on all meshes say together: proven only if all of them are."""
+    failed = [error for error in errors if isinstance(error, NoPlanError)]
+    if not failed:
+        return errors[-1]
+    unproven = [error for error in failed if isinstance(error, NotFoundError)]
+    told = min(unproven or failed, key=lambda error: error.least_memory_bytes or inf)
+    leanest = [e.least_memory_bytes for e in failed if e.least_memory_bytes is not None]
+    bounds = [e.least_memory_bound for e in failed if e.least_memory_bound is not None]
+    return type(told)(
+        told.what,
+        told.where,
+        told.hint,
+        least_memory_bytes=min(leanest, default=None),
+        least_memory_bound=min(bounds) if len(bounds) == len(failed) else None,
+    )
 
 
 def _mesh(

@@ -57,7 +57,7 @@ def run_solver(arguments: argparse.Namespace) -> int:
     with following_search("solver", "compiling the inner loops (once)"):
         warm_up()  # before any clock runs
     solved = [_solve_file(path, arguments) for path in arguments.files]
-    rows = [row for row, _ in solved]
+    rows = [{**row, "reason": reason or None} for row, reason in solved]
     if arguments.json:
         print_document(rows)
         return 0

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 from shardwright.api import with_batch
+from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.cost_model.timeline import simulate, to_chrome_trace
+from shardwright.ir.errors import NoPlanError
 from shardwright.ir.files import begins, check_file, write_file
 from shardwright.passes.manager import check_graphs
 from shardwright.passes.plan_files import (
@@ -15,13 +17,14 @@ from shardwright.passes.plan_files import (
     listed_ranks,
     planned_model,
 )
-from shardwright.tools.documents import compile_document, print_document
+from shardwright.tools.documents import compile_document, no_plan_document, print_document
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,
     add_model,
     compile_model,
     graphs_folder,
+    memory_limit,
 )
 from shardwright.tools.report import BRIEF, FULL, USUAL, print_compilation
 
@@ -65,7 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
         check_graphs(graphs)
     if arguments.trace is not None:
         check_file(arguments.trace, _TRACE, _is_trace)
-    compilation = compile_model(arguments.model, arguments)
+    try:
+        compilation = compile_model(arguments.model, arguments)
+    except NoPlanError as error:
+        if arguments.json:
+            _print_no_plan(error, arguments)
+        raise
     timeline = simulate(compilation.plan.program, compilation.cluster)
     compilation.write(directory, ranks)
     if graphs is not None:
@@ -73,11 +81,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         write_file(arguments.trace, to_chrome_trace(timeline).encode(), _TRACE, _is_trace)
     if arguments.json:
-        print_document(compile_document(compilation))
+        limit = memory_limit(arguments, compilation.cluster)
+        print_document(compile_document(compilation, limit, directory))
     else:
         extent = FULL if arguments.full else BRIEF if arguments.brief else USUAL
         print_compilation(compilation, timeline, directory, extent)
     return 0
+
+
+def _print_no_plan(error: NoPlanError, arguments: argparse.Namespace) -> None:
+    cluster = cluster_named(arguments.cluster)
+    model, limit = with_batch(arguments.model, arguments.batch), memory_limit(arguments, cluster)
+    document = no_plan_document(error, model, cluster, arguments.devices, limit, arguments)
+    print_document(document)
 
 
 def _directory(arguments: argparse.Namespace) -> Path:

@@ -3,12 +3,45 @@
 import json
 import math
 import resource
+import statistics
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from shardwright.api import Compilation
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.timeline import simulate
+from shardwright.ir.errors import InfeasibleError, NoPlanError
+from shardwright.passes.plan import Plan
 from shardwright.proof import Proof
+from shardwright.runtime import StepRecord
 from shardwright.verdict import Verdict
+
+# Keys of `compile` that are null, or empty, where there is no plan.
+_UNKNOWN = (
+    "mesh",
+    "how",
+    "objective",
+    "lower_bound",
+    "lower_bound_covers",
+    "gap",
+    "predicted_step_seconds",
+    "overlapped_step_seconds",
+    "memory_bytes_per_device",
+    "memory_by_kind",
+    "search_seconds",
+    "compile_seconds",
+    "plan",
+)
+_NO_ENTRIES = (
+    "mesh_shapes",
+    "mesh_lower_bounds",
+    "pin_prices",
+    "strategies",
+    "parameters",
+    "communication",
+)
 
 
 def print_document(document: object) -> None:
@@ -24,26 +57,52 @@ def _finite(item: Any) -> Any:
     return None if isinstance(item, float) and not math.isfinite(item) else item
 
 
-def compile_document(compilation: Compilation) -> dict[str, Any]:
-    """Return what ``compile --json`` prints."""
+def compile_document(
+    compilation: Compilation, limit: float, plan: Path | None = None
+) -> dict[str, Any]:
+    """Return what ``compile --json`` prints.
+
+    Parameters
+    ----------
+    compilation : Compilation
+        What was compiled.
+    limit : float
+        Bytes that a device may hold.
+    plan : Path, optional
+        Where the plan was written.
+    """
     document, compiled = compilation.plan.document, compilation.compiled
+    timeline = simulate(compilation.plan.program, compilation.cluster)
     return {
         "model": document.model,
         "devices": document.devices,
+        "cluster": document.cluster.name,
+        "mesh": {axis.name: axis.size for axis in document.mesh},
         "mode": document.mode,
         "search": document.search,
         "cost_model": document.cost_model,
         "status": document.status,
+        "how": document.how,
+        "reason": None,
         "objective": document.objective,
         "lower_bound": document.lower_bound,
         "lower_bound_covers": document.bound_covers,
         "gap": document.gap,
         "predicted_step_seconds": document.predicted_step_seconds,
+        "overlapped_step_seconds": timeline.step_seconds,
+        "fits": document.memory.peak_bytes <= limit,
+        "memory_limit_bytes": limit,
         "memory_bytes_per_device": document.memory.peak_bytes,
-        **_meshes(compilation),
+        "memory_by_kind": document.memory.by_kind,
+        "least_memory_bytes": None,
+        "least_memory_bound": None,
+        "mesh_shapes": dict(compilation.objectives),
+        "mesh_lower_bounds": dict(compilation.lower_bounds),
+        "pin_prices": document.pin_prices,
         "search_seconds": compiled.result.seconds if compiled.result else 0.0,
         "compile_seconds": compiled.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
+        "plan": None if plan is None else str(plan),
         "strategies": {
             name: [list(counts) for counts in strategy.split_counts]
             for name, strategy in document.strategies.items()
@@ -56,18 +115,75 @@ def compile_document(compilation: Compilation) -> dict[str, Any]:
     }
 
 
-def _meshes(compilation: Compilation) -> dict[str, Any]:
-    """Return the costs and bounds on each mesh, where a search went over them."""
-    if not compilation.objectives:
-        return {}
-    bounds = dict(compilation.lower_bounds)
-    return {"mesh_shapes": dict(compilation.objectives), "mesh_lower_bounds": bounds}
+def no_plan_document(
+    error: NoPlanError, model: str, cluster: Cluster, devices: int, limit: float, how: Any
+) -> dict[str, Any]:
+    """Return what ``compile --json`` prints where there is no plan: the same keys.
+
+    Parameters
+    ----------
+    error : NoPlanError
+        Why there is none.
+    model, cluster, devices
+        For what one was searched.
+    limit : float
+        Bytes that a device may hold.
+    how : object
+        Has ``mode``, ``search`` and ``cost_model``.
+    """
+    proven = isinstance(error, InfeasibleError)
+    return {
+        **dict.fromkeys(_UNKNOWN),
+        "model": model,
+        "devices": devices,
+        "cluster": cluster.name,
+        "mode": how.mode,
+        "search": how.search,
+        "cost_model": how.cost_model,
+        "status": "infeasible" if proven else "unknown",
+        "reason": str(error),
+        "fits": False if proven else None,
+        "memory_limit_bytes": limit,
+        "least_memory_bytes": error.least_memory_bytes,
+        "least_memory_bound": error.least_memory_bound,
+        "peak_memory_bytes": peak_memory_bytes(),
+        **{name: {} for name in _NO_ENTRIES},
+    }
 
 
 def peak_memory_bytes() -> int:
     """Return the most memory that this process has held."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def run_document(
+    plan: Plan, records: Sequence[StepRecord], data: str, logs: Path, checkpoint: Path | None
+) -> dict[str, Any]:
+    """Return what ``run --json`` prints.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was run.
+    records : sequence of StepRecord
+        Its steps.
+    data : str
+        What it was trained on.
+    logs, checkpoint : Path
+        What was written.
+    """
+    return {
+        "model": plan.document.model,
+        "devices": plan.mesh.size,
+        "data": data,
+        "losses": [record.loss for record in records],
+        "seconds": [record.seconds for record in records],
+        "seconds_per_step": statistics.median(record.seconds for record in records),
+        "peak_bytes_per_rank": max(record.peak_bytes for record in records),
+        "logs": str(logs),
+        "checkpoint": None if checkpoint is None else str(checkpoint),
+    }
 
 
 def prove_document(proof: Proof) -> dict[str, Any]:

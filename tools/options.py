@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.api import DEFAULT_CLUSTER, Compilation, compile
+from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, SHARE, Range
 from shardwright.passes.optimizer import STATES, Optimizer
 from shardwright.passes.options import COST_MODELS, MODES, CompileOptions
@@ -207,6 +208,13 @@ def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> C
         asked["optimizer"] = optimizer
     with following_search(model) as progress:
         return compile(model, arguments.devices, progress=progress, **{**asked, **others})
+
+
+def memory_limit(arguments: argparse.Namespace, cluster: Cluster) -> float:
+    """Return the bytes that a device may hold: as the user says, or all of its memory."""
+    if arguments.memory is not None:
+        return float(arguments.memory * _GIB)
+    return float(cluster.device.memory_bytes)
 
 
 def _optimizer(arguments: argparse.Namespace) -> Optimizer | None:

@@ -1,7 +1,6 @@
 """``shardwright prove``: a plan computes the training step of its model, at full size."""
 
 import argparse
-import sys
 import textwrap
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from shardwright.passes.plan import Plan
 from shardwright.passes.plan_files import is_edited, read_plan
 from shardwright.proof import Proof, prove
 from shardwright.tools.documents import print_document, prove_document
+from shardwright.tools.main import say
 from shardwright.tools.options import add_operators
 from shardwright.tools.tables import styled, width
 
@@ -38,7 +38,7 @@ def plan_to_check(directory: Path) -> Plan:
     """Return a plan, and say on standard error if its program was edited."""
     plan = read_plan(directory, allow_edited=True)
     if is_edited(directory, plan):
-        sys.stderr.write("shardwright: `program.ir` was edited after the plan was written\n")
+        say("`program.ir` was edited after the plan was written")
     return plan
 
 

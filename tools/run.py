@@ -24,7 +24,7 @@ from shardwright.runtime import (
     StepRecord,
     check_capacity,
 )
-from shardwright.tools.documents import print_document
+from shardwright.tools.documents import print_document, run_document
 from shardwright.tools.main import INTERRUPTED, UsageError, say
 from shardwright.tools.options import add_operators, positive, seed
 from shardwright.tools.progress import counting
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.steps,
             data=samples,
             communicator=communicator,
-            log_directory=arguments.logs or arguments.plan / "logs",
+            log_directory=_logs(arguments),
             seed=seed,
             resume=arguments.resume,
             save=arguments.save,
@@ -139,11 +139,10 @@ def _communicator(backend: str, mesh: Mesh) -> Iterator[Communicator]:
 
 
 def _tell(arguments: argparse.Namespace, plan: Plan, records: list[StepRecord], data: str) -> None:
-    seconds = statistics.median(record.seconds for record in records)
     if arguments.json:
-        losses = [record.loss for record in records]
-        print_document({"losses": losses, "seconds_per_step": seconds})
+        print_document(run_document(plan, records, data, _logs(arguments), arguments.save))
         return
+    seconds = statistics.median(record.seconds for record in records)
     title = f"{plan.document.model} on {plan.mesh.size} ranks, learning the {data}"
     for line in textwrap.wrap(title, width(), break_on_hyphens=False):
         print(styled(line, "bold"))
@@ -157,9 +156,13 @@ def _tell(arguments: argparse.Namespace, plan: Plan, records: list[StepRecord], 
     peak = max(record.peak_bytes for record in records)
     print(
         f"a step takes {seconds_text(seconds)}, a rank holds up to {bytes_text(peak)}, logs are in "
-        f"{arguments.logs or arguments.plan / 'logs'}"
+        f"{_logs(arguments)}"
     )
     sys.stdout.flush()
+
+
+def _logs(arguments: argparse.Namespace) -> Path:
+    return arguments.logs or arguments.plan / "logs"
 
 
 def _row(group: Sequence[StepRecord], loss: float, highest: float) -> tuple[str, ...]:

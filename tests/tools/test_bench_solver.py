@@ -42,6 +42,7 @@ def test_one_document_with_the_promised_keys(chain, tmp_path, capsys):
         "gap": 0.0,
         "feasible": True,
         "nodes": 3,
+        "reason": None,
     }
     assert json.loads((out / "chain.json").read_text()) == [1, 0, 0]
 

@@ -84,11 +84,6 @@ COMPILE = {
         "argument --devices: expected an integer of at least 1, got `0`; see `shardwright compile "
         "--help`",
     ),
-    "impossible_memory": (
-        ["mlp", "--devices", "8", "--memory", "0.0000001"],
-        "no plan fits 107 B on each device, the least that would do is 710.52 KiB; 91% of it is "
-        "taken by layer1.weight 392.00 KiB, layer2.weight 256.00 KiB",
-    ),
     "unknown_cluster": (
         ["mlp", "--devices", "8", "--cluster", "h100pod"],
         "no cluster is called `h100pod`; did you mean `h100-pod`? there are a100-pod, "
