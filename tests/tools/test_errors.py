@@ -292,7 +292,7 @@ OTHERS = {
     ),
     "unknown_command": (
         ["complie", "mlp"],
-        "no command is called `complie`; there are compile, run, verify, prove, dump, bench, models, "
+        "no command is called `complie`; there are compile, run, prove, verify, dump, bench, models, "
         "operators, clusters",
     ),
     "missing_data": (
