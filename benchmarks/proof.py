@@ -1,0 +1,227 @@
+"""What the proof proves and refuses: ``python benchmarks/proof.py zoo|random|mutants``.
+
+``zoo`` proves plans of every model at full size, in every mode and search; ``random`` proves plans
+of random strategies; ``mutants`` makes small changes to programs and compares what the proof says
+with two steps of numbers. Run it in the repository's root, with the root on ``PYTHONPATH``.
+"""
+
+import argparse
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from proof_mutants import mutants
+
+from shardwright.api import compile, load_model
+from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.graph import Graph
+from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.plan import Plan
+from shardwright.proof import UpdateRule, prove, prove_program
+from shardwright.proof.samples import run_samples
+from tests.equivalence import trained
+from tests.random_plans import profile_for, random_program
+
+# Models at full size, with their batch for each device.
+FULL = {
+    "mlp": 32,
+    "lenet5": 32,
+    "resnet50": 32,
+    "resnet18-cifar": 32,
+    "vgg16": 32,
+    "unet": 4,
+    "vit-b16": 32,
+    "bert-large": 8,
+    "gpt2-xl": 4,
+    "gpt3-175b:dtype=bfloat16": 1 / 8,
+    "llama3-8b:dtype=bfloat16": 1,
+    "llama3-70b:dtype=bfloat16": 1 / 8,
+    "mixtral-8x7b:dtype=bfloat16": 1,
+    "wide_deep": 2000,
+    "dlrm": 2048,
+    "feature_hash": 512,
+}
+# Options of `compile` besides the exact search: the other searches, modes and passes.
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"search": "dynamic_programming"},
+    {"search": "recursive_programming"},
+    {"search": "sharding_propagation"},
+    {"search": "data_parallel"},
+    {"search": "tensor_parallel"},
+    {"search": "fully_sharded"},
+    {"mode": "data_parallel"},
+    {"mode": "semi_auto_parallel"},
+    {"mode": "stand_alone"},
+    {"search": "data_parallel", "optimizer_parallel": True},
+    {"search": "data_parallel", "fusion": 64.0},
+    {"loss_scale": 1024.0},
+)
+# Models at a size at which thousands of programs can be run.
+SMALL = (
+    "mlp:batch=8,inputs=6,hidden=8,classes=4",
+    "two_matmul:batch=8,inputs=8,hidden=12,outputs=6",
+    "gpt:layers=1,hidden=8,heads=2,batch=4,sequence=4,vocabulary=12,dropout=0.2",
+    "bert:layers=1,hidden=8,heads=2,batch=4,sequence=4,vocabulary=10",
+    "llama:layers=1,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8",
+    "mixtral:layers=1,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8",
+    "lenet5:batch=4,side=20",
+    "resnet18-cifar:batch=4,side=8,width=2",
+    "unet:batch=2,side=16,width=4,depth=1",
+    "vit:layers=1,hidden=8,heads=2,batch=4,side=8,patch=4,classes=6",
+    "dlrm:batch=8,hidden=4,dense=3,tables=2,rows=6,width=8",
+    "wide_deep:batch=8,buckets=12,fields=3,hidden=4,width=8",
+    "feature_hash:batch=8,buckets=12,fields=2,hidden=4,width=8",
+)
+TOLERANCE = 1e-9
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("zoo", "random", "mutants"))
+    parser.add_argument("--devices", type=int, nargs="*", default=(64, 1024))
+    parser.add_argument("--models", nargs="*", help="those whose names begin so (all)")
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    prefixes = tuple(arguments.models or ("",))
+    if arguments.what == "zoo":
+        prove_zoo(arguments.devices, prefixes)
+    elif arguments.what == "random":
+        prove_random(arguments.count, arguments.seed, prefixes)
+    else:
+        prove_mutants(arguments.count, arguments.seed, prefixes)
+
+
+def prove_zoo(devices: list[int], prefixes: tuple[str, ...]) -> None:
+    """Prove plans of full size, and run their operators on small shapes."""
+    proven = total = 0
+    slowest = 0.0
+    for model, count, ways in _cases(devices, prefixes):
+        try:
+            plan = _plan(model, count, ways)
+        except ShardwrightError as error:
+            print(f"{model} {count} {ways}: no plan: {str(error)[:90]}", flush=True)
+            continue
+        proof = prove(plan)
+        begin = time.perf_counter()
+        samples = run_samples(plan.program) if plan.program.mesh else None
+        seconds = time.perf_counter() - begin
+        total, proven = total + 1, proven + bool(proof.proven)
+        slowest = max(slowest, proof.seconds)
+        said = "proven" if proof.proven else f"{proof.proven} {proof.first_failure}: {proof.reason}"
+        shrunk = samples and f"{samples.compared} run {samples.equal} {samples.skipped or ''}"
+        print(
+            f"{model} {count} {ways or ''}: {said}, {proof.nodes} nodes, {proof.seconds:.2f} s; "
+            f"shrunken {shrunk}, {seconds:.2f} s",
+            flush=True,
+        )
+    print(f"{proven} of {total} plans proven, the slowest in {slowest:.2f} s")
+
+
+def _cases(
+    devices: list[int], prefixes: tuple[str, ...]
+) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    for model in FULL:
+        for count in devices if model.startswith(prefixes) else ():
+            for ways in WAYS if count == devices[0] else WAYS[:1]:
+                yield model, count, ways
+
+
+def _plan(model: str, devices: int, ways: dict[str, Any]) -> Plan:
+    devices = 1 if ways.get("mode") == "stand_alone" else devices
+    batch = max(int(FULL[model] * devices), 1)
+    optimizer = Optimizer("adam", {"learning_rate": 1e-3})
+    return compile(model, devices, batch=batch, optimizer=optimizer, memory_limit=1e15, **ways).plan
+
+
+def _random_plans(
+    count: int, seed: int, prefixes: tuple[str, ...], devices: tuple[int, ...]
+) -> Iterator[tuple[str, Any, Graph, UpdateRule]]:
+    """Give random plans: the model's name and definition, the program, and its update rule."""
+    models = [model for model in SMALL if model.startswith(prefixes)]
+    for number in range(count):
+        random = np.random.default_rng((seed, number))
+        model = models[number % len(models)]
+        definition = load_model(model)
+        optimizer = Optimizer(str(random.choice(["sgd", "momentum", "adam"])))  # type: ignore
+        profile = profile_for(int(random.choice(devices)))
+        program = random_program(canonicalize(definition.graph), profile, random, optimizer)
+        yield model, definition, program, UpdateRule(optimizer.kind, optimizer.settings)
+
+
+def prove_random(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
+    """Prove plans of random strategies."""
+    proven = 0
+    for model, definition, program, rule in _random_plans(count, seed, prefixes, (4, 6, 8)):
+        proof = prove_program(definition.graph, program, rule)
+        proven += bool(proof.proven)
+        if not proof.proven:
+            print(f"{model}: {proof.first_failure}: {proof.reason}", flush=True)
+    print(f"{proven} of {count} random plans proven")
+
+
+def prove_mutants(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
+    """Compare what the proof says of mutants with two steps of numbers."""
+    made: Counter[tuple[str, str]] = Counter()
+    plans = _random_plans(10**6, seed, prefixes, (4,))
+    while sum(made.values()) < count:
+        model, definition, program, rule = next(plans)
+        random = np.random.default_rng((seed, sum(made.values())))
+        highs = {spec.name: spec.high or 2 for spec in definition.inputs}
+        expected = trained(program, 2, highs, definition.initial)
+        for (kind, mutant), _ in zip(mutants(program, random), range(40), strict=False):
+            proof = prove_program(definition.graph, mutant, rule)
+            wrong = differs(expected, mutant, highs, definition.initial)
+            outcome = f"{'wrong' if wrong else 'equal'}, {_said(proof.proven)}"
+            made[kind, outcome] += 1
+            if wrong and proof.proven is not False:
+                print(f"ACCEPTED BUT WRONG: {model} {kind}: {changes(program, mutant)}", flush=True)
+    for kind in sorted({kind for kind, _ in made}):
+        outcomes = {outcome: n for (k, outcome), n in sorted(made.items()) if k == kind}
+        print(f"{kind}: {outcomes}")
+    totals: Counter[str] = Counter()
+    for (_, outcome), n in made.items():
+        totals[outcome] += n
+    print(dict(totals))
+
+
+def _said(proven: bool | None) -> str:
+    return "accepted" if proven else "refused" if proven is False else "undecided"
+
+
+def differs(
+    expected: dict[str, Any], mutant: Graph, highs: dict[str, int], initial: dict[str, Any]
+) -> bool:
+    """Return whether two steps of a mutant fail, or give other numbers than those expected."""
+    try:
+        with np.errstate(all="ignore"):
+            found = trained(mutant, 2, highs, initial)
+    except (ShardwrightError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError):
+        return True
+    if found.keys() != expected.keys():
+        return True
+    for name, whole in expected.items():
+        scale = max(1e-6, float(np.abs(whole).max()))
+        if whole.shape != found[name].shape:
+            return True
+        if not np.abs(found[name] - whole).max() <= TOLERANCE * scale:
+            return True
+    return False
+
+
+def changes(program: Graph, mutant: Graph) -> str:
+    """Return what a mutant has that its program has not."""
+    new = [node for node in mutant.nodes if node not in program.nodes]
+    updates = [update for update in mutant.updates if update not in program.updates]
+    return f"{new[:3]} {updates[:3]} outputs {mutant.outputs}"
+
+
+if __name__ == "__main__":
+    main()
