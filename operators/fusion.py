@@ -28,7 +28,19 @@ def buffer_layout(parts: Sequence[Layout], mesh: Mesh) -> Layout:
 
 
 def buffer_length(shapes: Sequence[Shape], parts: Sequence[Layout], mesh: Mesh) -> int:
-    """Return the elements of the buffers of all ranks that differ."""
+    """Return the elements of the buffers of all ranks that differ.
+
+    Raises
+    ------
+    StrategyError
+        If slices of a part differ in size: a buffer is as long on every rank.
+    """
+    for shape, part in zip(shapes, parts, strict=True):
+        if not part.is_even(shape, mesh):
+            raise StrategyError(
+                f"a part of shape {shape} is split {'x'.join(map(str, part.counts(mesh)))} ways, "
+                f"slices in a buffer must be equally large"
+            )
     local = sum(
         prod(part.slice_shape(shape, mesh)) for shape, part in zip(shapes, parts, strict=True)
     )

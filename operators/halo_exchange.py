@@ -143,6 +143,15 @@ class HaloSum(OverHalo):
         """All runs, one after the other."""
         return self.run_elements()
 
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Keep the layout; what is partial must be sums, since elements are added up."""
+        if layout.partial and layout.reduction != "sum":
+            raise StrategyError(
+                f"halo_sum: the operand is partial over {list(layout.partial)} "
+                f"({layout.reduction}), it must be partial sums"
+            )
+        return super().moved(layout, mesh)
+
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Add the pieces of each run to the slices."""
         found = [

@@ -309,6 +309,11 @@ class OperatorInfo:
         left = self.rule.result_layouts(strategy, mesh)
         if not carried:
             return strategy, left
+        for layout in left:
+            if layout.partial and layout.reduction != "sum":
+                raise StrategyError(
+                    f"a result would be partial in two ways at once: ['sum', '{layout.reduction}']"
+                )
         return strategy, tuple(
             layout.with_partial(mesh.ordered(layout.partial + carried)) for layout in left
         )

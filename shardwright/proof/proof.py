@@ -137,6 +137,7 @@ def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
     except ShardwrightError as error:
         return result(False, _place(program, error), error.what)
     try:
+        verify_structure(model)
         step = training_step(_merged_alike(model, ours), rule)
         theirs = erase(step)
     except (ProofError, ShardwrightError) as error:

@@ -18,8 +18,10 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.communication import Communication
+from shardwright.operators.fusion import buffer_length
 from shardwright.operators.halo_exchange import OverHalo
 from shardwright.operators.info import Array, OperatorInfo, operator_info, whole_kernel
+from shardwright.operators.rule import Shape
 from shardwright.operators.spmd import Parts, assemble, exchange, run_shards
 from shardwright.operators.windowed import Windowed
 from shardwright.proof.shrinking import shrunken
@@ -29,6 +31,7 @@ TOLERANCE = 1e-9
 _MOST_RANKS = 256
 _SIZE = 8  # from here on a number among attributes is taken for a size
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, ShardwrightError)
+_WITH_OTHERS = ("halo_exchange", "halo_sum", "unpack")  # run with what reads or makes them
 _EMPTY = {"sum": 0.0, "max": -1e9, "min": 1e9}
 
 
@@ -147,6 +150,31 @@ def _drawn(
     return np.asarray(random.integers(0 if shape else 1, high, shape), kind)
 
 
+class _Buffer(_Case):
+    """A flat buffer, packed and unpacked again."""
+
+    def error(self) -> float:
+        """Return the largest relative error of what comes out."""
+        mesh, layouts = self.mesh, self.taken
+        shapes: list[Shape] = [tuple(2 * mesh.extent(a) for a in p.splits) for p in layouts]
+        whole = [np.asarray(self.random.uniform(-2, 2, shape)) for shape in shapes]
+        held = [self._spread(x, layout) for x, layout in zip(whole, layouts, strict=True)]
+        length = buffer_length(shapes, layouts, mesh)
+        types = [TensorType("float64", shape) for shape in shapes]
+        pack = operator_info("pack", types, {"length": length})
+        strategy, (layout,) = pack.infer_layouts(layouts, mesh)
+        buffers = run_shards(pack, strategy, mesh, held)
+        splits = tuple(part.splits for part in layouts)
+        attributes: Attributes = {"shapes": tuple(shapes), "splits": splits}
+        unpack = operator_info("unpack", [TensorType("float64", (length,))], attributes)
+        strategy, left = unpack.infer_layouts([layout], mesh)
+        found = run_shards(unpack, strategy, mesh, buffers)
+        return max(
+            _relative(assemble(parts, part, right.shape, mesh), right)
+            for parts, part, right in zip(found, left, whole, strict=True)
+        )
+
+
 def _relative(found: Array, whole: Array) -> float:
     a, b = np.asarray(found, float), np.asarray(whole, float)
     scale = max(float(np.max(np.abs(b), initial=0.0)), 1e-3)
@@ -191,7 +219,7 @@ def _distinct(program: Graph) -> Iterator[Node]:
         ranks = tuple(value.type.rank for value in values)
         layouts = tuple(value.layout for value in values)
         key = node.operator, ranks, layouts, _switches(node.attributes)
-        if key not in seen and node.operator not in ("halo_exchange", "halo_sum"):
+        if key not in seen and node.operator not in _WITH_OTHERS:
             seen.add(key)
             yield node
 
@@ -220,6 +248,8 @@ def _case(program: Graph, node: Node) -> _Case | None:
     )
     if mesh.size > _MOST_RANKS or isinstance(info, OverHalo):
         return None
+    if node.operator == "pack":
+        return _Buffer(info, mesh, Strategy(), taken, left)
     strategy, _ = info.infer_layouts(taken, program.mesh, [layout.reduced() for layout in left])
     if isinstance(info, Windowed) and info.attributes["slices"]:
         info = of_slices(info, [_whole_type(program, name) for name in node.operands])

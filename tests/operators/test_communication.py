@@ -350,3 +350,24 @@ def test_a_halo_of_other_slices_is_refused(attributes: Attributes, size: int, me
     with pytest.raises(StrategyError) as refused:
         info.infer_layouts([Layout((X, ()))], MESH)
     assert str(refused.value) == f"halo_exchange: {message}"
+
+
+def test_runs_of_partial_maxima_are_not_added_up() -> None:
+    info = operator_info(
+        "halo_sum", [TensorType("float64", (12, 8))], {**HALO, "axes": X, "slices": 2}
+    )
+    assert moved(info, Layout((X, ()), ("y",))) == Layout((X, ()), ("y",))
+    with pytest.raises(StrategyError) as refused:
+        info.infer_layouts([Layout((X, ()), ("y",), "max")], MESH)
+    assert str(refused.value) == (
+        "halo_sum: the operand is partial over ['y'] (max), it must be partial sums"
+    )
+
+
+def test_unequal_slices_are_not_packed() -> None:
+    info = operator_info("pack", [TensorType("float64", (5, 4))], {"length": 24})
+    with pytest.raises(StrategyError) as refused:
+        info.infer_layouts([Layout((X, ()))], MESH)
+    assert str(refused.value) == (
+        "a part of shape (5, 4) is split 2x1 ways, slices in a buffer must be equally large"
+    )

@@ -40,6 +40,14 @@ def test_every_operator_of_a_plan_is_run(model: str) -> None:
     assert samples.max_relative_error < 1e-12
 
 
+@pytest.mark.parametrize("mode", ["data_parallel", "semi_auto_parallel"])
+def test_buffers_are_packed_and_unpacked(mode: str) -> None:
+    program = compile(GPT, 8, mode=mode, fusion=64.0).plan.program
+    assert "pack" in {node.operator for node in program}
+    samples = run_samples(program)
+    assert (samples.equal, samples.skipped) == (True, ())
+
+
 def difference(plan: Plan) -> str:
     """Return the operator of the first node that differs; the proof does not see it."""
     assert prove(plan).proven
