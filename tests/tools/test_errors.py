@@ -292,8 +292,8 @@ OTHERS = {
     ),
     "unknown_command": (
         ["complie", "mlp"],
-        "no command is called `complie`; there are compile, run, prove, verify, dump, bench, models, "
-        "operators, clusters",
+        "no command is called `complie`; there are compile, run, prove, verify, dump, bench, "
+        "models, operators, clusters",
     ),
     "missing_data": (
         ["run", "plan", "--data", "nowhere"],
