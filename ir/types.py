@@ -24,6 +24,7 @@ _DTYPES = {
     "bool": ("bool", 1),
 }
 DTYPES = tuple(_DTYPES)
+_MOST_BYTES = 2**63 - 1  # what a size in memory can be
 _FROM_SHORT = {short: name for name, (short, _) in _DTYPES.items()}
 
 
@@ -52,6 +53,10 @@ class TensorType:
             raise IRError(f"no element type is called `{self.dtype}`", hint=f"use one of {DTYPES}")
         if any(size < 1 for size in self.shape):
             raise IRError(f"a tensor has the shape {self.shape}, every size must be at least 1")
+        if self.nbytes > _MOST_BYTES:
+            raise IRError(
+                f"a tensor of shape {self.shape} has {self.nbytes} bytes, expected at most 2^63 - 1"
+            )
 
     @property
     def rank(self) -> int:

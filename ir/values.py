@@ -139,7 +139,7 @@ def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None
 
 def suggestion(name: object, known: Collection[str]) -> str | None:
     """Return a question that names the nearest of the known names; None if none is near."""
-    near = get_close_matches(name, known, 1) if isinstance(name, str) else []
+    near = get_close_matches(name, known, 1, 0.7) if isinstance(name, str) else []
     return f"did you mean `{near[0]}`?" if near else None
 
 

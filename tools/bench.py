@@ -13,7 +13,7 @@ from shardwright.passes.strategy_search import SEARCH_MODES
 from shardwright.solver.solution import relative_gap
 from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.documents import compile_document, no_plan_document, print_document
-from shardwright.tools.main import HelpFormatter
+from shardwright.tools.main import HelpFormatter, UsageError
 from shardwright.tools.options import (
     add_compile_options,
     add_model,
@@ -48,6 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the benchmark that is asked for."""
     if arguments.kind == "solver":
         return run_solver(arguments)
+    if arguments.mode != "auto_parallel":
+        raise UsageError(
+            f"`bench strategies` compares searches, and `{arguments.mode}` has no choice",
+            hint="leave `--mode` out",
+        )
     documents = {model: _bench_model(model, arguments) for model in dict.fromkeys(arguments.model)}
     if arguments.json:
         print_document([row for model in arguments.model for row in documents[model]])

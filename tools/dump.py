@@ -11,7 +11,12 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.text import to_text
 from shardwright.passes.binding import bind_rank, rank_text
 from shardwright.tools.main import UsageError
-from shardwright.tools.options import add_compile_options, add_operators, compile_model
+from shardwright.tools.options import (
+    add_compile_options,
+    add_operators,
+    compile_model,
+    refuse_compile_options,
+)
 from shardwright.tools.tables import styled
 
 _STYLES = {"-": "red", "+": "green", "@": "cyan"}
@@ -33,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print."""
+    _check_used(arguments)
     if arguments.diff is not None:
         print(_diff(arguments), end="")
         return 0
@@ -44,6 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
         graph = bind_rank(graph, arguments.rank)
     print(_FORMATS[arguments.format](graph), end="")
     return 0
+
+
+def _check_used(arguments: argparse.Namespace) -> None:
+    """Refuse options of a compilation where there is none."""
+    if is_plan(arguments.target):
+        refuse_compile_options(arguments, (), "a plan is compiled already")
+    elif arguments.after is None and arguments.diff is None and arguments.rank is None:
+        names = ("devices", "batch", "mode")  # of a hand-written parallel program
+        refuse_compile_options(arguments, names, "the model is printed as it was traced")
 
 
 def _graph(arguments: argparse.Namespace) -> Graph:

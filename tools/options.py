@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -56,6 +56,24 @@ def add_compile_options(
     )
     _add_decisions(parser.add_argument_group("how"), search)
     _add_training_options(parser)
+
+
+def refuse_compile_options(
+    arguments: argparse.Namespace, allowed: Sequence[str], reason: str
+) -> None:
+    """Refuse options that say how to compile, where nothing is compiled.
+
+    Raises
+    ------
+    UsageError
+        If one that is not among the allowed ones has another value than its default.
+    """
+    parser = argparse.ArgumentParser()
+    add_compile_options(parser, devices=False)
+    for name, default in vars(parser.parse_args([])).items():
+        if name not in allowed and getattr(arguments, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"`{option}` has no effect, {reason}", hint="leave it out")
 
 
 def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
+from math import isfinite
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -96,13 +97,11 @@ def load(model: str, ranks: int = 1) -> Definition:
         if dot and not rest.partition(":")[0]:
             return from_onnx(Path(path + ".onnx"), rest[1:])
         name, _, sizes = model.partition(":")
-        if name in PRESETS:
-            name, own = PRESETS[name]
-            sizes = ",".join(filter(None, (own, sizes)))
-        if name not in MODELS:
+        base, own = PRESETS.get(name, (name, ""))
+        if base not in MODELS:
             known = {**MODELS, **PRESETS}
             raise ModelError(f"no model is called `{name}`", hint=_nearest(name, known))
-        return _called(MODELS[name], name, sizes)
+        return _called(MODELS[base], name, sizes, own)
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
@@ -110,9 +109,24 @@ def _nearest(name: str, known: Mapping[str, object]) -> str:
     return f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}"
 
 
-def _called(function: Callable[..., Any], name: str, sizes: str) -> Any:
-    """Call a function with sizes from text, each read as its default's type."""
+def _called(function: Callable[..., Any], name: str, sizes: str, own: str = "") -> Any:
+    """Call a function with sizes from text, each read as its default's type.
+
+    Parameters
+    ----------
+    function, name
+        What makes the model, and what it is called.
+    sizes : str
+        The sizes that are asked for.
+    own : str
+        Those of the preset, unless they are asked for.
+    """
     known = inspect.signature(function).parameters
+    values = _read_sizes(known, name, own)
+    return function(**{**values, **_read_sizes(known, name, sizes)})
+
+
+def _read_sizes(known: Mapping[str, inspect.Parameter], name: str, sizes: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in sizes.split(",") if sizes else ():
         key, equals, text = (part.strip() for part in item.partition("="))
@@ -120,8 +134,10 @@ def _called(function: Callable[..., Any], name: str, sizes: str) -> Any:
             raise ModelError(f"`{item}` is not a size of `{name}`", hint="write `size=value`")
         if key not in known:
             raise ModelError(f"`{name}` has no size `{key}`", hint=_nearest(key, known))
+        if key in values:
+            raise ModelError(f"the size `{key}` of `{name}` is given twice", hint="give it once")
         values[key] = _value(name, key, text, known[key].default)
-    return function(**values)
+    return values
 
 
 def _value(name: str, key: str, text: str, default: object) -> Any:
@@ -136,6 +152,8 @@ def _value(name: str, key: str, text: str, default: object) -> Any:
         ) from None
     if isinstance(value, int) and value < 1:
         raise ModelError(f"`{key}` of `{name}` is {value}, it must be at least 1")
+    if isinstance(value, float) and not isfinite(value):
+        raise ModelError(f"`{key}` of `{name}` is {value}, it must be a finite number")
     return value
 
 

@@ -111,6 +111,24 @@ COMPILE = {
         ["mlp", "--devices", "8", "--batch", "7", "--mode", "data_parallel"],
         "`image` has a batch of 7, it cannot be split over 8 devices; use a batch that 8 divides",
     ),
+    "size_given_twice": (
+        ["mlp:hidden=64,hidden=32", "--devices", "8"],
+        "the size `hidden` of `mlp` is given twice; give it once",
+    ),
+    "size_beyond_64_bits": (
+        ["mlp:batch=99999999999999999999", "--devices", "8"],
+        "a tensor of shape (99999999999999999999, 784) has 313599999999999999996864 bytes, "
+        "expected at most 2^63 - 1",
+    ),
+    "negative_seed": (
+        ["mlp", "--devices", "8", "--seed", "-1"],
+        "argument --seed: expected an integer of at least 0, got `-1`; see `shardwright compile "
+        "--help`",
+    ),
+    "misspelt_option": (
+        ["mlp", "--devices", "8", "--memry", "3"],
+        "unrecognized arguments: --memry 3; did you mean `--memory`?",
+    ),
     "batch_given_twice": (
         ["mlp:batch=8", "--devices", "8", "--batch", "8"],
         "the size `batch` of `mlp:batch=8` is given twice; give it once",
@@ -294,6 +312,19 @@ OTHERS = {
         ["complie", "mlp"],
         "no command is called `complie`; there are compile, run, prove, verify, dump, bench, "
         "models, operators, clusters",
+    ),
+    "a_limit_where_nothing_is_compiled": (
+        ["dump", "mlp", "--memory", "3"],
+        "`--memory` has no effect, the model is printed as it was traced; leave it out",
+    ),
+    "a_batch_of_a_plan": (
+        ["dump", "plan", "--batch", "3"],
+        "`--batch` has no effect, a plan is compiled already; leave it out",
+    ),
+    "searches_of_a_mode_without": (
+        ["bench", "strategies", "mlp", "--devices", "2", "--mode", "data_parallel"],
+        "`bench strategies` compares searches, and `data_parallel` has no choice; leave `--mode` "
+        "out",
     ),
     "missing_data": (
         ["run", "plan", "--data", "nowhere"],
