@@ -2,7 +2,8 @@
 
 ``zoo`` proves plans of every model at full size, in every mode and search; ``random`` proves plans
 of random strategies; ``mutants`` makes small changes to programs and compares what the proof says
-with two steps of numbers. Run it in the repository's root, with the root on ``PYTHONPATH``.
+with two steps of numbers. Times are those of the processor. Run it in the repository's root, with
+the root on ``PYTHONPATH``.
 """
 
 import argparse
@@ -109,16 +110,17 @@ def prove_zoo(devices: list[int], prefixes: tuple[str, ...]) -> None:
         except ShardwrightError as error:
             print(f"{model} {count} {ways}: no plan: {str(error)[:90]}", flush=True)
             continue
+        begin = time.process_time()
         proof = prove(plan)
-        begin = time.perf_counter()
+        taken = time.process_time() - begin
         samples = run_samples(plan.program) if plan.program.mesh else None
-        seconds = time.perf_counter() - begin
+        seconds = time.process_time() - begin - taken
         total, proven = total + 1, proven + bool(proof.proven)
-        slowest = max(slowest, proof.seconds)
+        slowest = max(slowest, taken)
         said = "proven" if proof.proven else f"{proof.proven} {proof.first_failure}: {proof.reason}"
         shrunk = samples and f"{samples.compared} run {samples.equal} {samples.skipped or ''}"
         print(
-            f"{model} {count} {ways or ''}: {said}, {proof.nodes} nodes, {proof.seconds:.2f} s; "
+            f"{model} {count} {ways or ''}: {said}, {proof.nodes} nodes, {taken:.2f} s; "
             f"shrunken {shrunk}, {seconds:.2f} s",
             flush=True,
         )
@@ -141,7 +143,7 @@ def _plan(model: str, devices: int, ways: dict[str, Any]) -> Plan:
     return compile(model, devices, batch=batch, optimizer=optimizer, memory_limit=1e15, **ways).plan
 
 
-def _random_plans(
+def random_plans(
     count: int, seed: int, prefixes: tuple[str, ...], devices: tuple[int, ...]
 ) -> Iterator[tuple[str, Any, Graph, UpdateRule]]:
     """Give random plans: the model's name and definition, the program, and its update rule."""
@@ -159,7 +161,7 @@ def _random_plans(
 def prove_random(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
     """Prove plans of random strategies."""
     proven = 0
-    for model, definition, program, rule in _random_plans(count, seed, prefixes, (4, 6, 8)):
+    for model, definition, program, rule in random_plans(count, seed, prefixes, (4, 6, 8)):
         proof = prove_program(definition.graph, program, rule)
         proven += bool(proof.proven)
         if not proof.proven:
@@ -170,7 +172,7 @@ def prove_random(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
 def prove_mutants(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
     """Compare what the proof says of mutants with two steps of numbers."""
     made: Counter[tuple[str, str]] = Counter()
-    plans = _random_plans(10**6, seed, prefixes, (4,))
+    plans = random_plans(10**6, seed, prefixes, (4,))
     while sum(made.values()) < count:
         model, definition, program, rule = next(plans)
         random = np.random.default_rng((seed, sum(made.values())))

@@ -14,7 +14,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication import Communication
 from shardwright.operators.halo_exchange import OverHalo
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 from shardwright.operators.windowed import Windowed
 from shardwright.proof.step import attributes_text
 from shardwright.proof.terms import (
@@ -81,6 +81,8 @@ def erase(graph: Graph) -> dict[str, Held]:
     for node in graph.nodes:
         operands = graph.operand_values(node)
         try:
+            if mesh is None and graph.mesh is not None:
+                _refuse_communication(node)
             terms = _Erased(node, operands, [held[v.name] for v in operands], mesh).results()
         except ShardwrightError as error:
             raise ProofError(node.name, error.what) from None
@@ -94,6 +96,12 @@ def erase(graph: Graph) -> dict[str, Held]:
 def has_layouts(graph: Graph) -> bool:
     """Return whether some value of a program has a layout."""
     return any(value.layout is not None for value in graph.values.values())
+
+
+def _refuse_communication(node: Node) -> None:
+    """Refuse communication between ranks whose values have no layouts."""
+    if issubclass(operator_class(node.operator), Communication):
+        raise ProofError(node.name, f"`{node.operator}` moves a value that has no layout")
 
 
 def _leaf(kind: str, value: Value) -> Term:

@@ -19,7 +19,8 @@ from shardwright.proof.step import UpdateRule, gradient_of, merge_equal_nodes, t
 from shardwright.proof.values import Held
 
 TRUSTED = (
-    "`model.ir` is the model: tracing or importing it is not part of the proof",
+    "`model.ir`, and optimizer and loss scale in `plan.json`, are what was asked for: tracing or "
+    "importing a model is not part of the proof",
     "every operator keeps its sharding rule: from slices its kernel computes the slices of the "
     "result, sums of parts where the rule says so, and random numbers by their global index "
     "(tested for every operator on small shapes)",
@@ -173,6 +174,9 @@ def _compare(
         whole, own = step.values[expected].type, program.values[found].type
         if whole != own:
             raise ProofError(found, f"the {kind} `{name}` is {own}, expected {whole}")
+        layout = program.values[found].layout
+        if layout is not None and layout.partial:
+            raise ProofError(found, f"the {kind} `{name}` is partial over {list(layout.partial)}")
         if ours[found] != theirs[expected]:
             place = _first_unknown(program, found, ours, known)
             reason = f"the {kind} `{name}` is not what the model computes"

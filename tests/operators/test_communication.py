@@ -129,6 +129,28 @@ def test_moves_keep_the_tensor(operator: str, reduction: str) -> None:
     assert found > 50
 
 
+@pytest.mark.parametrize(
+    "operator",
+    ["all_gather", "local_slice", "reduce_scatter", "all_to_all", "collective_permute"],
+)
+def test_moves_keep_tensors_of_unequal_slices(operator: str) -> None:
+    """Eight ranks and sizes that two, four and eight do not divide."""
+    random = np.random.default_rng(0)
+    whole = random.integers(-50, 50, (9, 11)).astype(float)
+    found = 0
+    for attributes in moves(operator):
+        info = operator_info(operator, [TensorType("float64", whole.shape)], attributes)
+        assert isinstance(info, Communication)
+        for before in LAYOUTS["sum"]:
+            after = moved(info, before)
+            if after is None:
+                continue
+            found += 1
+            parts = exchange(info, spread(whole, before, random), MESH)
+            np.testing.assert_array_equal(assemble(parts, after, whole.shape, MESH), whole)
+    assert found > 50 or operator == "collective_permute"
+
+
 def test_a_mirror_sums_the_gradients_of_its_copies() -> None:
     random = np.random.default_rng(0)
     whole = random.integers(-50, 50, TYPE.shape).astype(float)

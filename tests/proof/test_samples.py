@@ -28,7 +28,6 @@ def plan() -> Plan:
     [
         GPT,
         "unet:batch=1,side=64,width=8,depth=1",
-        "resnet:layers=18,small=true,batch=8,side=32,width=8",
         "mixtral:layers=1,hidden=16,heads=2,kv_heads=2,inner=16,batch=8,sequence=4,vocabulary=32",
     ],
 )

@@ -1,0 +1,36 @@
+"""Small changes of programs: what two steps of numbers call wrong, the proof refuses."""
+
+import numpy as np
+import proof
+import pytest
+
+from shardwright.proof import prove_program
+
+# What is refused although two steps agree is rare; how much of it there is, `benchmarks/proof.md`
+# tells. Here every wrong one must be refused, and of the programs themselves none.
+MODELS = proof.SMALL[:4] + proof.SMALL[8:9]
+
+
+@pytest.mark.parametrize("model", proof.SMALL)
+def test_random_plans_are_proven(model: str) -> None:
+    for _, definition, program, rule in proof.random_plans(2, 3, (model,), (4, 6)):
+        found = prove_program(definition.graph, program, rule)
+        assert (found.proven, found.first_failure, found.reason) == (True, None, None)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_wrong_mutants_are_refused(model: str) -> None:
+    (_, definition, program, rule), *_ = proof.random_plans(1, 5, (model,), (4,))
+    highs = {spec.name: spec.high or 2 for spec in definition.inputs}
+    expected = proof.trained(program, 2, highs, definition.initial)
+    assert prove_program(definition.graph, program, rule).proven
+    wrong = 0
+    made = proof.mutants(program, np.random.default_rng(len(model)))
+    for (kind, mutant), _ in zip(made, range(24), strict=False):
+        if proof.differs(expected, mutant, highs, definition.initial):
+            wrong += 1
+            found = prove_program(definition.graph, mutant, rule)
+            assert found.proven is False, (kind, proof.changes(program, mutant))
+            assert found.first_failure
+            assert found.reason
+    assert wrong > 8
