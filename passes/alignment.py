@@ -6,6 +6,7 @@ their axes fit together. Which renaming each choice gets is an assignment proble
 one. If nothing is broken, the plan costs what the search said, and is as good as the search proved.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +20,12 @@ from shardwright.ir.types import TensorType
 from shardwright.passes.partition import Decisions
 from shardwright.passes.search_space import Option, Route, SearchSpace, Storage
 from shardwright.passes.sharing import Shared
-from shardwright.solver.elimination import Elimination
+from shardwright.solver.elimination import Elimination, OutOfTimeError
+from shardwright.solver.joining import join
 from shardwright.solver.problem import Pair
 
 Floats = NDArray[np.float64]
+_LARGEST_MESSAGE = 2**18  # of an elimination that takes seconds at most
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,11 @@ def align(
     assignment: Sequence[int],
     planner: RedistributionPlanner,
     fixed: frozenset[str] = frozenset(),
+    time_limit: float = math.inf,
 ) -> Alignment:
     """Choose for every choice one option of the class that a search has chosen.
+
+    The best where that is quickly found, else a good one.
 
     Parameters
     ----------
@@ -65,10 +71,12 @@ def align(
         Knows the ways between layouts.
     fixed : frozenset of str
         Inputs whose layout is given.
+    time_limit : float
+        Seconds that the search for the best may take.
     """
     if len(planner.renamings) == 1:
         return Alignment(space.decisions(assignment), {})
-    return _Aligner(space, assignment, planner, fixed).align()
+    return _Aligner(space, assignment, planner, fixed, time_limit).align()
 
 
 class _Aligner:
@@ -78,8 +86,10 @@ class _Aligner:
         assignment: Sequence[int],
         planner: RedistributionPlanner,
         fixed: frozenset[str],
+        time_limit: float,
     ) -> None:
         self.space, self.assignment, self.planner, self.fixed = space, assignment, planner, fixed
+        self.time_limit = time_limit
         self.mesh, self.renamings = space.mesh, planner.renamings
         self.between = _differences(planner)
         self.once = Shared().once  # for what equal layers have in common
@@ -107,15 +117,29 @@ class _Aligner:
         place = {index: i for i, index in enumerate(core)}
         free = np.zeros(len(self.renamings))
         costs = [self._fixed(i) if self._is_fixed(i) else free for i in core]
-        edges = [(place[one], place[other]) for one, other in rest]
-        elimination = Elimination([len(free)] * len(core), edges)
-        choice = elimination.minimise(costs, list(rest.values())).choice
+        tables = {(place[one], place[other]): table for (one, other), table in rest.items()}
+        best = self._best(costs, tables)
+        choice = join(costs, tables) if best is None else best
         found = [choice[place[i]] if i in place else 0 for i in range(len(self.assignment))]
         for leaf, (one, other) in leaves.items():
             table = between[one, other]
             line = table[found[one]] if leaf == other else table[:, found[other]]
             found[leaf] = int(line.argmin())
         return found
+
+    def _best(
+        self, costs: list[Floats], tables: Mapping[tuple[int, int], Floats]
+    ) -> list[int] | None:
+        """Return the best choice by elimination; None where that is too wide, or takes too long."""
+        sizes = [len(self.renamings)] * len(costs)
+        elimination = Elimination(sizes, list(tables), _LARGEST_MESSAGE)
+        elimination.patience = self.time_limit
+        if not elimination.exact:
+            return None
+        try:
+            return elimination.minimise(costs, list(tables.values())).choice
+        except OutOfTimeError:
+            return None
 
     def _leaves(self, between: Mapping[tuple[int, int], Floats]) -> dict[int, tuple[int, int]]:
         """Return the choices that fit to their one neighbour, however that is renamed."""
@@ -138,14 +162,20 @@ class _Aligner:
     def _between(
         self, pairs: Sequence[Pair], tables: Sequence[Floats]
     ) -> dict[tuple[int, int], Floats]:
-        """Return one table for each two choices, the lower number first."""
+        """Return one table for each two choices that must fit, the lower number first."""
         found: dict[tuple[int, int], Floats] = {}
         for pair, given in zip(pairs, tables, strict=True):
             ends, table = (pair.first, pair.second), given
+            if not self._matters(given):
+                continue
             if pair.first > pair.second:
                 ends, table = ends[::-1], self._turned(given)
             found[ends] = self._sum(found[ends], table) if ends in found else table
         return found
+
+    def _matters(self, table: Floats) -> bool:
+        """Return whether any renaming takes a detour; often none does, as for whole tensors."""
+        return self.once(("matters", id(table)), lambda: bool(table.any()))
 
     def _turned(self, table: Floats) -> Floats:
         return self.once(("turned", id(table)), lambda: table.T)

@@ -73,7 +73,9 @@ def search_by_class(
         classes = options_below(space.problem, below - space.constant, remaining())
         if classes is None or sum(map(len, classes)) * len(planner.renamings) > _MOST_OPTIONS:
             break
-        images = images_of(space, classes, planner, fixed)
+        images = images_of(space, classes, planner, fixed, remaining())
+        if images is None:
+            break
         try:
             found = search(images, "exact", memory_limit, remaining(), progress, gap)
         except InfeasibleError:  # among these options
@@ -104,7 +106,7 @@ def _aligned(
     first = search(space, "exact", memory_limit, remaining(), progress, gap)
     found, best, decisions, dearer = first, None, None, space
     for _ in range(_ROUNDS):
-        aligned = align(space, found.assignment, planner, fixed)
+        aligned = align(space, found.assignment, planner, fixed, remaining())
         at_least = found.cost
         if found is not first:  # what it costs without the detours that were added
             at_least = float(evaluate(space.problem, found.assignment).cost) + space.constant

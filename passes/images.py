@@ -6,6 +6,8 @@ every renaming of each, at what a tensor costs between just these. They are few,
 is as good as any plan can be.
 """
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,8 +50,9 @@ def images_of(
     classes: Sequence[Integers],
     planner: RedistributionPlanner,
     fixed: frozenset[str] = frozenset(),
-) -> SearchSpace:
-    """Return the space of all options of some classes.
+    time_limit: float = math.inf,
+) -> SearchSpace | None:
+    """Return the space of all options of some classes; None if that takes too long.
 
     Parameters
     ----------
@@ -61,8 +64,11 @@ def images_of(
         Prices the ways between layouts.
     fixed : frozenset of str
         Inputs whose layout is given.
+    time_limit : float
+        Seconds that it may take.
     """
-    return _ImageSpace(space, classes, planner, fixed).build()
+    deadline = time.perf_counter() + time_limit
+    return _ImageSpace(space, classes, planner, fixed).build(deadline)
 
 
 class _ImageSpace:
@@ -79,7 +85,8 @@ class _ImageSpace:
         pairs = zip(space.choices, classes, strict=True)
         self.images = [self._images(choice, kept) for choice, kept in pairs]
 
-    def build(self) -> SearchSpace:
+    def build(self, deadline: float) -> SearchSpace | None:
+        """Return the space; None once the deadline has passed."""
         variables = []
         for variable, images in zip(self.space.problem.variables, self.images, strict=True):
             memory = tuple(
@@ -91,6 +98,8 @@ class _ImageSpace:
         pairs, routes = [], []
         priced = self.space.problem.pairs[: len(self.space.routes)]
         for pair, route in zip(priced, self.space.routes, strict=True):
+            if time.perf_counter() >= deadline:
+                return None
             one, other = self.images[pair.first], self.images[pair.second]
             table, between = self._priced(pair, route, one, other)
             pairs.append(Pair(pair.first, pair.second, table))

@@ -199,8 +199,7 @@ class _SpaceBuilder:
             table = pinned_table(table, node, self.result_pins[node.name], self.mesh, results=True)
         self.tables[node.name] = table
         self._check_time()
-        choice = Choice("operator", node.name, table.strategies)
-        variable = self.draft.add(choice, table.cost)
+        variable = self.draft.add(Choice("operator", node.name, table.strategies), table.cost)
         self.variable[node.name], moment = variable, self.order[node.name]
         for position, name in enumerate(node.operands):
             keeps = table.keeps_operands[position]
@@ -217,8 +216,7 @@ class _SpaceBuilder:
     def _add_output(self, value: Value, *, is_loss: bool) -> None:
         whole = Layout.replicated(value.type.rank)
         port = Port(whole, whole if is_loss and value.name in self.flow.values else None)
-        choice = Choice("output", value.name, (whole,))
-        variable = self.draft.add(choice, np.zeros(1))
+        variable = self.draft.add(Choice("output", value.name, (whole,)), np.zeros(1))
         end = _End(variable, ("output", port), (port,), self.memory.operators, leaves=True)
         self.readers[value.name].append(end)
 
@@ -419,11 +417,13 @@ class _SpaceBuilder:
             taken = [port.layout for port in reader.ports]
             return np.where([[w.layout == at for at in taken] for w in writer.ports], table, np.inf)
 
+        self._check_time()
         table = self.once(("edges", value.type, writer.key, reader.key), make)
         self.draft.connect(writer, reader, value.type, table)
 
     def _meeting(self, value: Value, writer: _End, readers: Sequence[_End]) -> _End:
         """Add a variable for where the readers of a tensor meet."""
+        self._check_time()
         key = ("meeting", value.type, writer.key, tuple(reader.key for reader in readers))
         options, cost, ports = self.once(key, lambda: self._meetings(value, writer, readers))
         variable = self.draft.add(Choice("tensor", value.name, options), cost)
