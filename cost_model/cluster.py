@@ -366,7 +366,11 @@ def _axis_levels(cluster: Cluster, counts: Sequence[int], sizes: Sequence[int]) 
 
 def _in_one_sentence(error: ValidationError) -> str:
     """Return what pydantic found wrong, without its line breaks, types and links."""
-    findings = [_finding(entry) for entry in error.errors(include_url=False)]
+    entries = error.errors(include_url=False)
+    # A list whose items are wrong is reported as too short, too.
+    inner = {entry["loc"][:1] for entry in entries if len(entry["loc"]) > 1}
+    entries = [e for e in entries if e["type"] != "too_short" or e["loc"] not in inner]
+    findings = [_finding(entry) for entry in entries]
     more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
     return "; ".join(findings[:3]) + more
 

@@ -3,7 +3,7 @@
 Every check names the option, what was found and what was expected.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import inf
@@ -81,7 +81,11 @@ SHARE = Range(least=0, below=1)
 
 def wrong_value(name: str, value: object, expected: str, hint: str | None = None) -> OptionError:
     """Return the error of an option with a value that is not allowed."""
-    shown = f"the text `{value}`" if isinstance(value, str) else repr(value)
+    shown = repr(value)
+    if isinstance(value, str):
+        shown = f"the text `{value}`"
+    elif not isinstance(value, int | float | tuple | list | Mapping | None):
+        shown = f"of type {type(value).__name__}"
     return OptionError(f"`{name}` is {shown}, expected {expected}", hint=hint)
 
 
