@@ -8,6 +8,7 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import operator_class
+from shardwright.operators.optimizer import optimizer_states
 
 _KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
 
@@ -21,7 +22,8 @@ class MemoryUseReport:
     peak_bytes : float
         The sum.
     by_kind : mapping of str to float
-        Parameters, optimizer states, gradients, inputs, and activations with all other buffers.
+        Parameters (with what the model keeps untrained), optimizer states, gradients, inputs, and
+        activations with all other buffers.
     at : str
         The node during which the peak is reached.
     """
@@ -120,8 +122,10 @@ def _bytes(value: Value, mesh: Mesh) -> float:
 def _kinds(graph: Graph) -> dict[str, str]:
     kinds = dict.fromkeys(graph.values, "activations")
     kinds.update((value.name, "inputs") for value in graph.inputs)
+    states = optimizer_states(graph)
     for parameter in graph.parameters:
-        kinds[parameter.name] = "parameters" if parameter.trainable else "optimizer states"
-        if f"{parameter.name}.grad" in kinds:
-            kinds[f"{parameter.name}.grad"] = "gradients"
+        kinds[parameter.name] = "optimizer states" if parameter.name in states else "parameters"
+        gradient = f"{parameter.name}.grad"
+        if parameter.trainable and gradient in graph.producers:
+            kinds[gradient] = "gradients"
     return kinds

@@ -1,5 +1,7 @@
 """The builder: emits nodes one by one, inferring their types and, on a mesh, their layouts."""
 
+from collections.abc import Iterable
+
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout
@@ -26,6 +28,7 @@ class Builder:
         self.updates: list[tuple[str, str]] = list(graph.updates) if graph is not None else []
         self.scope = ""
         self._names: set[str] = set(graph.values) if graph is not None else set()
+        self._reserved: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
 
     def input(self, value: Value) -> Value:
@@ -48,9 +51,13 @@ class Builder:
         while True:
             name = f"{base}_{self._counts.setdefault(base, 0)}"
             self._counts[base] += 1
-            if name not in self._names:
+            if name not in self._names and name not in self._reserved:
                 self._names.add(name)
                 return name
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep numbered names apart from names that are still to be defined."""
+        self._reserved = frozenset(names)
 
     def emit(
         self,

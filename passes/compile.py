@@ -32,6 +32,7 @@ from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.manual import mirror_shared_values
+from shardwright.passes.names import check_tensor_names
 from shardwright.passes.optimizer import append_optimizer
 from shardwright.passes.options import UNPARTITIONED, CompileOptions, CostModel, Mode
 from shardwright.passes.partition import Decisions, annotate, insert_mirrors, partition
@@ -117,6 +118,7 @@ def compile_graph(
         If something asked for cannot be.
     """
     options = options or CompileOptions()
+    check_tensor_names(graph, options.optimizer)
     begin = time.perf_counter()
     passes = PassManager()
     pinned = frozenset(options.pins) | set(options.result_pins)

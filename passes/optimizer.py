@@ -25,7 +25,7 @@ from shardwright.passes.gradient import gradient_name
 
 Kind = Literal["sgd", "momentum", "adam"]
 STATES: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("m", "v")}
-_STEP = "optimizer.step"
+STEP = "optimizer.step"
 _MOST_NAMES = 5  # in a warning
 _RANGES = {"beta1": SHARE, "beta2": SHARE, "epsilon": POSITIVE}
 
@@ -62,6 +62,11 @@ class Optimizer:
     def states(self) -> tuple[str, ...]:
         """Names of the tensors that it keeps for each parameter."""
         return STATES[self.kind]
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the update depends on the number of the step."""
+        return self.kind == "adam"
 
     def settings_of(self, parameter: str) -> dict[str, Attribute]:
         """Return the attributes of the update of one parameter."""
@@ -145,7 +150,7 @@ def append_optimizer(graph: Graph, optimizer: Optimizer, loss_scale: float = 1.0
         The factor that the gradients carry; it is divided out first.
     """
     build = Builder(graph.mesh, graph)
-    step = _count_steps(build) if optimizer.kind == "adam" else None
+    step = _count_steps(build) if optimizer.counts_steps else None
     for parameter in graph.parameters:
         name = gradient_name(parameter.name)
         if not parameter.trainable or name not in graph.values:
@@ -160,10 +165,10 @@ def append_optimizer(graph: Graph, optimizer: Optimizer, loss_scale: float = 1.0
 
 def _count_steps(build: Builder) -> Value:
     layout = None if build.mesh is None else Layout.replicated(0)
-    step = Value(_STEP, TensorType("int64", ()), layout)
+    step = Value(STEP, TensorType("int64", ()), layout)
     build.parameter(step, {"initializer": "zeros", "trainable": False})
-    following = build.emit("add_scalar", step, name=f"{_STEP}.next", value=1)
-    build.updates.append((_STEP, following.name))
+    following = build.emit("add_scalar", step, name=f"{STEP}.next", value=1)
+    build.updates.append((STEP, following.name))
     return following
 
 

@@ -109,6 +109,7 @@ def partition(graph: Graph, decisions: Decisions) -> Graph:
         If a decision does not fit its operator.
     """
     build = Builder(decisions.mesh)
+    build.reserve(graph.values)
     at: dict[str, Value] = {}
     for value in graph.inputs:
         placed = replace(value, layout=decisions.stored[value.name])

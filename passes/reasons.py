@@ -7,6 +7,7 @@ the model or its gradient reads it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import node_axes, node_seconds
@@ -15,6 +16,7 @@ from shardwright.operators.communication import Communication
 from shardwright.operators.info import operator_class
 from shardwright.passes.accounting import owners, sent_bytes
 from shardwright.passes.compile import Compiled
+from shardwright.passes.gradient import gradient_name
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ def collectives(compiled: Compiled, cluster: Cluster) -> list[Collective]:
         For what, so that times are known.
     """
     program = compiled.program
-    explain = _Explanation(compiled.source, program, owners(compiled), _forward_names(compiled))
+    moves = _moves_of(compiled)
+    forward = _forward_names(compiled, moves)
+    explain = _Explanation(compiled.source, program, owners(compiled), forward, moves)
     found = []
     for node in program.nodes:
         nbytes = sent_bytes(node, program) if node_axes(node, program) else None
@@ -81,25 +85,37 @@ def collectives(compiled: Compiled, cluster: Cluster) -> list[Collective]:
                 nbytes,
                 node_seconds(node, program, cluster),
                 node.name in explain.forward,
-                _whole_move(node.name),
+                moves.get(node.name, node.name),
                 reason,
             )
         )
     return found
 
 
-def _forward_names(compiled: Compiled) -> frozenset[str]:
+def _moves_of(compiled: Compiled) -> dict[str, str]:
+    """Return for each collective that a redistribution was lowered to the redistribution.
+
+    The last one has its name; those before it are new since then, and feed each other only.
+    """
+    if "lowering" not in {record.name for record in compiled.passes.records}:
+        return {}
+    before, after = (compiled.passes.after(name) for name in ("gradient", "lowering"))
+    found = {}
+    for node in before.nodes:
+        step = after.producers.get(node.name) if node.operator == "redistribute" else None
+        while step is not None and (step.name == node.name or step.name not in before.values):
+            found[step.name] = node.name
+            step = after.producers.get(step.operands[0])
+    return found
+
+
+def _forward_names(compiled: Compiled, moves: Mapping[str, str]) -> frozenset[str]:
     """Return the nodes of the program that only the forward half has."""
     ran = [record.name for record in compiled.passes.records]
     before = compiled.passes.after("mirror") if "mirror" in ran else compiled.source
     names = {node.name for node in before.nodes}
-    steps = {node.name for node in compiled.program if _whole_move(node.name) in names}
+    steps = {step for step, move in moves.items() if move in names}
     return frozenset(names | steps)
-
-
-def _whole_move(name: str) -> str:
-    """Return the redistribution that a step was made for."""
-    return name.rpartition(".step_")[0] if ".step_" in name else name
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,13 @@ class _Explanation:
     program: Graph
     owner: Mapping[str, str]
     forward: frozenset[str]
+    moves: Mapping[str, str]
+
+    @cached_property
+    def gradients(self) -> dict[str, str]:
+        """The parameter of each gradient."""
+        names = ((gradient_name(p.name), p.name) for p in self.source.parameters if p.trainable)
+        return {gradient: name for gradient, name in names if gradient in self.program.producers}
 
     def tensor_and_reason(self, node: Node) -> tuple[str, str]:
         """Return what a collective moves, and why."""
@@ -122,14 +145,16 @@ class _Explanation:
 
     def _steps(self, node: Node) -> list[Node]:
         """Return all collectives of the redistribution that one belongs to, in order."""
-        whole, steps = _whole_move(node.name), [node]
+        whole, steps = self.moves.get(node.name), [node]
+        if whole is None:
+            return steps
         while (before := self.program.producers.get(steps[0].operands[0])) is not None:
-            if _whole_move(before.name) != whole:
+            if self.moves.get(before.name) != whole:
                 break
             steps.insert(0, before)
         while steps[-1].name != whole:
             after = [reader for reader, _ in self.program.uses[steps[-1].name]]
-            if len(after) != 1 or _whole_move(after[0].name) != whole:
+            if len(after) != 1 or self.moves.get(after[0].name) != whole:
                 break
             steps.append(after[0])
         return steps
@@ -177,11 +202,11 @@ class _Explanation:
         producer = self.program.producers.get(origin)
         if producer is not None and producer.operator == "pack":
             unpacked = self._unpacked(producer)
-            first = next(name for name in self._reached(unpacked[0]) if _is_gradient(name))
-            return f"{len(unpacked)} gradients at once, first that of {first.removesuffix('.grad')}"
+            first = next(name for name in self._reached(unpacked[0]) if name in self.gradients)
+            return f"{len(unpacked)} gradients at once, first that of {self.gradients[first]}"
         for name in (origin, *self._reached(node.name)):
-            if _is_gradient(name):
-                return f"the gradient of {name.removesuffix('.grad')}"
+            if name in self.gradients:
+                return f"the gradient of {self.gradients[name]}"
         # The tensor between the operators whose gradients meet here.
         owners = [self.owner.get(reader.name, "") for reader in self._readers(node.name)]
         before = owners[0] if owners and owners[0] else self.owner.get(origin, "")
@@ -239,10 +264,6 @@ class _Explanation:
 
 def _moves(node: Node) -> bool:
     return issubclass(operator_class(node.operator), Communication)
-
-
-def _is_gradient(name: str) -> bool:
-    return name.endswith(".grad")
 
 
 def _way(steps: list[Node]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from shardwright.api import Compilation
 from shardwright.cost_model.timeline import Timeline
 from shardwright.ir.units import bytes_text, pattern, seconds_text
+from shardwright.operators.optimizer import optimizer_states
 from shardwright.passes.accounting import OperatorCost, operator_costs
 from shardwright.passes.plan_document import PlanDocument
 from shardwright.passes.plan_files import written_files
@@ -62,7 +63,7 @@ def print_compilation(
     one = " ".join(lines)
     print(styled(one if len(one) <= width() else "\n".join(lines), "bold") + "\n")
     _print_strategies(compilation, extent)
-    _print_parameters(document, extent)
+    _print_parameters(compilation, extent)
     _print_collectives(compilation, extent)
     _print_summary(compilation, timeline, directory)
 
@@ -140,12 +141,13 @@ def _times(count: int) -> str:
     return f"{count}x" if count > 1 else ""
 
 
-def _print_parameters(document: PlanDocument, extent: Extent) -> None:
+def _print_parameters(compilation: Compilation, extent: Extent) -> None:
     if not extent.parameters:
         return
     folds: dict[tuple[str, str, str, tuple[int, ...]], list[str]] = {}
-    for name, item in document.parameters.items():
-        if not _is_state(name, document):
+    states = optimizer_states(compilation.plan.program)  # they have the layouts of the parameters
+    for name, item in compilation.plan.document.parameters.items():
+        if name not in states:
             key = (pattern(name), item.type, item.layout, item.slice_shape)
             folds.setdefault(key, []).append(name)
     rows = [
@@ -164,13 +166,6 @@ def _print_parameters(document: PlanDocument, extent: Extent) -> None:
     headings = ("parameter", "", "whole", "split over", "a device holds")
     title = "parameters; their gradients and optimizer states lie alike"
     print_table(title, headings, rows, right=(1,), shortened=0)
-
-
-def _is_state(name: str, document: PlanDocument) -> bool:
-    """Return whether a parameter is a state of the optimizer, which lies as its parameter does."""
-    base, _, _ = name.rpartition(".")
-    states = document.optimizer.optimizer.states
-    return base in document.parameters and any(name == f"{base}.{state}" for state in states)
 
 
 def _print_collectives(compilation: Compilation, extent: Extent) -> None:
