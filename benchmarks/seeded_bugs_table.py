@@ -73,7 +73,7 @@ BUGS = {
     "mirror_lost_updates": bug(
         "the updates of the model itself are forgotten",
         "passes.partition:insert_mirrors",
-        ("build.updates = list(graph.updates)", "build.updates = []"),
+        ("for name, new in graph.updates]", "for name, new in ()]"),
     ),
     "mirror_wrong_value": bug(
         "all readers of a scope share the mirror of the first value",
@@ -105,7 +105,7 @@ BUGS = {
     "manual_own_parts": bug(
         "a parameter of which each rank has its part is taken to be equal on all",
         "passes.manual:_Sharing.mirrored",
-        ("self.differing.add(parameter.name)", "self.trained.add(parameter.name)"),
+        ("self.differing.add(parameter.name)", "pass"),
     ),
     # Differentiation
     "lost_cotangent": bug(
@@ -184,7 +184,7 @@ BUGS = {
     "settings_ignored": bug(
         "settings of the optimizer are those by default",
         "passes.optimizer:_append_update",
-        ("**optimizer.settings,", ""),
+        ("**optimizer.settings_of(parameter.name),", ""),
     ),
     # Clean-up
     "scales_removed": bug(
