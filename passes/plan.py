@@ -131,7 +131,7 @@ def make_plan(
         pins=dict(options.pins),
         pin_prices=dict(compiled.pin_prices),
     )
-    return Plan(document, traced, compiled.program, dict(initial or {}))
+    return Plan(document, traced, compiled.program, initial or {})
 
 
 def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:

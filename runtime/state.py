@@ -111,10 +111,12 @@ def initialize(
     Raises
     ------
     ExecutionError
-        If a value is given for what is no parameter, or does not fit it.
+        If a value is given for what is no parameter, or does not fit it, or a value of the model
+        is missing.
     """
     given = initial or {}
     _check_known(graph, given)
+    _check_given(graph, given)
     state: State = {}
     for parameter in graph.parameters:
         if parameter.name in given:
@@ -132,6 +134,20 @@ def _check_known(graph: Graph, given: Mapping[str, Array]) -> None:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean `{near[0]}`?" if near else None
             raise ExecutionError(f"graph `{graph.name}` has no parameter `{name}`", hint=hint)
+
+
+def _check_given(graph: Graph, given: Mapping[str, Array]) -> None:
+    missing = [
+        parameter.name
+        for parameter in graph.parameters
+        if parameter.attributes.get("initializer") == "data" and parameter.name not in given
+    ]
+    if missing:
+        raise ExecutionError(
+            f"{len(missing)} parameters begin with values of the model, which are missing: "
+            f"`{missing[0]}`" + " and others" * (len(missing) > 1),
+            hint="compile it again where the files with its weights are",
+        )
 
 
 def _drawn(
