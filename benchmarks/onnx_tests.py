@@ -22,7 +22,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.layout_graph import layouts
 from shardwright.cost_model.redistribution import RedistributionPlanner
 from shardwright.frontends.onnx import Imported, import_model
-from shardwright.frontends.onnx.table import NeedsConstantError
+from shardwright.frontends.onnx.errors import NeedsConstantError
 from shardwright.frontends.onnx.types import dtype_of, plain_name
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph
