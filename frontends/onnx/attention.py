@@ -1,7 +1,8 @@
 """Attention as one operator of ours, where ONNX asks for no more than it does."""
 
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.table import UnsupportedError, converts
+from shardwright.frontends.onnx.errors import UnsupportedError
+from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 
 

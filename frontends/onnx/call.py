@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.frontends.onnx.table import Constant, Item, NeedsConstantError, UnsupportedError
+from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
+from shardwright.frontends.onnx.table import Constant, Item
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array
@@ -89,7 +90,7 @@ class Call:
     def shape(self, position: int) -> tuple[int, ...]:
         """Return the shape of an input."""
         item = self.item(position)
-        return item.array.shape if isinstance(item, Constant) else self.type(position).shape
+        return item.shape if isinstance(item, Constant) else self.type(position).shape
 
     def dtype(self, position: int) -> str:
         """Return the element type of an input."""
@@ -154,7 +155,7 @@ class Call:
     def scalar(self, position: int) -> float | int | None:
         """Return the number that an input is everywhere, and no parameter; None if it is none."""
         item = self.items[position]
-        if not isinstance(item, Constant) or item.trained or item.array.size != 1:
+        if not isinstance(item, Constant) or item.trained or item.size != 1:
             return None
         number: float | int = item.array.reshape(()).item()
         return number

@@ -5,14 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.onnx.shape import cut, parts_of, squeezed
-from shardwright.frontends.onnx.table import (
-    Constant,
-    Item,
-    NeedsConstantError,
-    UnsupportedError,
-    converts,
-)
+from shardwright.frontends.onnx.table import Constant, Item, converts
 from shardwright.operators.info import Array
 from shardwright.operators.rule import dimension
 

@@ -6,8 +6,9 @@ from functools import reduce
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS, Item, UnsupportedError, converts
-from shardwright.frontends.onnx.types import dtype_of
+from shardwright.frontends.onnx.errors import UnsupportedError
+from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS, Item, converts
+from shardwright.frontends.onnx.types import dtype_of, enum_of
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
@@ -133,6 +134,8 @@ def _div(call: Call) -> Value:
     beside = _number_beside(call)
     if beside and beside[2] == 1 and beside[1]:
         return call.emit("scale", beside[0], factor=1 / beside[1])
+    if beside and beside[2] == 0 and beside[1] == 1:
+        return call.emit("reciprocal", beside[0])
     a, b = call.values
     if a.type.is_float:
         return call.emit("div", a, b)
@@ -220,12 +223,13 @@ def _clip(call: Call) -> Value:
 
 @converts("Cast")
 def _cast(call: Call) -> Value:
-    return call.emit("cast", call.value(0), dtype=dtype_of(call.attribute("to")))
+    return call.cast(call.value(0), dtype_of(call.attribute("to")))
 
 
 @converts("CastLike")
-def _cast_like(call: Call) -> Value:
-    return call.emit("cast", call.value(0), dtype=call.dtype(1))
+def _cast_like(call: Call) -> Item:
+    item: Item = call.run("Cast", call.item(0), to=enum_of(call.dtype(1)))
+    return item
 
 
 @converts("BitCast")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shardwright.frontends.onnx.stored import InitialValues, Stored
 from shardwright.frontends.onnx.table import Constant, Item
 from shardwright.ir.graph import Attribute, Attributes, Value
 from shardwright.ir.types import TensorType, numpy_dtype
@@ -23,8 +24,8 @@ class Emission:
         Grows the graph.
     is_scratch : bool
         Whether it is only there to be run once.
-    data : dict of str to array
-        Parameters that begin as given data.
+    data : dict of str to array or Stored
+        What parameters begin as, or where that is stored.
     constants : dict of int to (Constant, Value)
         The value of each constant, by its identity.
     equals : dict of object to Value
@@ -37,7 +38,7 @@ class Emission:
 
     build: Builder = field(default_factory=Builder)
     is_scratch: bool = False
-    data: dict[str, Array] = field(default_factory=dict)
+    data: dict[str, Array | Stored] = field(default_factory=dict)
     constants: dict[int, tuple[Constant, Value]] = field(default_factory=dict)
     equals: dict[object, Value] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
@@ -53,28 +54,36 @@ class Emission:
 
     def _shared(self, constant: Constant) -> Value:
         """Return the value of all constants that are equal to one."""
-        array = constant.array
-        elements = hashlib.sha256(np.ascontiguousarray(array).data).digest()
-        key = (constant.dtype, array.shape, elements)
+        key = (constant.dtype, constant.shape, _elements(constant))
         if key not in self.equals:
             self.equals[key] = self._entered(constant)
         return self.equals[key]
 
     def _entered(self, constant: Constant) -> Value:
-        kind = TensorType(constant.dtype, constant.array.shape)
-        number = None if constant.trained or self.is_scratch else _uniform(constant.array)
+        kind = TensorType(constant.dtype, constant.shape)
+        number = None if constant.trained or self.is_scratch else _uniform(constant)
         if number is not None:
             return self.build.emit("fill", shape=kind.shape, dtype=kind.dtype, value=number)
         name = self.names.get(constant.name, "")
         if not name or name in self.data:
             name = self.build.unique_name(name or "constant", numbered=True)
-        self.data[name] = constant.array
+        self.data[name] = constant.data
         attributes: Attributes = {"initializer": "data", "trainable": constant.trained}
         return self.build.parameter(Value(name, kind), attributes)
 
 
-def _uniform(array: Array) -> Attribute:
-    """Return the one number that all elements are; None if they differ."""
+def _elements(constant: Constant) -> object:
+    """Return what equal elements have in common; a name where they are not known."""
+    if constant.is_absent:
+        return constant.name
+    return hashlib.sha256(np.ascontiguousarray(constant.array).data).digest()
+
+
+def _uniform(constant: Constant) -> Attribute:
+    """Return the one number that all elements are; None if they differ or are not known."""
+    if constant.is_absent:
+        return None
+    array = constant.array
     first = array.ravel()[:1]
     if np.isnan(first).any() or not (array == first).all():
         return None
@@ -84,7 +93,7 @@ def _uniform(array: Array) -> Attribute:
 
 def evaluated(emission: Emission, items: Sequence[Item]) -> tuple[Item, ...]:
     """Run what has been emitted, and return the items as constants."""
-    arrays: dict[str, Array] = dict(emission.data)
+    arrays: dict[str, Array] = dict(InitialValues(emission.data))
     types = {p.name: p.value.type for p in emission.build.parameters}
     for node in emission.build.nodes:
         info = operator_info(node.operator, [types[n] for n in node.operands], node.attributes)

@@ -14,6 +14,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.emission import Emission, evaluated
+from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
+from shardwright.frontends.onnx.provenance import Provenance
 from shardwright.frontends.onnx.schemas import (
     domain_of,
     folder,
@@ -22,15 +24,7 @@ from shardwright.frontends.onnx.schemas import (
     schema_of,
     title,
 )
-from shardwright.frontends.onnx.table import (
-    CONVERTERS,
-    FOLDERS,
-    Constant,
-    Item,
-    NeedsConstantError,
-    Result,
-    UnsupportedError,
-)
+from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS, Constant, Item, Result
 from shardwright.frontends.onnx.types import (
     array_of,
     attribute_value,
@@ -90,6 +84,7 @@ class Importer:
         names: Iterable[str] = (),
     ) -> None:
         self.functions = functions
+        self.provenance = Provenance()  # which tensors of the file were parameters
         self.emission = Emission()
         for name in names:
             self.emission.names[name] = self.build.unique_name(plain_name(name))
@@ -126,7 +121,7 @@ class Importer:
     def type(self, item: Item) -> TensorType:
         """Return the type of an item."""
         if isinstance(item, Constant):
-            return TensorType(item.dtype, item.array.shape)
+            return TensorType(item.dtype, item.shape)
         return self.value(item).type
 
     def dtype(self, item: Item) -> str:
@@ -233,7 +228,7 @@ class Importer:
             return self._composed(node, items, attributes, scope)
         values = {name: attribute_value(a) for name, a in attributes.items()}
         opset = scope.opsets.get(domain_of(node.domain), 1)
-        if key_of(node) in _TAKE_NUMBERS:
+        if key_of(node) in _TAKE_NUMBERS and not self.provenance.is_noted:
             items = [self.frozen(item) if _is_number(item) else item for item in items]
         key = key_of(node)
         count = max((i + 1 for i, name in enumerate(node.output) if name), default=0)
@@ -266,7 +261,7 @@ class Importer:
         """Return the type of an item as ONNX says it; an empty one where there is none."""
         if item is None or isinstance(item, tuple):
             return TypeProto()
-        shape = item.array.shape if isinstance(item, Constant) else item.type.shape
+        shape = item.shape if isinstance(item, Constant) else item.type.shape
         return helper.make_tensor_type_proto(enum_of(self.dtype(item)), shape)
 
     def _inlined(
@@ -351,14 +346,14 @@ def _item(result: Item | Array) -> Item:
 
 def _check_emptiness(call: Call) -> None:
     """Ask for all inputs of a node where one has no elements: it cannot be left to the program."""
-    if any(isinstance(item, Constant) and not item.array.size for item in call.items):
+    if any(isinstance(item, Constant) and not item.size for item in call.items):
         for name, item in zip(call.names, call.items, strict=True):
             if isinstance(item, Value):
                 raise NeedsConstantError(name)
 
 
 def _is_number(item: Item) -> bool:
-    return isinstance(item, Constant) and item.array.size == 1
+    return isinstance(item, Constant) and item.size == 1
 
 
 def _defaults(node: NodeProto, scope: Scope) -> dict[str, AttributeProto]:

@@ -6,12 +6,12 @@ from math import prod
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.shape import cut, join, take
-from shardwright.frontends.onnx.table import Constant, Item, UnsupportedError, converts
+from shardwright.frontends.onnx.table import Constant, Item, converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
 from shardwright.operators.rule import dimension
-from shardwright.operators.scatter import emit_scatter_elements_add, emit_scatter_nd_add
 
 # Positions
 
@@ -72,80 +72,6 @@ def _gather_nd(call: Call) -> Value:
     grid = np.indices(index_shape[:-1])[:batch]
     leading = call.constant(np.moveaxis(grid, 0, -1), index.type.dtype)
     return call.emit("gather_nd", x, call.emit("concat", leading, index, axis=-1))
-
-
-_COMBINED = {"mul": "mul", "max": "maximum", "min": "minimum"}
-
-
-@converts("ScatterElements")
-def _scatter_elements(call: Call) -> Value:
-    x, updates = call.value(0), call.value(2)
-    axis = dimension(call.attribute("axis", 0), x.type.rank)
-    index, how = positions(call, 1, x.type.shape[axis]), call.attribute("reduction", "none")
-    if how == "none" or how == "add":
-        grown = _grown(call, x, index, updates, axis)
-        if grown is not None:
-            return grown
-    if how == "none":
-        return call.emit("scatter_elements", x, index, updates, axis=axis)
-    if how == "add":
-        return emit_scatter_elements_add(call.importer.build, x, index, updates, axis)
-    return _one_by_one(call, x, index, updates, axis, _COMBINED[how])
-
-
-def _grown(call: Call, x: Value, index: Value, updates: Value, axis: int) -> Value | None:
-    """Scatter into the first part of a value where the updates are smaller beside the axis."""
-    part = _along(call, x, axis, index.type.shape)
-    if part is x:
-        return None
-    raise UnsupportedError("updates that are smaller than the tensor beside the axis")
-
-
-def _one_by_one(
-    call: Call, x: Value, index: Value, updates: Value, axis: int, combine: str
-) -> Value:
-    """Combine updates with what stands there, one slice of positions after the other."""
-    for i in range(index.type.shape[axis]):
-        place = take(call, index, np.array([i]), axis)
-        update = take(call, updates, np.array([i]), axis)
-        old = call.emit("gather_elements", x, place, axis=axis)
-        new = call.emit(combine, old, update)
-        x = call.emit("scatter_elements", x, place, new, axis=axis)
-    return x
-
-
-@converts("ScatterND")
-def _scatter_nd(call: Call) -> Value:
-    x, updates, how = call.value(0), call.value(2), call.attribute("reduction", "none")
-    depth = call.shape(1)[-1]
-    index = nd_positions(call, 1, x.type.shape[:depth])
-    if how == "none":
-        return call.emit("scatter_nd_update", x, index, updates)
-    if how == "add":
-        return emit_scatter_nd_add(call.importer.build, x, index, updates)
-    count = prod(index.type.shape[:-1])
-    index = call.reshape(index, (count, depth))
-    updates = call.reshape(updates, (count, *x.type.shape[depth:]))
-    for i in range(count):
-        place, update = take(call, index, np.array([i]), 0), take(call, updates, np.array([i]), 0)
-        new = call.emit(_COMBINED[how], call.emit("gather_nd", x, place), update)
-        x = call.emit("scatter_nd_update", x, place, new)
-    return x
-
-
-@converts("TensorScatter")
-def _tensor_scatter(call: Call) -> Value:
-    x, update = call.value(0), call.value(1)
-    axis = dimension(call.attribute("axis", -2), x.type.rank)
-    count, size = update.type.shape[axis], x.type.shape[axis]
-    start = call.value(2) if call.has(2) else call.constant(np.zeros(x.type.shape[0]), "int64")
-    start = call.reshape(start, [-1 if i == 0 else 1 for i in range(x.type.rank)])
-    steps = np.arange(count).reshape(tuple(count if i == axis else 1 for i in range(x.type.rank)))
-    place = call.emit("add", start, call.like(steps, start))
-    if call.attribute("mode", "linear") == "circular":
-        place = front(call, place, size)
-    place = call.emit("broadcast_to", place, shape=update.type.shape)
-    return call.emit("scatter_elements", x, place, update, axis=axis)
 
 
 # Order

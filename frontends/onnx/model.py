@@ -19,18 +19,15 @@ from onnx import (
     version_converter,
 )
 
+from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.onnx.importer import Importer, Scope
 from shardwright.frontends.onnx.loss import append_loss
-from shardwright.frontends.onnx.patterns import fuse, is_mask
+from shardwright.frontends.onnx.patterns import fuse
+from shardwright.frontends.onnx.provenance import provenance, warnings_of
 from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
-from shardwright.frontends.onnx.table import (
-    CONVERTERS,
-    Constant,
-    Item,
-    NeedsConstantError,
-    UnsupportedError,
-)
-from shardwright.frontends.onnx.types import array_of, dtype_of, plain_name
+from shardwright.frontends.onnx.stored import InitialValues, Stored
+from shardwright.frontends.onnx.table import CONVERTERS, Constant, Item
+from shardwright.frontends.onnx.types import dtype_of, plain_name
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType, numpy_dtype
@@ -54,15 +51,18 @@ class Imported:
         The weights.
     highs : mapping of str to int
         What the elements of integer inputs are below, as far as the program tells.
+    warnings : tuple of str
+        Sentences on parameters that are not trained as the module would train them.
     """
 
     graph: Graph
     initial: Mapping[str, Array] = field(default_factory=dict)
     highs: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def read_model(path: str | Path) -> ModelProto:
-    """Return the model in a file, with weights that lie in files beside it.
+    """Return the model in a file; weights in files of their own are read when they are needed.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def read_model(path: str | Path) -> ModelProto:
     if not Path(path).is_file():
         raise ModelError(f"there is no file `{path}`")
     try:
-        return onnx.load(str(path))
+        return onnx.load(str(path), load_external_data=False)
     except (DecodeError, ValueError, OSError, onnx.checker.ValidationError) as error:
         raise ModelError(f"`{path}` is no ONNX model: {error}") from error
 
@@ -80,9 +80,11 @@ def read_model(path: str | Path) -> ModelProto:
 def import_model(
     model: ModelProto,
     *,
+    folder: str | Path = "",
     sizes: Mapping[str, int] | None = None,
     constants: Mapping[str, Array] | None = None,
     loss: str = "none",
+    class_axis: int | None = None,
 ) -> Imported:
     """Return a model as a graph of ours.
 
@@ -90,6 +92,8 @@ def import_model(
     ----------
     model : ModelProto
         The model.
+    folder : str or Path
+        The folder that names of files with weights are relative to.
     sizes : mapping of str to int, optional
         Sizes of dimensions of inputs, by the names that the model gives them where it leaves them
         open; ``batch`` is the first dimension of every input, ``INPUT.1`` one by its position.
@@ -97,6 +101,8 @@ def import_model(
         Inputs that are known now and become part of the program.
     loss : str
         What is appended to the first output so that it can be trained; see `append_loss`.
+    class_axis : int, optional
+        Which dimension of the first output the classes are.
 
     Raises
     ------
@@ -110,23 +116,42 @@ def import_model(
     _check_operators(model.graph, opsets, functions)
     importer = Importer(functions, _names(model.graph))
     try:
-        outputs = _convert(importer, model.graph, opsets, sizes or {}, constants or {})
-        outputs = append_loss(importer.build, outputs, loss)
-    except (UnsupportedError, NeedsConstantError) as error:
+        importer.provenance = provenance(model, str(folder))
+        names = _weights(importer, model.graph, str(folder))
+        outputs = _convert(importer, model.graph, names, opsets, sizes or {}, constants or {})
+        outputs = append_loss(importer.build, outputs, loss, class_axis)
+    except NeedsConstantError as error:
+        files = {t.name: Stored(t, str(folder)) for t in model.graph.initializer}
+        is_missing = error.name in files and files[error.name].is_absent
+        hint = (
+            f"they are in `{files[error.name].location}`, which is missing" if is_missing else None
+        )
+        raise ModelError(str(error), importer.where, hint) from error
+    except UnsupportedError as error:
         raise ModelError(str(error), importer.where) from error
     except IRError as error:
         raise ModelError(error.what, importer.where, error.hint) from error
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         what = f"an attribute or an input does not fit the node ({type(error).__name__}: {error})"
         raise ModelError(what, importer.where) from error
+    return _imported(importer, model, outputs, str(folder))
+
+
+def _imported(
+    importer: Importer, model: ModelProto, outputs: tuple[Value, ...], folder: str
+) -> Imported:
+    """Return what has been emitted, with compositions found and without what nothing reads."""
     graph = importer.build.graph(
         plain_name(model.graph.name or "model"), tuple(value.name for value in outputs)
     )
-    graph = _without_unread(fuse(_without_unread(graph), importer.emission.data))
+    data = importer.emission.data
+    graph = _without_unread(fuse(_without_unread(graph), InitialValues(data)))
     verify(graph)
-    known = {parameter.name for parameter in graph.parameters}
-    initial = {n: a for n, a in importer.emission.data.items() if n in known}
-    return Imported(graph, initial, _highs(graph))
+    initial = InitialValues({p.name: data[p.name] for p in graph.parameters if p.name in data})
+    trained = {p.name for p in graph.parameters if p.trainable}
+    named = [name for name, ours in importer.emission.names.items() if ours in trained]
+    said = (*warnings_of(importer.provenance, model.graph, named), *_missing(model.graph, folder))
+    return Imported(graph, initial, _highs(graph), said)
 
 
 def _recent(model: ModelProto) -> ModelProto:
@@ -152,22 +177,40 @@ def _opsets(model: ModelProto) -> dict[str, int]:
     }
 
 
+def _missing(graph: GraphProto, folder: str) -> list[str]:
+    """Return what is said of files with weights that are missing."""
+    stored = [Stored(tensor, folder) for tensor in graph.initializer]
+    files = dict.fromkeys(f"`{item.location}`" for item in stored if item.is_absent)
+    if not files:
+        return []
+    return [f"the weights in {', '.join(files)} are missing: it can be planned, but not run"]
+
+
+def _weights(importer: Importer, graph: GraphProto, folder: str) -> dict[str, Item]:
+    """Return what the tensors of a file are, by name."""
+    if graph.sparse_initializer:
+        raise UnsupportedError("a weight of which only some elements are stored")
+    known = importer.provenance
+    stored: dict[str, Constant] = {}
+    for tensor in graph.initializer:
+        data = Stored(tensor, folder)
+        stored[tensor.name] = Constant(data, data.dtype, tensor.name, tensor.name in known.trained)
+    for name, source in known.copies.items():
+        stored[name] = replace(stored[source], name=name, trained=name in known.trained)
+    return {
+        name: importer.emission.enter(item) if item.is_absent and not item.trained else item
+        for name, item in stored.items()
+    }
+
+
 def _convert(
     importer: Importer,
     graph: GraphProto,
+    names: dict[str, Item],
     opsets: Mapping[str, int],
     sizes: Mapping[str, int],
     constants: Mapping[str, Array],
 ) -> tuple[Value, ...]:
-    names: dict[str, Item] = {}
-    if graph.sparse_initializer:
-        raise UnsupportedError("a weight of which only some elements are stored")
-    for tensor in graph.initializer:
-        array = array_of(tensor)
-        dtype = dtype_of(tensor.data_type)
-        real = TensorType(dtype, ()).is_float
-        trained = real and array.ndim > 0 and not (array.size and is_mask(array))
-        names[tensor.name] = Constant(array, dtype, tensor.name, trained)
     _check_sizes([declared for declared in graph.input if declared.name not in names], sizes)
     for declared in graph.input:
         if declared.name in constants:
@@ -182,7 +225,8 @@ def _convert(
             value = Value(importer.emission.names[declared.name], TensorType(dtype, shape))
             names[declared.name] = importer.build.input(value)
     scope = Scope(ChainMap(names), {}, opsets)
-    importer.nodes(graph.node, scope)
+    merged = importer.provenance.copies
+    importer.nodes((n for n in graph.node if not merged.keys() & set(n.output)), scope)
     return _outputs(importer, [scope.names[output.name] for output in graph.output], graph)
 
 

@@ -3,7 +3,8 @@
 from math import prod
 
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.table import Item, UnsupportedError, converts
+from shardwright.frontends.onnx.errors import UnsupportedError
+from shardwright.frontends.onnx.table import Item, converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
 from shardwright.operators.normalization import emit_batch_norm

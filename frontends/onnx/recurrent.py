@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.control import at
+from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.shape import cut
-from shardwright.frontends.onnx.table import Item, UnsupportedError, converts
+from shardwright.frontends.onnx.table import Item, converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.shape import take
-from shardwright.frontends.onnx.table import UnsupportedError, converts
+from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
 from shardwright.operators.rule import dimension

@@ -7,8 +7,9 @@ from math import prod
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.linear import geometry
-from shardwright.frontends.onnx.table import UnsupportedError, converts
+from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 
 Tap = tuple[Value, Value]  # a position along one dimension, and its weight

@@ -1,10 +1,14 @@
 """What ONNX says of its operators: versions, defaults, and how it composes them of others."""
 
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnx import FunctionProto, NodeProto, TypeProto, defs
+from onnx import FunctionProto, NodeProto, TypeProto, ValueInfoProto, defs
 
+from shardwright.frontends.onnx.types import plain_name
+
+SCOPES = "pkg.torch.onnx.name_scopes"
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -25,9 +29,29 @@ def title(node: NodeProto) -> str:
 
 
 def folder(node: NodeProto) -> str:
-    """Return the scope that the name of a node tells: ``/encoder/layer.0/MatMul``."""
+    """Return the scope that the name of a node tells: ``/encoder/layer.0/MatMul``.
+
+    PyTorch's exporter names the modules in a note instead: ``['', 'encoder.layer.0', 'linear']``.
+    """
+    if "/" not in node.name:
+        scopes = names_in(notes_of(node).get(SCOPES, ""))
+        return plain_name(scopes[-2].replace(".", "/")) if scopes[1:] and scopes[-2] else ""
     parts = node.name.replace("'", "_").replace("#", "_").strip("/").split("/")[:-1]
     return "/".join(parts)
+
+
+def notes_of(proto: ValueInfoProto | NodeProto) -> dict[str, str]:
+    """Return what an exporter has noted of a node or a tensor."""
+    return {item.key: item.value for item in proto.metadata_props}
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a list that is written as Python writes it."""
+    try:
+        found = literal_eval(text) if text else []
+    except (ValueError, SyntaxError):
+        return []
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:

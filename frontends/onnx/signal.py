@@ -3,8 +3,9 @@
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.shape import cut, padded
-from shardwright.frontends.onnx.table import UnsupportedError, converts
+from shardwright.frontends.onnx.table import converts
 from shardwright.frontends.onnx.types import dtype_of
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
+from shardwright.frontends.onnx.stored import Stored
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
+from shardwright.operators.rule import Shape
 
 if TYPE_CHECKING:
     from shardwright.frontends.onnx.call import Call
@@ -17,8 +20,8 @@ class Constant:
 
     Parameters
     ----------
-    array : array
-        Its elements, as numpy holds them.
+    data : array or Stored
+        Its elements, as numpy holds them, or where they are stored.
     dtype : str
         Its element type.
     name : str
@@ -27,10 +30,30 @@ class Constant:
         Whether it becomes a parameter that is trained, and so must not be folded away.
     """
 
-    array: Array
+    data: Array | Stored
     dtype: str
     name: str = ""
     trained: bool = False
+
+    @property
+    def array(self) -> Array:
+        """The elements."""
+        return self.data.read() if isinstance(self.data, Stored) else self.data
+
+    @property
+    def shape(self) -> Shape:
+        """The shape."""
+        return self.data.shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.data.shape)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the elements are in a file that is missing."""
+        return isinstance(self.data, Stored) and self.data.is_absent
 
 
 # What a name of an ONNX graph stands for: a value of ours, a constant, a sequence, or nothing.
@@ -41,33 +64,6 @@ Converter = Callable[["Call"], Result]
 CONVERTERS: dict[str, Converter] = {}
 # What numpy makes of constants without elements, which no tensor of ours can be.
 FOLDERS: dict[str, Callable[["Call", Sequence[Array]], Array]] = {}
-
-
-class NeedsConstantError(Exception):
-    """A converter needs the elements of a tensor that is computed only when the program runs.
-
-    Parameters
-    ----------
-    name : str
-        The tensor, as the model calls it.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"the elements of `{name}` must be known when the model is imported")
-        self.name = name
-
-
-class UnsupportedError(Exception):
-    """A converter was asked for something that cannot be said in our IR.
-
-    Parameters
-    ----------
-    what : str
-        What it was asked for.
-    """
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} cannot be imported")
 
 
 def converts(*operators: str) -> Callable[[Converter], Converter]:

@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from shardwright.frontends.onnx.table import UnsupportedError
+from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 
+MASKED = -1e4  # a score below this leaves no weight after a softmax
 _DTYPES: dict[int, str] = {
     TensorProto.DOUBLE: "float64",
     TensorProto.FLOAT: "float32",
@@ -52,6 +53,12 @@ def array_of(tensor: TensorProto, directory: str = "") -> Array:
     return np.asarray(numpy_helper.to_array(tensor, directory)).astype(
         numpy_dtype(dtype), copy=False
     )
+
+
+def is_mask(numbers: Array) -> bool:
+    """Return whether numbers that are added to scores keep some of them and rule out the others."""
+    out = numbers <= MASKED
+    return bool(out.any() and ((numbers == 0) | out).all())
 
 
 def plain_name(name: str) -> str:

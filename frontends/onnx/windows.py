@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.linear import geometry
 from shardwright.frontends.onnx.shape import padded
-from shardwright.frontends.onnx.table import Item, UnsupportedError, converts
+from shardwright.frontends.onnx.table import Item, converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
 

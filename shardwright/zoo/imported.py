@@ -1,10 +1,11 @@
 """From files of other systems to definitions: ``model.onnx:batch=8,loss=cross_entropy``."""
 
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.tracing import Definition, InputSpec
 
 
@@ -19,7 +20,8 @@ def from_onnx(path: Path, sizes: str = "") -> Definition:
         Sizes of the dimensions that the model leaves open, and the loss that is appended to its
         first output: ``batch=8,sequence=128,loss=cross_entropy``. The loss is ``cross_entropy`` of
         scores, ``mse``, ``mean``, or ``none``; unless given it is what suits the output, and
-        nothing where that is a loss already.
+        nothing where that is a loss already. ``class_axis=1`` says which dimension of the scores
+        the classes are.
 
     Raises
     ------
@@ -29,8 +31,17 @@ def from_onnx(path: Path, sizes: str = "") -> Definition:
     onnx = _frontend(path)
     given = _given(path, sizes)
     loss = given.pop("loss", "auto")
+    class_axis = _axis(given.pop("class_axis", None))
     numbers = {name: _number(name, text) for name, text in given.items()}
-    found = onnx.import_model(onnx.read_model(path), sizes=numbers, loss=loss)
+    found = onnx.import_model(
+        onnx.read_model(path),
+        folder=path.parent,
+        sizes=numbers,
+        loss=loss,
+        class_axis=class_axis,
+    )
+    for sentence in found.warnings:
+        warnings.warn(f"`{path}`: {sentence}", ShardwrightWarning, stacklevel=2)
     specs = tuple(
         InputSpec(value.name, value.type, found.highs.get(value.name))
         for value in found.graph.inputs
@@ -56,8 +67,21 @@ def _given(path: Path, sizes: str) -> dict[str, str]:
         name, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
             raise ModelError(f"`{item}` is not a size of `{path}`", hint="write `size=value`")
+        if name in found:
+            raise ModelError(f"`{name}` of `{path}` is given twice", hint="give it once")
         found[name] = value
     return found
+
+
+def _axis(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.removeprefix("-").isdecimal():
+        raise ModelError(
+            f"`class_axis` is `{text}`, it must be a whole number",
+            hint="give the position of the classes among the dimensions of the output, from 0",
+        )
+    return int(text)
 
 
 def _number(name: str, text: str) -> int:

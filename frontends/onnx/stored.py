@@ -1,0 +1,115 @@
+"""Tensors that an ONNX file holds, read when their elements are asked for."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from onnx import TensorProto, checker
+from onnx.external_data_helper import uses_external_data
+
+from shardwright.frontends.onnx.types import array_of, dtype_of
+from shardwright.ir.errors import ModelError
+from shardwright.operators.info import Array
+from shardwright.operators.rule import Shape
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A tensor in an ONNX file, or in a file beside it.
+
+    Parameters
+    ----------
+    tensor : TensorProto
+        The tensor.
+    folder : str
+        The folder of the model, which names of external files are relative to.
+    """
+
+    tensor: TensorProto
+    folder: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the tensor."""
+        return tuple(self.tensor.dims)
+
+    @property
+    def dtype(self) -> str:
+        """The element type of the tensor."""
+        return dtype_of(self.tensor.data_type)
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the elements are in a file of their own."""
+        return uses_external_data(self.tensor)
+
+    @property
+    def location(self) -> str:
+        """The name of the file with the elements, relative to the model."""
+        return next((e.value for e in self.tensor.external_data if e.key == "location"), "")
+
+    @cached_property
+    def is_absent(self) -> bool:
+        """Whether the file with the elements is missing."""
+        return self.is_external and not Path(self.folder, self.location).is_file()
+
+    @cached_property
+    def _inside(self) -> Array:
+        return array_of(self.tensor)
+
+    def read(self) -> Array:
+        """Return the elements; an external file is read anew each time.
+
+        Raises
+        ------
+        ModelError
+            If the file with the elements is missing, too short, or outside of the model's folder.
+        """
+        if self.is_absent:
+            raise ModelError(
+                f"the elements of `{self.tensor.name}` are in the file `{self.location}`, which is "
+                "missing",
+                hint="put it into the folder of the model",
+            )
+        try:
+            return array_of(self._copied(), self.folder) if self.is_external else self._inside
+        except (ValueError, OSError, checker.ValidationError) as error:
+            reason = str(error).replace("\n", " ")
+            raise ModelError(f"`{self.tensor.name}` cannot be read: {reason}") from error
+
+    def _copied(self) -> TensorProto:
+        """Return a tensor that may keep what is read from an external file."""
+        copy = TensorProto()
+        copy.CopyFrom(self.tensor)
+        return copy
+
+
+class InitialValues(Mapping[str, Array]):
+    """The values that parameters begin with, each read when it is asked for.
+
+    Parameters
+    ----------
+    sources : mapping of str to array or Stored
+        Where each value comes from; those in missing files are left out.
+    """
+
+    def __init__(self, sources: Mapping[str, Array | Stored]) -> None:
+        self._sources = {
+            name: source
+            for name, source in sources.items()
+            if not (isinstance(source, Stored) and source.is_absent)
+        }
+
+    def __getitem__(self, name: str) -> Array:
+        source = self._sources[name]
+        return source.read() if isinstance(source, Stored) else source
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._sources
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
