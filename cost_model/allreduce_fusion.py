@@ -12,7 +12,7 @@ programs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import accumulate, pairwise, repeat
 from math import prod
@@ -22,6 +22,7 @@ from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.values import Range
 from shardwright.operators.communication import Communication
 from shardwright.operators.info import operator_class, operator_info
 
@@ -100,6 +101,10 @@ class FusionSettings:
     computation_parameter: float = 0.1
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            Range(whole=item.name in ("algorithm", "times")).check(
+                item.name, getattr(self, item.name)
+            )
         if self.algorithm not in (0, 1, 2):
             raise PassError(f"all-reduce fusion has no algorithm {self.algorithm}, only 0, 1 and 2")
         if self.algorithm == 1:

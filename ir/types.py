@@ -51,6 +51,8 @@ class TensorType:
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
             raise IRError(f"no element type is called `{self.dtype}`", hint=f"use one of {DTYPES}")
+        if not all(isinstance(size, int | np.integer) for size in self.shape):
+            raise IRError(f"a tensor has the shape {self.shape}, every size must be an integer")
         if any(size < 1 for size in self.shape):
             raise IRError(f"a tensor has the shape {self.shape}, every size must be at least 1")
         if self.nbytes > _MOST_BYTES:

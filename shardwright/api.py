@@ -420,7 +420,18 @@ def as_plan(plan: str | Path | Plan | Compilation) -> Plan:
     """Return a plan, reading it where a directory is given."""
     if isinstance(plan, Compilation):
         return plan.plan
-    return plan if isinstance(plan, Plan) else read_plan(Path(plan))
+    if isinstance(plan, Plan):
+        return plan
+    if not isinstance(plan, str | Path):
+        raise wrong_value("plan", plan, "the folder of a plan, or what `compile` returns")
+    return read_plan(Path(plan))
+
+
+def _path(name: str, path: object) -> Path | None:
+    """Return a path that may be given as text."""
+    if path is not None and not isinstance(path, str | Path):
+        raise wrong_value(name, path, "the path of a file")
+    return None if path is None else Path(path)
 
 
 def prove(plan: str | Path | Plan | Compilation) -> Proof:
@@ -442,8 +453,8 @@ def run(
     communicator: Communicator | None = None,
     log_directory: Path | None = None,
     seed: int | None = None,
-    resume: Path | None = None,
-    save: Path | None = None,
+    resume: str | Path | None = None,
+    save: str | Path | None = None,
     save_every: int | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Iterator[StepRecord]:
@@ -479,13 +490,13 @@ def run(
     plan = as_plan(plan)
     seed = plan.document.seed if seed is None else seed
     SEED.check("seed", seed)
+    resume, save = _path("resume", resume), _path("save", save)
     communicator = communicator or LocalCommunicator(plan.mesh)
     check_capacity(plan.program, communicator.ranks)
     _check_saving(save, save_every, communicator)
     samples = data
     if not isinstance(samples, Samples):
-        path = None if samples is None else Path(samples)
-        samples = samples_for(plan.document.inputs, path, seed)
+        samples = samples_for(plan.document.inputs, _path("data", samples), seed)
     executor = Executor(plan.program, communicator)
     if resume is not None:
         state = load_checkpoint(resume, plan.program, communicator)

@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.communication import get_group_size
 from shardwright.ir.errors import ModelError
 from shardwright.ir.files import check_file, write_file
-from shardwright.ir.values import POSITIVE, check_choice, check_flag, check_names
+from shardwright.ir.values import POSITIVE, check_choice, check_flag, check_names, wrong_value
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.accounting import split_counts
 from shardwright.passes.options import OPTION_NAMES, CompileOptions, Mode
@@ -157,6 +157,8 @@ class AutoParallel:
         cluster: str = ParallelOptions.cluster,
         **options: Any,
     ) -> None:
+        if not callable(network):
+            raise wrong_value("network", network, "a cell or a function")
         check_choice("parallel_mode", parallel_mode, _MODES)
         check_names("`AutoParallel` has no option", options, _OPTIONS)
         mode, search = _MODES[parallel_mode]
@@ -200,6 +202,10 @@ class AutoParallel:
             ``data_parallel``, ``full_batch``, or for each input its layout or the slices of each
             dimension.
         """
+        if isinstance(config, str):
+            check_choice("config", config, ("data_parallel", "full_batch"))
+        elif not isinstance(config, Sequence):
+            raise wrong_value("config", config, "`data_parallel`, `full_batch`, or a sequence")
         if isinstance(config, str):
             self.options = replace(self.options, dataset_strategy=config)
             return

@@ -11,7 +11,7 @@ from shardwright.communication import get_group_size, world
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import DTYPES, TensorType
-from shardwright.ir.values import POSITIVE_INTEGER
+from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
 from shardwright.passes.compile import Compiled, compile_graph, default_mesh
@@ -52,6 +52,8 @@ class ParallelOptions:
 
     def __post_init__(self) -> None:
         POSITIVE_INTEGER.check("devices", self.devices)
+        if not isinstance(self.cluster, str):
+            raise wrong_value("cluster", self.cluster, "the name of a cluster, or a file")
         warn_of_idle_devices(self.how.mode, self.devices)
         if self.how.mode in UNPARTITIONED and self.dataset_strategy is not None:
             raise no_effect("dataset_strategy", self.how.mode)

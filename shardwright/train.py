@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardwright.dataset.dataset import Dataset
 from shardwright.ir.errors import ModelError
-from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, check_flag
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, check_flag, wrong_value
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
 from shardwright.parallel import AutoParallel
@@ -110,6 +110,13 @@ class Model:
         seed: int = 0,
     ) -> None:
         SEED.check("seed", seed)
+        if loss_fn is not None and not callable(loss_fn):
+            raise wrong_value("loss_fn", loss_fn, "a cell or a function")
+        if optimizer is not None and not isinstance(optimizer, Optimizer):
+            raise wrong_value("optimizer", optimizer, "an optimizer of `nn`")
+        scale = loss_scale_manager
+        if scale is not None and not isinstance(scale, FixedLossScaleManager):
+            raise wrong_value("loss_scale_manager", scale, "a `FixedLossScaleManager`")
         self._network = network
         self._loss_fn = loss_fn
         self._optimizer = optimizer

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from shardwright import ops
 from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE_INTEGER, Range, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.tensor import Parameter, Tensor
 
@@ -57,6 +58,8 @@ class Convolution(Cell):
         bias_init: str | float | None = None,
         dtype: str = "float32",
     ) -> None:
+        self._check(in_channels, out_channels, group, kernel_size, stride, dilation)
+        _check_padding("a convolution", pad_mode, padding)
         self.pad_mode = pad_mode
         first, second = in_channels, out_channels
         if not self.transposed:
@@ -74,14 +77,21 @@ class Convolution(Cell):
         self.convolution = make(stride=steps, padding=pads, dilation=apart, groups=group)
         self.bias_add = ops.BiasAdd()
 
+    def _check(self, in_channels: int, out_channels: int, group: int, *sizes: Size) -> None:
+        named = {"in_channels": in_channels, "out_channels": out_channels, "group": group}
+        for name, value in named.items():
+            POSITIVE_INTEGER.check(name, value)
+        for name, size in zip(("kernel_size", "stride", "dilation"), sizes, strict=True):
+            _check_sizes(name, size, self.dimensions)
+        if in_channels % group or out_channels % group:
+            raise ModelError(
+                f"{in_channels} and {out_channels} channels do not make {group} equal groups"
+            )
+
     def _each(self, size: Size) -> tuple[int, ...]:
         return (size,) * self.dimensions if isinstance(size, int) else tuple(size)
 
     def _padding(self, padding: Size, span: tuple[int, ...], stride: tuple[int, ...]) -> Any:
-        if self.pad_mode not in ("same", "valid", "pad"):
-            raise ModelError(
-                f"a convolution is padded by `{self.pad_mode}`, use `same`, `valid` or `pad`"
-            )
         if self.pad_mode == "same":
             return self._same(span, stride)
         sizes = self._each(padding if self.pad_mode == "pad" else 0)
@@ -131,6 +141,28 @@ class Conv2dTranspose(Convolution):
         return tuple((size // 2, size - size // 2) for size in over)
 
 
+def _check_sizes(name: str, size: Size, dimensions: int) -> None:
+    """Refuse what is no positive integer, or one for each dimension."""
+    sizes = size if isinstance(size, tuple | list) else (size,) * dimensions
+    for one in sizes:
+        POSITIVE_INTEGER.check(name, one)
+    if len(sizes) != dimensions:
+        raise wrong_value(name, size, f"an integer, or {dimensions} of them")
+
+
+def _check_padding(what: str, mode: str, padding: Size) -> None:
+    """Refuse an unknown mode, and a padding that the mode does not use."""
+    if mode not in ("same", "valid", "pad"):
+        raise ModelError(f"{what} is padded by `{mode}`, use `same`, `valid` or `pad`")
+    for size in padding if isinstance(padding, tuple | list) else (padding,):
+        Range(whole=True, least=0).check("padding", size)
+        if size and mode != "pad":
+            raise ModelError(
+                f"{what} has the padding {padding}, which the mode `{mode}` does not use",
+                hint='write `pad_mode="pad"`',
+            )
+
+
 class Pool(Cell):
     """One number for each window.
 
@@ -149,6 +181,7 @@ class Pool(Cell):
     def __init__(
         self, kernel_size: Size = 1, stride: Size = 1, pad_mode: PadMode = "valid", padding: int = 0
     ) -> None:
+        _check_padding("a pooling", pad_mode, padding)
         self.pool = self.operator(
             kernel=kernel_size,
             stride=stride,

@@ -12,6 +12,7 @@ import numpy as np
 from shardwright import ops
 from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE_INTEGER, SHARE
 from shardwright.nn.cell import Cell
 from shardwright.tensor import Parameter, Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
@@ -44,6 +45,8 @@ class Dense(Cell):
         activation: str | Cell | None = None,
         dtype: str = "float32",
     ) -> None:
+        POSITIVE_INTEGER.check("in_channels", in_channels)
+        POSITIVE_INTEGER.check("out_channels", out_channels)
         even = f"uniform({1 / sqrt(in_channels):.6g})"
         weight = even if weight_init is None else weight_init
         bias = even if bias_init is None else bias_init
@@ -137,8 +140,7 @@ class Dropout(Cell):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p < 1:
-            raise ModelError(f"a dropout has the probability {p}, it must be in [0, 1)")
+        SHARE.check("p", p)
         self.p = p
 
     def construct(self, x: Tensor) -> Tensor:

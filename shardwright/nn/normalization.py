@@ -3,6 +3,7 @@
 from shardwright import ops
 from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.operators.normalization import emit_batch_norm
 from shardwright.tensor import Parameter, Tensor, TracedTensor
@@ -92,6 +93,10 @@ class BatchNorm(Cell):
         dtype: str = "float32",
         parts: int = 1,
     ) -> None:
+        POSITIVE_INTEGER.check("parts", parts)
+        NOT_NEGATIVE.check("eps", eps)
+        if momentum not in NOT_NEGATIVE or momentum > 1:
+            raise wrong_value("momentum", momentum, "a number from 0 to 1")
         self.parts = parts
         self.eps = eps
         self.momentum = momentum
@@ -159,6 +164,7 @@ class GroupNorm(Cell):
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, dtype: str = "float32"
     ) -> None:
+        POSITIVE_INTEGER.check("num_groups", num_groups)
         if num_channels % num_groups:
             raise ModelError(f"{num_channels} channels do not make {num_groups} equal groups")
         self.gamma = Parameter(initializer("ones", num_channels, dtype))

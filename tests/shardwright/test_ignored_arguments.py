@@ -5,6 +5,7 @@ import pytest
 
 from shardwright import nn, ops
 from shardwright.communication import get_group_size, init, world
+from shardwright.cost_model.allreduce_fusion import FusionSettings
 from shardwright.dataset import ArrayDataset
 from shardwright.gradients import value_and_grad
 from shardwright.ir.errors import ModelError, OptionError
@@ -44,6 +45,30 @@ REFUSED = [
     (lambda: fusion(mode="size", config=5, more=1), "fusion is asked for as"),
     (lambda: fusion(mode="size", config="5"), "`config` is the text `5`, expected a number above"),
     (lambda: AutoParallel(nn.Dense(4, 4)).comm_fusion({"allreduce": 3}), "fusion is asked for as"),
+    (lambda: Model(nn.Dense(4, 4), optimizer="adam"), "is the text `adam`, expected an optimizer"),
+    (lambda: Model(nn.Dense(4, 4), loss_fn=3), "`loss_fn` is 3, expected a cell or a function"),
+    (lambda: Model(nn.Dense(4, 4), loss_scale_manager=3), "`loss_scale_manager` is 3, expected a"),
+    (lambda: AutoParallel(3), "`network` is 3, expected a cell or a function"),
+    (lambda: AutoParallel(nn.ReLU(), cluster=3), "`cluster` is 3, expected the name of a cluster"),
+    (
+        lambda: AutoParallel(nn.ReLU()).dataset_strategy("all"),
+        "`config` is `all`, expected data_",
+    ),
+    (
+        lambda: AutoParallel(nn.ReLU()).dataset_strategy(3),
+        "`config` is 3, expected `data_",
+    ),
+    (lambda: FusionSettings(1, times="2"), "`times` is the text `2`, expected an integer"),
+    (lambda: nn.Dense(0, 3), "`in_channels` is 0, expected an integer of at least 1"),
+    (lambda: nn.Dense("4", 3), "`in_channels` is the text `4`, expected an integer of at least 1"),
+    (lambda: nn.Conv2d(3, 4, 3, stride=0), "`stride` is 0, expected an integer of at least 1"),
+    (lambda: nn.Conv2d(3, 4, (3, 3, 3)), "`kernel_size` is (3, 3, 3), expected an integer, or 2"),
+    (lambda: nn.Conv2d(3, 4, 3, group=2), "3 and 4 channels do not make 2 equal groups"),
+    (lambda: nn.Conv2d(4, 4, 3, padding=1), "a convolution has the padding 1, which the mode"),
+    (lambda: nn.MaxPool2d(2, padding=1), "a pooling has the padding 1, which the mode `valid`"),
+    (lambda: nn.MaxPool2d(2, pad_mode="full"), "a pooling is padded by `full`, use `same`,"),
+    (lambda: nn.BatchNorm2d(3, momentum=2), "`momentum` is 2, expected a number from 0 to 1"),
+    (lambda: nn.BatchNorm2d(3, eps=-1), "`eps` is -1, expected a number of at least 0"),
     (lambda: value_and_grad(abs, has_aux=1), "`has_aux` is 1, expected True or False"),
     (lambda: value_and_grad(abs, 0), "the gradient by the inputs 0 is wanted"),
 ]

@@ -215,7 +215,7 @@ def test_dropout_drops_the_asked_share_and_keeps_the_mean():
     assert set(np.unique(kept)) == {0, 1 / 0.75}
     assert (kept == 0).mean() == pytest.approx(0.25, abs=0.02)
     np.testing.assert_array_equal(result_of(nn.Dropout(0.0), X), X)
-    with pytest.raises(ModelError, match="a dropout has the probability 1"):
+    with pytest.raises(OptionError, match="`p` is 1"):
         nn.Dropout(1)
 
 

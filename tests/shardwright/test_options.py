@@ -111,6 +111,9 @@ def test_batches_arrive_as_asked_whatever_is_minimised():
     [
         (lambda plan: sw.run(plan, 0), "`steps` is 0, expected an integer of at least 1"),
         (lambda plan: sw.run(plan, seed=-1), "`seed` is -1, expected an integer of at least 0"),
+        (lambda plan: sw.run(plan, 1, save=3), "`save` is 3, expected the path of a file"),
+        (lambda plan: sw.run(plan, 1, data=3), "`data` is 3, expected the path of a file"),
+        (lambda plan: sw.verify(3), "`plan` is 3, expected the folder of a plan, or what"),
         (lambda plan: sw.verify(plan, "3"), "`steps` is the text `3`, expected an integer"),
     ],
 )
