@@ -2,7 +2,7 @@
 
 Each use is a process of its own, in a folder that holds a plan, a checkpoint, and files of the
 user's. What it says, its exit code, and whether every file is as it was, goes into a table. A use
-fails if it ends well, shows a traceback, says more than a sentence, or changes a file.
+fails if it ends well, shows a traceback, says more than a sentence, or changes a file (logs apart).
 """
 
 import argparse
