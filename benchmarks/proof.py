@@ -19,6 +19,7 @@ from proof_mutants import mutants
 from shardwright.api import compile, load_model
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
+from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.optimizer import Optimizer
 from shardwright.passes.plan import Plan
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", help="those whose names begin so (all)")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=4, help="of the programs of mutants")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     prefixes = tuple(arguments.models or ("",))
@@ -97,7 +99,7 @@ def main() -> None:
     elif arguments.what == "random":
         prove_random(arguments.count, arguments.seed, prefixes)
     else:
-        prove_mutants(arguments.count, arguments.seed, prefixes)
+        prove_mutants(arguments.count, arguments.seed, prefixes, arguments.ranks)
 
 
 def prove_zoo(devices: list[int], prefixes: tuple[str, ...]) -> None:
@@ -159,20 +161,29 @@ def random_plans(
 
 
 def prove_random(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
-    """Prove plans of random strategies."""
-    proven = 0
+    """Prove plans of random strategies, and run their operators on small shapes."""
+    proven = run = skipped = different = 0
     for model, definition, program, rule in random_plans(count, seed, prefixes, (4, 6, 8)):
         proof = prove_program(definition.graph, program, rule)
         proven += bool(proof.proven)
         if not proof.proven:
             print(f"{model}: {proof.first_failure}: {proof.reason}", flush=True)
+        samples = run_samples(program)
+        run, skipped = run + samples.compared, skipped + len(samples.skipped)
+        for name in filter(None, (samples.first_difference, *samples.skipped)):
+            different += name == samples.first_difference
+            print(f"{model}: not run or different: {program.producers[name]}", flush=True)
     print(f"{proven} of {count} random plans proven")
+    print(
+        f"{run} operators in layouts run on small shapes, {different} different, {skipped} not run"
+    )
 
 
-def prove_mutants(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
+def prove_mutants(count: int, seed: int, prefixes: tuple[str, ...], ranks: int) -> None:
     """Compare what the proof says of mutants with two steps of numbers."""
     made: Counter[tuple[str, str]] = Counter()
-    plans = random_plans(10**6, seed, prefixes, (4,))
+    by_types = 0
+    plans = random_plans(10**6, seed, prefixes, (ranks,))
     while sum(made.values()) < count:
         model, definition, program, rule = next(plans)
         random = np.random.default_rng((seed, sum(made.values())))
@@ -183,6 +194,7 @@ def prove_mutants(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
             wrong = differs(expected, mutant, highs, definition.initial)
             outcome = f"{'wrong' if wrong else 'equal'}, {_said(proof.proven)}"
             made[kind, outcome] += 1
+            by_types += wrong and not is_typed(mutant)
             if wrong and proof.proven is not False:
                 print(f"ACCEPTED BUT WRONG: {model} {kind}: {changes(program, mutant)}", flush=True)
     for kind in sorted({kind for kind, _ in made}):
@@ -192,6 +204,16 @@ def prove_mutants(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
     for (_, outcome), n in made.items():
         totals[outcome] += n
     print(dict(totals))
+    print(f"types and layouts alone refuse {by_types} of the wrong ones")
+
+
+def is_typed(graph: Graph) -> bool:
+    """Return whether the static check accepts a program."""
+    try:
+        verify(graph)
+    except (ShardwrightError, ArithmeticError, LookupError, TypeError, ValueError):
+        return False
+    return True
 
 
 def _said(proven: bool | None) -> str:

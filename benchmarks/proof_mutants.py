@@ -321,22 +321,34 @@ def _update(graph: Graph, random: np.random.Generator) -> Graph | None:
 
 
 def _layout(graph: Graph, random: np.random.Generator) -> Graph | None:
-    """Alter the layout of a result or of what enters: an axis dropped, added, moved or swapped."""
+    """Alter the layout of a value: an axis dropped, added, moved or in another place."""
     assert graph.mesh is not None
-    node = _pick(random, list(graph.nodes))
-    result = node.results[int(random.integers(len(node.results)))]
-    assert result.layout is not None
+    value = _pick(random, list(graph.values.values()))
+    assert value.layout is not None
     axes = _axes(graph, random)[:1]
-    splits = [tuple(a for a in s if a not in axes) for s in result.layout.splits]
-    partial = tuple(a for a in result.layout.partial if a not in axes)
+    splits = [tuple(a for a in s if a not in axes) for s in value.layout.splits]
+    partial = tuple(a for a in value.layout.partial if a not in axes)
     if splits and random.random() < 0.6:
         at = int(random.integers(len(splits)))
         splits[at] = (*splits[at], *axes) if random.random() < 0.5 else (*axes, *splits[at])
     elif random.random() < 0.5:
         partial = graph.mesh.ordered((*partial, *axes))
-    layout = Layout(tuple(splits), partial, result.layout.reduction if partial else "sum")
-    results = tuple(replace(r, layout=layout) if r is result else r for r in node.results)
-    return inferred(_with(graph, node, replace(node, results=results)))
+    layout = Layout(tuple(splits), partial, value.layout.reduction if partial else "sum")
+    return _retyped(graph, replace(value, layout=layout))
+
+
+def _retyped(graph: Graph, new: Value) -> Graph:
+    """Return the graph with a value in the place of that of its name."""
+
+    def one(value: Value) -> Value:
+        return new if value.name == new.name else value
+
+    return replace(
+        graph,
+        inputs=tuple(map(one, graph.inputs)),
+        parameters=tuple(replace(p, value=one(p.value)) for p in graph.parameters),
+        nodes=tuple(replace(n, results=tuple(map(one, n.results))) for n in graph.nodes),
+    )
 
 
 def _leaf(graph: Graph, random: np.random.Generator) -> Graph | None:
