@@ -1,4 +1,4 @@
-"""Erasure: the values of a program when layouts and communication are left away.
+"""Erasure: the values of a program when layouts and communication are left out.
 
 Every node is typed first: its operator's rule takes the layouts of its operands and leaves those of
 its results. Then what the ranks hold of a value represents a whole tensor, collectives keep that
@@ -43,6 +43,8 @@ _MOVES = frozenset(
 )
 # Operators whose result is their operand; a program that is differentiated needs no stop.
 _IDENTITIES = frozenset({"identity", "stop_gradient"})
+# What operators raise whose attributes are of another type than they take.
+_MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _SIGNS: Mapping[str, tuple[float, ...]] = {"add": (1, 1), "sub": (1, -1), "neg": (-1,)}
 
 
@@ -86,7 +88,7 @@ def erase(graph: Graph) -> dict[str, Held]:
             terms = _Erased(node, operands, [held[v.name] for v in operands], mesh).results()
         except ShardwrightError as error:
             raise ProofError(node.name, error.what) from None
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except _MALFORMED as error:
             reason = f"`{node.operator}` cannot be typed: {error!r}"
             raise ProofError(node.name, reason) from None
         held.update((r.name, term) for r, term in zip(node.results, terms, strict=True))

@@ -1,4 +1,4 @@
-"""What a value stands for when layouts and communication are left away."""
+"""What a value stands for when layouts and communication are left out."""
 
 from dataclasses import dataclass
 
