@@ -254,7 +254,7 @@ def _case(program: Graph, node: Node) -> _Case | None:
     if isinstance(info, Windowed) and info.attributes["slices"]:
         info = of_slices(info, [_whole_type(program, name) for name in node.operands])
     try:
-        small = shrunken(info, strategy, taken, left, mesh)
+        small = shrunken(info, strategy, taken, left, mesh, program.mesh)
         if small is None:
             return None
         return _laid_out(small, strategy, taken, left, mesh)

@@ -26,6 +26,7 @@ def shrunken(
     taken: Sequence[Layout],
     left: Sequence[Layout],
     mesh: Mesh,
+    full: Mesh,
 ) -> OperatorInfo | None:
     """Return an operator on small shapes; None where its attributes do not allow it.
 
@@ -39,11 +40,13 @@ def shrunken(
         Layouts of the operands and the results.
     mesh : Mesh
         The axes of the strategy, each of size 2.
+    full : Mesh
+        The mesh of the program.
     """
     if isinstance(info, Communication):
         return _small_communication(info, taken[0], left[0], mesh)
     for most in _MOST:
-        sizes = dict(_small_sizes(info, strategy, mesh, most))
+        sizes = dict(_small_sizes(info, strategy, mesh, full, most))
         types = [
             _real(kind).with_shape(_shape(dims, sizes))
             for kind, dims in zip(info.operand_types, info.rule.operands, strict=True)
@@ -71,7 +74,7 @@ def _shape(dims: Sequence[Sequence[str]], sizes: Mapping[str, int]) -> tuple[int
 
 
 def _small_sizes(
-    info: OperatorInfo, strategy: Strategy, mesh: Mesh, most: int
+    info: OperatorInfo, strategy: Strategy, mesh: Mesh, full: Mesh, most: int
 ) -> Iterator[tuple[str, int]]:
     """Give each factor a small size that is split as often, evenly or unevenly as before."""
     compound = {
@@ -84,12 +87,13 @@ def _small_sizes(
     read = {factor for dims in info.rule.operands for factors in dims for factor in factors}
     windows = _small_windows(info, strategy, mesh) if isinstance(info, Windowed) else {}
     for factor, size in info.rule.sizes.items():
-        slices = mesh.extent(strategy.axes.get(base(factor), ()))
+        axes = strategy.axes.get(base(factor), ())
+        slices = mesh.extent(axes)
         if factor in windows or (isinstance(info, Windowed) and factor.startswith("k")):
             yield factor, windows.get(factor, size)
         elif slices == 1:
             yield factor, min(size, most - size % 2 if factor in read else 2)
-        elif factor in compound and size in (2, slices):
+        elif factor in compound and size == full.extent(axes):
             yield factor, slices
         else:
             uneven = factor not in compound and size % slices != 0
