@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.backward_memory import BackwardMemory
 from shardwright.cost_model.moves import Kinds
 from shardwright.ir.errors import PassError
 from shardwright.ir.layout import Layout, Strategy
@@ -59,10 +60,8 @@ class OperatorTable:
         For each operand, for each strategy, how it is taken.
     results : tuple of tuple of Layout
         For each result, for each strategy, how it is left.
-    keeps_operands, keeps_results : tuple of bool
-        Which of them the gradient reads.
-    work : array of shape (strategies,)
-        Bytes that the gradient needs in passing, beside what it reads of the forward program.
+    memory : BackwardMemory
+        What its gradient holds.
     """
 
     info: OperatorInfo
@@ -70,9 +69,7 @@ class OperatorTable:
     cost: Floats
     operands: tuple[tuple[Port, ...], ...]
     results: tuple[tuple[Layout, ...], ...]
-    keeps_operands: tuple[bool, ...]
-    keeps_results: tuple[bool, ...]
-    work: Floats
+    memory: BackwardMemory
 
     @cached_property
     def position(self) -> dict[Strategy, int]:
@@ -140,7 +137,7 @@ def operator_table(
     wanted: tuple[bool, ...],
     mesh: Mesh,
 ) -> OperatorTable:
-    """Return the table of an operator whose layouts are as its rule says, and all is kept."""
+    """Return the table of an operator whose layouts are as its rule says."""
     taken = [info.rule.operand_layouts(strategy) for strategy in strategies]
     mirrors = [info.infer_mirror_ops(strategy, mesh) for strategy in strategies]
     operands = tuple(
@@ -152,8 +149,8 @@ def operator_table(
     )
     left = [info.rule.result_layouts(strategy, mesh) for strategy in strategies]
     results = tuple(zip(*left, strict=True))
-    none, work = (False,) * len(results), np.zeros(len(strategies))
-    return OperatorTable(info, strategies, cost, operands, results, wanted, none, work)
+    memory = BackwardMemory.none(len(operands), len(results), len(strategies))
+    return OperatorTable(info, strategies, cost, operands, results, memory)
 
 
 def check_cotangents(table: OperatorTable, mesh: Mesh) -> None:

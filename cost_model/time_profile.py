@@ -6,11 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.backward_memory import (
+    BackwardMemory,
+    Work,
+    reached,
+    value_bytes,
+    work_of,
+)
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.layout_graph import kinds_of
 from shardwright.cost_model.profile import OperatorTable, Port
 from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.cost_model.roofline import emitted_seconds, local_bytes, operator_seconds
+from shardwright.cost_model.roofline import emitted_seconds, operator_seconds
 from shardwright.ir.graph import Attribute, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
@@ -120,11 +127,12 @@ class TimeProfile:
             np.array([side.seconds for side in sides]),
             tuple(zip(*(side.operands for side in sides), strict=True)),
             tuple(zip(*(side.results for side in sides), strict=True)),
-            tuple(any(side.keeps_operands[i] for side in sides) for i in range(len(wanted))),
-            tuple(
-                any(side.keeps_results[i] for side in sides) for i in range(len(info.result_types))
+            BackwardMemory(
+                tuple(map(np.array, zip(*(side.saved_operands for side in sides), strict=True))),
+                tuple(map(np.array, zip(*(side.saved_results for side in sides), strict=True))),
+                tuple(side.work.moments for side in sides),
+                tuple(map(all, zip(*(side.work.separate for side in sides), strict=True))),
             ),
-            np.array([side.work for side in sides]),
         )
 
     def _all_sides(
@@ -163,8 +171,8 @@ class TimeProfile:
         seconds = self._all_seconds(forward.nodes, operands)
         if not any(wanted):
             ports = tuple(Port(layout, None) for layout in taken)
-            none = (False,) * len(left)
-            return _Sides(seconds, ports, left, (False,) * len(taken), none, 0.0)
+            none = Work((), (False,) * len(taken))
+            return _Sides(seconds, ports, left, (0.0,) * len(taken), (0.0,) * len(left), none)
         build = Builder(self.mesh)
         reduced = tuple(layout.reduced() for layout in left)
         cotangents = _values("cotangent", info.result_types, reduced)
@@ -174,7 +182,7 @@ class TimeProfile:
                 emit_split_gradient(build, split, cotangents), wanted, strict=True
             )
         ]
-        nodes, read = _needed(build.nodes, [value.name for value in gradients if value is not None])
+        nodes, read = reached(build.nodes, [value.name for value in gradients if value is not None])
         seconds += self._all_seconds(nodes, [*split.read, *split.made, *cotangents])
         ports = tuple(
             Port(layout, None if value is None else value.layout)
@@ -184,9 +192,9 @@ class TimeProfile:
             seconds,
             ports,
             left,
-            tuple(value.name in read for value in split.read),
-            tuple(value.name in read for value in split.made),
-            _work(nodes, [*cotangents, *(v for v in gradients if v is not None)], self.mesh),
+            tuple(value_bytes(v, self.mesh) if v.name in read else 0.0 for v in split.read),
+            tuple(value_bytes(v, self.mesh) if v.name in read else 0.0 for v in split.made),
+            work_of(split, wanted, self.mesh),
         )
 
     def _all_seconds(self, nodes: Sequence[Node], given: Sequence[Value]) -> float:
@@ -248,9 +256,9 @@ class _Sides:
     seconds: float
     operands: tuple[Port, ...]
     results: tuple[Layout, ...]
-    keeps_operands: tuple[bool, ...]
-    keeps_results: tuple[bool, ...]
-    work: float
+    saved_operands: tuple[float, ...]
+    saved_results: tuple[float, ...]
+    work: Work
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "_Sides":
         """Return the same with other mesh axes."""
@@ -264,32 +272,3 @@ class _Sides:
 def _values(kind: str, types: Sequence[TensorType], layouts: Sequence[Layout]) -> tuple[Value, ...]:
     pairs = zip(types, layouts, strict=True)
     return tuple(Value(f"{kind}.{i}", tensor, layout) for i, (tensor, layout) in enumerate(pairs))
-
-
-def _needed(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[list[Node], set[str]]:
-    """Return the nodes that `wanted` depends on, and every value read or wanted."""
-    live, kept = set(wanted), []
-    for node in reversed(nodes):
-        if any(result.name in live for result in node.results):
-            live.update(node.operands)
-            kept.append(node)
-    return kept[::-1], live
-
-
-def _work(nodes: Sequence[Node], ends: Sequence[Value], mesh: Mesh) -> float:
-    """Return the most bytes alive at once of what some nodes make, and of what begins and ends."""
-    sizes = {value.name: _local_bytes(value, mesh) for value in ends}
-    sizes |= {r.name: _local_bytes(r, mesh) for node in nodes for r in node.results}
-    last = {name: i for i, node in enumerate(nodes) for name in node.operands}
-    last |= {value.name: len(nodes) for value in ends if value.name not in last}
-    made = {result.name for node in nodes for result in node.results}
-    now = most = sum(sizes[value.name] for value in ends if value.name not in made)
-    for i, node in enumerate(nodes):
-        now += sum(sizes[result.name] for result in node.results)
-        most = max(most, now)
-        now -= sum(sizes.get(name, 0.0) for name in set(node.operands) if last[name] == i)
-    return most
-
-
-def _local_bytes(value: Value, mesh: Mesh) -> float:
-    return local_bytes(value.type, value.layout or Layout.replicated(value.type.rank), mesh)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.ir.errors import InfeasibleError
+from shardwright.ir.errors import InfeasibleError, NotFoundError
 from shardwright.passes.alignment import align
 from shardwright.passes.images import images_of
 from shardwright.passes.partition import Decisions
@@ -57,7 +57,9 @@ def search_by_class(
     Raises
     ------
     InfeasibleError
-        If nothing fits the memory limit; names the least memory that would do.
+        If it is proven that nothing fits the memory limit.
+    NotFoundError
+        If nothing was found in the time.
     """
     begin = time.perf_counter()
 
@@ -81,6 +83,8 @@ def search_by_class(
         except InfeasibleError:  # among these options
             lowest = max(lowest, below)
             continue
+        except NotFoundError:
+            break
         # What is no image of a class that was kept costs at least `below`.
         lowest = max(lowest, min(found.lower_bound, below))
         if found.cost < best.cost:

@@ -24,27 +24,36 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.units import bytes_text
 from shardwright.operators.info import SplitCounts
+from shardwright.passes.alignment import align
 from shardwright.passes.allreduce_fusion import fuse_all_reduces, reduced_gradients
 from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.class_search import search_by_class
 from shardwright.passes.cleanup import drop_mirrors
+from shardwright.passes.fitting import Attempt, Fitting, Leanest, check_fits
 from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.manual import mirror_shared_values
+from shardwright.passes.memory_shares import largest_shares
 from shardwright.passes.names import check_tensor_names
 from shardwright.passes.optimizer import append_optimizer
 from shardwright.passes.options import UNPARTITIONED, CompileOptions, CostModel, Mode
 from shardwright.passes.partition import Decisions, annotate, insert_mirrors, partition
 from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
-from shardwright.passes.strategy_search import Progress, SearchMode, SearchResult, search
+from shardwright.passes.strategy_search import (
+    Progress,
+    SearchMode,
+    SearchResult,
+    minimal_memory,
+    search,
+)
 from shardwright.solver.solution import relative_gap
 
 _MINDSPORE_SEARCHES = ("exact", "dynamic_programming")  # that minimise what MindSpore's does
 _PRICED_PINS = 16  # each price is a search; a file that pins every operator gets none
-_ROUNDS = 6  # searches with an ever tighter limit until the emitted program fits
-_LEAST_STEP = 1 / 400  # part by which the limit is tightened at least, twice as much every round
+_FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
+_SHARE = 3 / 4  # of the time left that one search may take
 
 
 @dataclass(frozen=True)
@@ -218,60 +227,72 @@ class _Automatic:
     progress: Progress | None
 
     def compile(self) -> _Emitted:
-        """Search, emit, and tighten the limit of the search until what is emitted fits."""
-        exact = self.options.mode == "auto_parallel" and self.options.search == "exact"
-        by_class = exact and self.options.cost_model == "time"
+        """Search, and emit what is found."""
+        by_class = self.options.cost_model == "time" and self._mode == "exact"
         limit = self.options.memory_on(self.cluster)
         begin = time.perf_counter()
         profile = self._profile(by_class)
         space = self._space(profile, self.options.pins)
         built = time.perf_counter() - begin
-        within, decisions, result, program = self._fitting(space, by_class, limit)
-        self._check_cost(profile, result)
-        result = replace(result, seconds=result.seconds + built)
-        return _Emitted(
-            program, self.mesh, decisions, result, self._prices(profile, by_class, result, within)
-        )
+        found = self._fitting(space, by_class, limit)
+        self._check_cost(profile, found.result)
+        result = replace(found.result, seconds=found.result.seconds + built)
+        prices = self._prices(profile, by_class, result, found.within)
+        return _Emitted(found.program, self.mesh, found.decisions, result, prices)
 
-    def _fitting(
-        self, space: SearchSpace, by_class: bool, limit: float
-    ) -> tuple[float, Decisions, SearchResult, Graph]:
-        """Search and emit, with an ever tighter limit until the emitted program fits.
+    @property
+    def _mode(self) -> SearchMode:
+        """The search that the mode stands for."""
+        by_mode: dict[Mode, SearchMode] = {
+            "data_parallel": "data_parallel",
+            "semi_auto_parallel": "sharding_propagation",
+        }
+        return by_mode.get(self.options.mode, self.options.search)
 
-        The search does not count all that is there in passing, and knows nothing of gradients that
-        wait to be reduced together; the program shows it.
-        """
-        done, within, peak = len(self.passes.records), limit, 0.0
-        for turn in range(_ROUNDS):
-            try:
-                result, decisions = self._decide(space, by_class, max(within, 0.0))
-            except InfeasibleError:
-                if within == limit:
-                    raise
-                break
-            del self.passes.records[done:]
+    def _fitting(self, space: SearchSpace, by_class: bool, limit: float) -> Attempt:
+        """Return the best plan whose program fits the limit."""
+        deadline = time.perf_counter() + self.options.time_limit
+        kept = len(self.passes.records)
+
+        def emit(within: float, result: SearchResult, decisions: Decisions) -> Attempt:
+            del self.passes.records[kept:]
             program = self._emit(decisions)
-            peak = peak_memory(program).peak_bytes
-            if peak <= limit:
-                return within, decisions, result, program
-            least = _LEAST_STEP * 2**turn * result.memory_bytes
-            within = min(limit - (peak - result.memory_bytes), result.memory_bytes - least)
-        raise InfeasibleError(
-            f"the leanest program found needs {bytes_text(peak)} on each device with what its "
-            f"operators need in passing, the limit is {bytes_text(limit)}",
-            hint="allow more memory, or use more devices",
-        )
+            records = tuple(self.passes.records[kept:])
+            return Attempt(within, result, decisions, program, peak_memory(program), records)
+
+        def attempt(within: float) -> Attempt:
+            seconds = _SHARE * max(deadline - time.perf_counter(), 0.0)
+            return emit(within, *self._decide(space, by_class, within, seconds))
+
+        def leanest() -> Leanest:
+            result = minimal_memory(space)
+            shares, decisions = largest_shares(space, result.assignment), None
+            if by_class:
+                aligned = align(space, result.assignment, self.planner, self._given)
+                result = replace(result, cost=result.cost + aligned.detours)
+                decisions = aligned.decisions
+            decisions = decisions or space.decisions(result.assignment)
+            return Leanest(emit(limit, result, decisions), result.lower_bound, shares)
+
+        fine = sum(space.problem.sizes) <= _FINE
+        fitting = Fitting(attempt, leanest, fine, self.options.gap, f"mesh {self.mesh}")
+        steered = self._mode in ("exact", "dynamic_programming")
+        found = fitting.within(limit) if steered else check_fits(attempt(limit), limit, self._mode)
+        self.passes.records[kept:] = found.records
+        return found
+
+    @property
+    def _given(self) -> frozenset[str]:
+        return frozenset(self.options.arrivals)
 
     def _decide(
-        self, space: SearchSpace, by_class: bool, within: float
+        self, space: SearchSpace, by_class: bool, within: float, seconds: float
     ) -> tuple[SearchResult, Decisions]:
+        progress, gap = self.progress, self.options.gap
         if not by_class:
-            result = self._search(space, within)
+            result = search(space, self._mode, within, seconds, progress, gap)
             return result, space.decisions(result.assignment)
-        options, given = self.options, frozenset(self.options.arrivals)
-        return search_by_class(
-            space, self.planner, within, options.time_limit, self.progress, options.gap, given
-        )
+        return search_by_class(space, self.planner, within, seconds, progress, gap, self._given)
 
     def _space(self, profile: CostProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:
         return build_search_space(
@@ -291,15 +312,6 @@ class _Automatic:
             return self.options.arrivals
         whole = {value.name: Layout.replicated(value.type.rank) for value in self.source.inputs}
         return {**whole, **self.options.arrivals}
-
-    def _search(self, space: SearchSpace, within: float) -> SearchResult:
-        by_mode: dict[Mode, SearchMode] = {
-            "data_parallel": "data_parallel",
-            "semi_auto_parallel": "sharding_propagation",
-        }
-        options = self.options
-        mode = by_mode.get(options.mode, options.search)
-        return search(space, mode, within, options.time_limit, self.progress, options.gap)
 
     def _emit(self, decisions: Decisions) -> Graph:
         scale, run = self.options.loss_scale, self.passes.run
@@ -349,7 +361,9 @@ class _Automatic:
         prices = {}
         for name in sorted(pins):
             others = {other: pin for other, pin in pins.items() if other != name}
-            without, _ = self._decide(self._space(profile, others), by_class, within)
+            without, _ = self._decide(
+                self._space(profile, others), by_class, within, self.options.time_limit
+            )
             prices[name] = max(result.cost - without.cost, 0.0)
         return prices
 

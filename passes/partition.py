@@ -43,10 +43,14 @@ class Meeting:
         The tensor is brought to this layout once; readers that want another start from it.
     gradient : tuple of str
         The axes over which its cotangents are partial when they are added up.
+    saved : bool
+        Whether the first reader that saves the tensor for backward saves it in this layout; for
+        the account of memory only.
     """
 
     layout: Layout
     gradient: tuple[str, ...] = ()
+    saved: bool = False
 
     @property
     def cotangent(self) -> Layout:
@@ -56,7 +60,7 @@ class Meeting:
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Meeting":
         """Return the same with other axes in the place of these."""
         gradient = mesh.ordered(names[axis] for axis in self.gradient)
-        return Meeting(self.layout.renamed(names, mesh), gradient)
+        return Meeting(self.layout.renamed(names, mesh), gradient, self.saved)
 
 
 @dataclass(frozen=True)

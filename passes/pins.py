@@ -41,7 +41,5 @@ def pinned_table(
         table.cost[keep],
         tuple(tuple(ports[i] for i in keep) for ports in table.operands),
         tuple(tuple(left[i] for i in keep) for left in table.results),
-        table.keeps_operands,
-        table.keeps_results,
-        table.work[keep],
+        table.memory.of(keep),
     )

@@ -6,7 +6,7 @@ What equal layers have in common is made once and shared by reference.
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,11 @@ from shardwright.operators.optimizer import state_type
 from shardwright.passes.cotangents import cotangent_flow
 from shardwright.passes.partition import Meeting
 from shardwright.passes.pins import pinned_table
-from shardwright.passes.search_space import Choice, Route, SearchSpace, Storage
+from shardwright.passes.saved_tensors import SavedTensors, counted_views, savers_of, states_of
+from shardwright.passes.search_space import Choice, SearchSpace, Storage
 from shardwright.passes.sharing import Shared
-from shardwright.passes.space_memory import MemoryAccount, work_in_passing
+from shardwright.passes.space_draft import Draft, End
+from shardwright.passes.space_memory import MemoryAccount
 from shardwright.passes.storage import (
     StorageBytes,
     storage_bytes,
@@ -34,51 +36,9 @@ from shardwright.passes.storage import (
     storage_edges,
     storage_options,
 )
-from shardwright.solver.problem import Pair, Problem, Variable
+from shardwright.solver.problem import Problem, Variable
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(eq=False, slots=True)
-class _End:
-    """Where a tensor is made or read: a variable, and the layouts that its options mean.
-
-    Ends with equal keys have equal ports.
-    """
-
-    variable: int
-    key: object
-    ports: tuple[Port, ...]
-    moment: int  # when its operator runs forward
-    keeps: bool = False  # whether the gradient reads the tensor here
-    leaves: bool = False  # whether the tensor leaves the program here
-    stays: bool = False  # whether all that read the tensor take it as it is here
-
-    @property
-    def returns(self) -> bool:
-        """Whether a gradient comes back from here."""
-        return any(port.cotangent is not None for port in self.ports)
-
-
-@dataclass
-class _Draft:
-    choices: list[Choice] = field(default_factory=list)
-    costs: list[Floats] = field(default_factory=list)
-    pairs: list[Pair] = field(default_factory=list)
-    routes: list[Route] = field(default_factory=list)
-    known: dict[int, Route] = field(default_factory=dict)  # of each table
-    copies: list[Pair] = field(default_factory=list)  # which are kept; they price nothing
-
-    def add(self, choice: Choice, cost: Floats) -> int:
-        self.choices.append(choice)
-        self.costs.append(cost)
-        return len(self.choices) - 1
-
-    def connect(self, writer: _End, reader: _End, tensor: TensorType, table: Floats) -> None:
-        self.pairs.append(Pair(writer.variable, reader.variable, table))
-        if id(table) not in self.known:  # equal layers share it as they share the table
-            self.known[id(table)] = Route(tensor, writer.ports, reader.ports)
-        self.routes.append(self.known[id(table)])
 
 
 def build_search_space(
@@ -139,14 +99,19 @@ class _SpaceBuilder:
         self.started, self.time_limit = time.perf_counter(), math.inf
         self.result_pins: dict[str, SplitCounts] = {}
         self.flow = cotangent_flow(graph)
-        self.last_reader = self.flow.last_contribution(graph)
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
-        self.draft, self.memory = _Draft(), MemoryAccount(len(graph.nodes))
+        self.draft, self.memory = Draft(), MemoryAccount(len(graph.nodes))
         self.tables: dict[str, OperatorTable] = {}
         self.variable: dict[str, int] = {}
-        self.readers: dict[str, list[_End]] = {name: [] for name in graph.values}
+        self.readers: dict[str, list[End]] = {name: [] for name in graph.values}
         self.once = Shared().once  # for what equal layers have in common
         self.order = {node.name: i for i, node in enumerate(graph.nodes)}
+        self.saved = SavedTensors(self.draft, self.memory, self.once, self._representative)
+        self.counted: Mapping[str, str] = {}
+        self.ending: dict[
+            int, set[int]
+        ] = {}  # saved tensors that each operator is the last to read
+        self.replaced = {new for _, new in graph.updates}  # written where the parameter is
 
     def build(self) -> SearchSpace:
         for pin in (*self.pins, *self.result_pins):
@@ -156,6 +121,7 @@ class _SpaceBuilder:
                 )
         for node in self.graph.nodes:
             self._add_operator(node)
+        self.counted = counted_views(self.graph, self._count_savers)
         for position, name in enumerate(self.graph.outputs):
             self._add_output(self.graph.values[name], is_loss=position == 0)
         for value in self.graph.inputs:
@@ -166,6 +132,8 @@ class _SpaceBuilder:
         for node in self.graph.nodes:
             for position in range(len(node.results)):
                 self._add_result(node, position)
+        for node in self.graph.nodes:
+            self._hold_work(node)
         choices = tuple(self.draft.choices)
         variables = tuple(
             Variable(f"{choice.kind} {choice.name}", cost, memory)
@@ -201,23 +169,27 @@ class _SpaceBuilder:
         self._check_time()
         variable = self.draft.add(Choice("operator", node.name, table.strategies), table.cost)
         self.variable[node.name], moment = variable, self.order[node.name]
+        held = table.memory
         for position, name in enumerate(node.operands):
-            keeps = table.keeps_operands[position]
-            ports = table.operands[position]
-            self.readers[name].append(_End(variable, (table, position), ports, moment, keeps))
-        backward = self.memory.backward(moment)
-        held = tuple(  # the gradient of a parameter begins at the last reader that returns one
-            name in self.parameters and self.last_reader.get(name) == (node.name, position)
-            for position, name in enumerate(node.operands)
-        )
-        work = self.once(("work", table, held), lambda: work_in_passing(table, held, self.mesh))
-        self.memory.hold_in_passing(variable, work, backward, backward + 1)
+            saved = held.operands[position]
+            end = End(variable, (table, position), table.operands[position], moment)
+            end.saved = saved if saved.any() else None
+            end.position, end.separate = position, held.separate[position]
+            self.readers[name].append(end)
+
+    def _hold_work(self, node: Node) -> None:
+        """Count what the gradient of an operator holds while it runs."""
+        table, variable = self.tables[node.name], self.variable[node.name]
+        ending = frozenset(self.ending.get(variable, ()))
+        work = self.once(("work", table, ending), lambda: table.memory.peak(ending))
+        backward = self.memory.backward(self.order[node.name])
+        self.memory.hold_transient(variable, work, backward, backward + 1)
 
     def _add_output(self, value: Value, *, is_loss: bool) -> None:
         whole = Layout.replicated(value.type.rank)
         port = Port(whole, whole if is_loss and value.name in self.flow.values else None)
         variable = self.draft.add(Choice("output", value.name, (whole,)), np.zeros(1))
-        end = _End(variable, ("output", port), (port,), self.memory.operators, leaves=True)
+        end = End(variable, ("output", port), (port,), self.memory.operators, leaves=True)
         self.readers[value.name].append(end)
 
     def _add_input(self, value: Value) -> None:
@@ -225,10 +197,7 @@ class _SpaceBuilder:
         options = tuple(self._layouts(value.type)) if given is None else (given,)
         variable = self.draft.add(Choice("input", value.name, options), np.zeros(len(options)))
         ports = tuple(Port(layout, None) for layout in options)
-        end = _End(variable, ("input", value.type, given), ports, 0)
-        readers = self.readers[value.name]
-        if not any(reader.keeps for reader in readers):
-            self.memory.hold(variable, self._usage(value, end), 0, self._freed(readers))
+        end = End(variable, ("input", value.type, given), ports, 0)
         self._join(value, end)
 
     def _add_parameter(self, value: Value, updated: str | None) -> None:
@@ -244,28 +213,41 @@ class _SpaceBuilder:
         )
         if updated is not None:  # the model's own update is brought to where the parameter lies
             taken = tuple(Port(option.layout, None) for option in options)
-            end = _End(variable, ("update", key), taken, self.memory.operators)
+            end = End(variable, ("update", key), taken, self.memory.operators)
             self.readers[updated].append(end)
         stays = reader is None and self.profile.stays(None) and self._agree(value)
-        writer = _End(variable, (key, stays), ports, 0, stays=stays)
+        writer = End(variable, (key, stays), ports, 0, stays=stays)
         if reader is None:
             for each in self.readers[value.name]:
                 self._connect(value, writer, each)
             return
         table = self.once(
             ("stored", key),
-            lambda: storage_edges(
-                value.type, options, ports, reader.ports, self._taken(reader), self.profile
-            ),
+            lambda: self._stored(value, options, ports, reader),
         )
         self.draft.connect(writer, reader, value.type, table)
+
+    def _stored(
+        self, value: Value, options: Sequence[Storage], ports: tuple[Port, ...], reader: End
+    ) -> Floats:
+        """Price a parameter between how it is stored and where it is read.
+
+        What is gathered for several readers is gathered as the first that saves it uses it.
+        """
+        taken = self._taken(reader)
+        table = storage_edges(value.type, options, ports, reader.ports, taken, self.profile)
+        states = states_of(self.draft, reader)
+        if states:
+            gathered = np.array([option.layout != option.used for option in options])
+            table = np.where(gathered[:, None] & ~np.array(states), np.inf, table)
+        return table
 
     def _agree(self, value: Value) -> bool:
         """Return whether all readers of a tensor can take it alike."""
         taken = [{port.layout for port in reader.ports} for reader in self.readers[value.name]]
         return bool(taken) and bool(set.intersection(*taken))
 
-    def _reader(self, value: Value) -> _End | None:
+    def _reader(self, value: Value) -> End | None:
         """Return the one reader of a parameter, or where several meet; None if there is neither."""
         readers = self.readers[value.name]
         if len(readers) == 1:
@@ -277,53 +259,24 @@ class _SpaceBuilder:
             ("anywhere", value.type, wanted),
             lambda: tuple(Port(at, at if wanted else None) for at in self._layouts(value.type)),
         )
-        # A copy stands between its reader and where all meet, as eliminations along the numbers
-        # of the variables take it.
-        copies = [(self._add_copy(value, reader), reader) for reader in readers if reader.keeps]
-        middle = self._meeting(value, _End(-1, ("anywhere", anywhere), anywhere, 0), readers)
+        savers = savers_of(readers)
+        origin = End(-1, ("anywhere", anywhere), anywhere, 0)
+        middle = self._meeting(value, origin, readers, savers, bool(savers))
         for reader in readers:
-            self._connect(value, middle, reader)
-        for copy, reader in copies:
-            self._join_copy(copy, middle, reader)
+            self._connect(value, middle, reader, savers)
+        anyone = np.ones(len(middle.ports), dtype=bool)
+        for reader in savers:
+            self.saved.add_copy(value, reader, middle, anyone)
         return middle
 
-    def _add_copy(self, value: Value, reader: _End) -> int:
-        """Add a variable for whether the gradient keeps what a reader takes beside what it met.
-
-        Its options are the layouts that the reader takes: first met so, then kept beside.
-        """
-        taken = tuple(dict.fromkeys(self._taken(reader)))
-        copy = self.draft.add(Choice("copy", value.name, taken + taken), np.zeros(2 * len(taken)))
-        size = self.once(
-            ("copied", value.type, reader.key),
-            lambda: np.array(
-                [0.0] * len(taken) + [local_bytes(value.type, at, self.mesh) for at in taken]
-            ),
-        )
-        stop = self.memory.backward(reader.moment) + 1
-        self.memory.hold(copy, size, reader.moment, stop)
-        return copy
-
-    def _join_copy(self, copy: int, middle: _End, reader: _End) -> None:
-        """Forbid that a copy is other than what is read, or met so where all meet otherwise."""
-        taken = dict.fromkeys(self._taken(reader))
-
-        def allowed(end: _End, beside: bool) -> Floats:
-            lies = np.array([[at == other for other in self._taken(end)] for at in taken])
-            return np.where(np.concatenate([lies, lies | beside]), 0.0, np.inf)
-
-        read = self.once(("read", reader.key), lambda: allowed(reader, beside=False))
-        met = self.once(("met", middle.key, reader.key), lambda: allowed(middle, beside=True))
-        self.draft.copies += [Pair(copy, reader.variable, read), Pair(copy, middle.variable, met)]
-
     def _storage(
-        self, value: Value, trained: bool, reader: _End | None
+        self, value: Value, trained: bool, reader: End | None
     ) -> tuple[tuple[Storage, ...], Floats]:
         used = tuple(dict.fromkeys(self._taken(reader))) if reader else ()
         options = storage_options(
             value.type,
             used,
-            len(self.readers[value.name]) == 1 and reader is not None and reader.keeps,
+            len(self.readers[value.name]) == 1 and reader is not None and reader.saved is not None,
             self.profile,
             self._layouts(value.type),
             scattered=self.scattered,
@@ -331,34 +284,44 @@ class _SpaceBuilder:
         return options, storage_costs(value.type, options, trained, self.profile)
 
     def _hold_parameter(
-        self, value: Value, trained: bool, variable: int, one: StorageBytes, reader: _End | None
+        self, value: Value, trained: bool, variable: int, one: StorageBytes, reader: End | None
     ) -> None:
-        """Count a parameter, what the optimizer keeps of it, its gathered copy and its gradient."""
+        """Count a parameter, the optimizer's states, its gathered copy and its gradient."""
         memory, readers = self.memory, self.readers[value.name]
         wider = state_type(value.type).nbytes / value.type.nbytes
         copies = 1 + self.states * wider if trained else 1
         lasting = self.once(("lasting", copies, one), lambda: copies * one.stored)
-        memory.hold(variable, lasting, 0, memory.end)
-        holder, gradient, made = variable, one.stored, [memory.end - 1]
+        memory.hold(variable, lasting, 0, memory.end + 1)
         if reader is None:
-            made += [memory.backward(end.moment) for end in readers if end.returns]
-        elif len(readers) > 1:  # it is gathered where the program begins
-            memory.hold(variable, one.gathered, 0, self._freed(readers))
-            holder, gradient = reader.variable, self._usage(value, reader)
-            made += self._add_up(value, reader)
-        else:
+            return
+        if len(readers) > 1:  # gathered at the beginning of the program
+            savers = savers_of(readers)
+            last = max(end.moment for end in readers)
+            freed = memory.backward(savers[0].moment) if savers else last
+            memory.hold(variable, one.gathered, 0, freed)
+        elif reader.saved is not None:
             backward = memory.backward(reader.moment)
-            if reader.keeps:
-                memory.hold(variable, one.gathered, reader.moment, backward + 1)
-                memory.hold_in_passing(variable, one.gathered_again, backward, backward + 1)
-            if reader.returns:
-                made.append(backward)
-        if trained:
-            memory.hold_gradient(holder, gradient, min(made))
+            memory.hold(variable, one.gathered, reader.moment, backward)
+        made = self._gradient_made(readers)
+        if not trained or made is None:
+            return
+        if len(readers) > 1:
+            usage = self._usage(value, reader)
+            memory.hold_gradient(reader.variable, usage, made, memory.end)
+            memory.hold(variable, one.stored, memory.end, memory.end + 1)
+        else:
+            memory.hold_gradient(variable, one.stored, made, memory.end + 1)
 
-    def _taken(self, reader: _End) -> list[Layout]:
+    def _gradient_made(self, readers: Sequence[End]) -> int | None:
+        """Return from when on the gradient of a tensor surely has a buffer of its own."""
+        ends = sorted((end for end in readers if end.returns), key=lambda end: -end.moment)
+        if ends and ends[0].separate:
+            return self.memory.backward(ends[0].moment) + 1
+        return self.memory.backward(ends[1].moment) + 1 if len(ends) > 1 else None  # their sum
+
+    def _taken(self, reader: End) -> list[Layout]:
         """Return as what a reader takes its operand, for each of its options."""
-        return [self._representative(port.layout) for port in reader.ports]
+        return self.saved.layouts(reader)
 
     def _representative(self, layout: Layout) -> Layout:
         kinds = self.profile.kinds
@@ -374,41 +337,83 @@ class _SpaceBuilder:
         ports = self.once(
             key, lambda: tuple(Port(lies, lies.reduced() if wanted else None) for lies in layouts)
         )
-        keeps = table.keeps_results[position]
-        moment, stays = self.order[node.name], self.profile.stays(table.info)
-        writer = _End(self.variable[node.name], key, ports, moment, keeps, stays=stays)
+        moment, saved = self.order[node.name], table.memory.results[position]
+        writer = End(self.variable[node.name], key, ports, moment)
+        writer.saved = saved if saved.any() else None
+        writer.position = len(node.operands) + position
+        writer.stays = self.profile.stays(table.info)
         self._join(value, writer)
 
-    def _join(self, value: Value, writer: _End) -> None:
-        """Connect where a tensor is made with where it is read, and count where it is kept."""
+    def _count_savers(self, name: str) -> int:
+        """Return how many operators save a value for backward."""
+        found = sum(reader.saved is not None for reader in self.readers[name])
+        node = self.graph.producers.get(name)
+        if node is None:
+            return found
+        position = [result.name for result in node.results].index(name)
+        return found + bool(self.tables[node.name].memory.results[position].any())
+
+    def _join(self, value: Value, writer: End) -> None:
+        """Connect where a tensor is made with where it is read, and count what is saved of it."""
         readers = self.readers[value.name]
+        savers = savers_of((writer, *readers))
+        if self.counted.get(value.name, value.name) != value.name or value.name in self.replaced:
+            savers = []
+        if savers:
+            self.ending[savers[0].variable] = {
+                *self.ending.get(savers[0].variable, ()),
+                savers[0].position,
+            }
         if len(readers) < 2 or not self.profile.readers_meet():
             for reader in readers:
                 self._connect(value, writer, reader)
-            self._keep(value, [*readers, writer], writer)
+            if len(readers) < 2:
+                self.saved.hold(value, savers, writer, [True] * len(writer.ports))
+            self._hold_transients(value, writer, readers, savers, writer)
             return
-        middle = self._meeting(value, writer, readers)
-        self._connect(value, writer, middle)
+        middle = self._meeting(value, writer, readers, savers, len(savers) > 1)
+        self._connect(value, writer, middle, savers)
         for reader in readers:
-            self._connect(value, middle, reader)
-        keeping = [end for end in (*readers, writer) if end.keeps]
-        self._keep(value, keeping if len(keeping) == 1 else [middle], writer)
-        returned = self._add_up(value, middle)
-        if len(returned) > 1:  # the first gradient waits for the others
-            usage, last = self._usage(value, middle), self.memory.backward(writer.moment)
-            self.memory.hold_in_passing(middle.variable, usage, returned[0] + 1, last)
+            self._connect(value, middle, reader, savers)
+        states = states_of(self.draft, middle)
+        self.saved.hold(value, savers, middle, states or [True] * len(middle.ports))
+        self._hold_transients(value, writer, readers, savers, middle)
 
-    def _add_up(self, value: Value, middle: _End) -> list[int]:
-        """Return when gradients come to where readers meet; count each sum beside what it adds."""
-        readers = [end for end in self.readers[value.name] if end.returns]
-        returned = sorted(self.memory.backward(end.moment) for end in readers)
-        for moment in returned[1:]:
-            usage = self._usage(value, middle)
-            self.memory.hold_in_passing(middle.variable, usage, moment, moment + 1)
-        return returned
+    def _hold_transients(
+        self,
+        value: Value,
+        writer: End,
+        readers: Sequence[End],
+        savers: Sequence[End],
+        at: End,
+    ) -> None:
+        """Count a tensor until its readers have run, and its gradient until its writer has."""
+        memory, usage = self.memory, self._usage(value, at)
+        if value.name not in self.counted and value.name not in self.replaced and readers:
+            until = max(end.moment for end in readers)
+            until = min([until, *(end.moment for end in savers)])
+            memory.hold_transient(at.variable, usage, writer.moment, until)
+        made = self._gradient_made(readers)
+        if made is not None:
+            memory.hold_transient(at.variable, usage, made, memory.backward(writer.moment))
 
-    def _connect(self, value: Value, writer: _End, reader: _End) -> None:
+    def _connect(self, value: Value, writer: End, reader: End, savers: Sequence[End] = ()) -> None:
+        """Price a tensor between two ends; the first saver may share the buffer of the other."""
+        shares = (savers[:1] == [writer], savers[:1] == [reader])
+
         def make() -> Floats:
+            table = priced()
+            for end, other, first in ((writer, reader, shares[1]), (reader, writer, shares[0])):
+                states = states_of(self.draft, end)
+                if states and first:
+                    same = np.array(
+                        [[a == b for b in self._taken(other)] for a in self._taken(end)]
+                    )
+                    allowed = same | ~np.array(states)[:, None]
+                    table = np.where(allowed if end is writer else allowed.T, table, np.inf)
+            return table
+
+        def priced() -> Floats:
             if reader.leaves:
                 return self.profile.leaving(value.type, writer.ports, reader.ports[0])
             table = self.profile.edges(value.type, writer.ports, reader.ports)
@@ -418,20 +423,29 @@ class _SpaceBuilder:
             return np.where([[w.layout == at for at in taken] for w in writer.ports], table, np.inf)
 
         self._check_time()
-        table = self.once(("edges", value.type, writer.key, reader.key), make)
+        table = self.once(("edges", value.type, writer.key, reader.key, shares), make)
         self.draft.connect(writer, reader, value.type, table)
 
-    def _meeting(self, value: Value, writer: _End, readers: Sequence[_End]) -> _End:
-        """Add a variable for where the readers of a tensor meet."""
+    def _meeting(
+        self,
+        value: Value,
+        writer: End,
+        readers: Sequence[End],
+        savers: Sequence[End],
+        shared: bool,
+    ) -> End:
+        """Add a variable for the shared layout of the readers of a tensor."""
         self._check_time()
-        key = ("meeting", value.type, writer.key, tuple(reader.key for reader in readers))
-        options, cost, ports = self.once(key, lambda: self._meetings(value, writer, readers))
+        first = [reader is savers[0] for reader in readers] if shared else []
+        keys = tuple(reader.key for reader in readers)
+        key = ("meeting", value.type, writer.key, keys, shared, tuple(first))
+        make = lambda: self._meetings(value, writer, readers, shared)  # noqa: E731
+        options, cost, ports = self.once(key, make)
         variable = self.draft.add(Choice("tensor", value.name, options), cost)
-        keeps = any(end.keeps for end in (writer, *readers))
-        return _End(variable, key, ports, writer.moment, keeps)
+        return End(variable, key, ports, writer.moment)
 
     def _meetings(
-        self, value: Value, writer: _End, readers: Sequence[_End]
+        self, value: Value, writer: End, readers: Sequence[End], shared: bool
     ) -> tuple[tuple[Meeting, ...], Floats, tuple[Port, ...]]:
         wanted = value.name in self.flow.values
         found: dict[Meeting, None] = {}
@@ -439,7 +453,8 @@ class _SpaceBuilder:
             partial = port.cotangent.partial if port.cotangent is not None else ()
             lies = self._representative(port.layout.with_partial(partial))
             found[Meeting(lies.reduced(), lies.partial)] = None
-        options = tuple(found)
+        states = (True, False) if shared else (False,)
+        options = tuple(replace(meeting, saved=saved) for saved in states for meeting in found)
         adds = sum(any(p.cotangent is not None for p in reader.ports) for reader in readers) - 1
         cost = np.array(
             [
@@ -452,22 +467,7 @@ class _SpaceBuilder:
         )
         return options, cost, meeting_ports
 
-    def _keep(self, value: Value, ends: Sequence[_End], writer: _End) -> None:
-        """Count a tensor that the gradient reads, as it lies at the first end that keeps it."""
-        keeping = next((end for end in ends if end.keeps), None)
-        if keeping is not None:
-            stop = self._freed([*self.readers[value.name], writer])
-            usage = self._usage(value, keeping)
-            self.memory.hold(keeping.variable, usage, writer.moment, stop)
-
-    def _freed(self, ends: Sequence[_End]) -> int:
-        """Return when a tensor is no longer needed at any of its ends."""
-        kept = [end.moment for end in ends if end.keeps]
-        if kept:
-            return self.memory.backward(min(kept)) + 1
-        return max((end.moment for end in ends), default=0) + 1
-
-    def _usage(self, value: Value, end: _End) -> Floats:
+    def _usage(self, value: Value, end: End) -> Floats:
         """Return the bytes of a tensor as it lies at one end."""
         return self.once(
             ("usage", value.type, end.key),

@@ -16,9 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import OperatorTable
-from shardwright.cost_model.roofline import local_bytes
-from shardwright.ir.mesh import Mesh
 from shardwright.solver.problem import MemoryUse
 
 _SEGMENTS = 16  # the part of all gradients that is counted too early is at most one of so many
@@ -62,13 +59,14 @@ class MemoryAccount:
 
     def hold(self, variable: int, usage: Floats, start: int, stop: int) -> None:
         """Count bytes in an interval."""
-        self._held.append(_Held(variable, usage, start, stop))
+        if start < stop:
+            self._held.append(_Held(variable, usage, start, stop))
 
-    def hold_gradient(self, variable: int, usage: Floats, start: int) -> None:
-        """Count the gradient of a parameter, from where it is made to the end."""
-        self._gradients.append(_Held(variable, usage, start, self.end))
+    def hold_gradient(self, variable: int, usage: Floats, start: int, stop: int) -> None:
+        """Count the gradient of a parameter, from a moment at which it is there."""
+        self._gradients.append(_Held(variable, usage, start, stop))
 
-    def hold_in_passing(self, variable: int, usage: Floats, start: int, stop: int) -> None:
+    def hold_transient(self, variable: int, usage: Floats, start: int, stop: int) -> None:
         """Count bytes in an interval, where the program is fullest."""
         if start < stop:
             self._passing.append(_Held(variable, usage, start, stop))
@@ -77,6 +75,7 @@ class MemoryAccount:
         """Return the memory uses of each variable."""
         found: list[list[MemoryUse]] = [[] for _ in range(variables)]
         lasting = [*self._held, *_begun_together(self._gradients)]
+        lasting = [held for held in lasting if held.start < held.stop]
         for held in lasting:
             found[held.variable].append(MemoryUse(held.usage, held.start, held.stop))
         for moment in self._fullest(lasting):
@@ -91,8 +90,8 @@ class MemoryAccount:
         """Return the moments at which most would be held if nothing were split."""
         usages = {id(held.usage): held.usage for held in (*lasting, *self._passing)}
         most = {key: usage.max() for key, usage in usages.items()}
-        change = np.zeros(self.end + 1)
-        counted = np.zeros(self.end + 1)
+        change = np.zeros(self.end + 2)
+        counted = np.zeros(self.end + 2)
         for held in (*lasting, *self._passing):
             change[held.start] += most[id(held.usage)]
             change[held.stop] -= most[id(held.usage)]
@@ -105,27 +104,16 @@ class MemoryAccount:
 
 
 def _begun_together(gradients: Sequence[_Held]) -> list[_Held]:
-    """Let gradients begin at few moments, so that few bytes are counted before they are there."""
+    """Let gradients begin at few moments, late enough that each is there.
+
+    The bytes that are not counted yet are a small part of all.
+    """
     allowed = sum(held.usage.max() for held in gradients) / _SEGMENTS
-    start, early, found = -1, np.inf, []
-    for held in sorted(gradients, key=lambda held: held.start):
+    start, late, found = -1, np.inf, []
+    for held in sorted(gradients, key=lambda held: -held.start):
         size = held.usage.max()
-        if held.start > start and early + size > allowed:
-            start, early = held.start, 0.0
-        early += size if held.start > start else 0.0
+        if (held.start < start and late + size > allowed) or start < 0:
+            start, late = held.start, 0.0
+        late += size if held.start < start else 0.0
         found.append(_Held(held.variable, held.usage, start, held.stop))
     return found
-
-
-def work_in_passing(table: OperatorTable, held: Sequence[bool], mesh: Mesh) -> Floats:
-    """Return the bytes that the gradient of an operator needs in passing, for each strategy.
-
-    Without the gradients of the operands in `held`, which are counted until the end; but where one
-    is still to be reduced, it is there twice.
-    """
-    work = table.work.copy()
-    for tensor, ports, is_held in zip(table.info.operand_types, table.operands, held, strict=True):
-        for i, port in enumerate(ports if is_held else ()):
-            if port.cotangent is not None and not port.cotangent.partial:
-                work[i] -= local_bytes(tensor, port.cotangent, mesh)
-    return np.maximum(work, 0.0)  # a profile may not know it

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.ir.errors import InfeasibleError, PassError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError, PassError
 from shardwright.ir.layout import Strategy
 from shardwright.ir.units import bytes_text
 from shardwright.passes.baselines import (
@@ -18,7 +18,6 @@ from shardwright.passes.baselines import (
     fully_sharded,
     tensor_parallel,
 )
-from shardwright.passes.memory_shares import largest_shares
 from shardwright.passes.propagation import propagate
 from shardwright.passes.recursive import recursive_programming
 from shardwright.passes.search_space import SearchSpace
@@ -91,8 +90,8 @@ def search(
     mode : str
         One of ``SEARCH_MODES``.
     memory_limit : float, optional
-        Bytes that one rank may hold. Modes other than ``exact`` cannot steer by it; their answer is
-        refused if it does not fit.
+        Bytes that one rank may hold; modes other than ``exact`` and ``dynamic_programming`` do not
+        see it.
     time_limit : float
         Seconds.
     progress : callable, optional
@@ -103,7 +102,9 @@ def search(
     Raises
     ------
     InfeasibleError
-        If nothing fits the memory limit; names the least memory that would do.
+        If it is proven that nothing fits the memory limit.
+    NotFoundError
+        If nothing was found that does.
     """
     begin = time.perf_counter()
     if mode in ("exact", "dynamic_programming"):
@@ -114,7 +115,6 @@ def search(
     found = evaluate(space.problem, assignment)
     if found.cost >= FORBIDDEN:
         raise PassError(f"`{mode}` leaves some tensor without a way to its reader")
-    _check_memory(space, mode, float(found.peak_usage), memory_limit)
     seconds = time.perf_counter() - begin
     cost = float(found.cost) + space.constant
     return SearchResult(assignment, cost, 0.0, "feasible", float(found.peak_usage), seconds, mode)
@@ -139,12 +139,12 @@ def _solve(
     rest = max(time_limit - (time.perf_counter() - begin), 0.0)
     solution = solve(problem, time_limit=rest, progress=progress, method=mode, gap=gap)
     if solution.assignment is None and mode == "exact" and solution.status == "unknown":
-        raise PassError(
+        raise NotFoundError(
             f"no plan was found within the time limit of {time_limit:g} s",
             hint="allow more time, or more memory",
         )
     if solution.assignment is None:
-        raise _does_not_fit(space, memory_limit)
+        raise _no_assignment(mode, memory_limit)
     return _result(space, solution, evaluate(problem, solution.assignment), begin)
 
 
@@ -189,30 +189,30 @@ def _with_copies_last(
     return replace(solution, assignment=tuple(assignment))
 
 
-def _check_memory(
-    space: SearchSpace, mode: SearchMode, peak: float, memory_limit: float | None
-) -> None:
-    if memory_limit is not None and peak > memory_limit:
-        raise InfeasibleError(
-            f"the plan of `{mode}` needs {bytes_text(peak)} on each device, the limit is "
-            f"{bytes_text(memory_limit)}",
-            hint="search with `exact`, which plans within the limit",
-        )
+def _no_assignment(mode: SearchMode, memory_limit: float | None) -> NoPlanError:
+    limit = "" if memory_limit is None else f" within {bytes_text(memory_limit)} on each device"
+    if mode == "exact":
+        return InfeasibleError(f"no plan connects every tensor with its readers{limit}")
+    return NotFoundError(f"`{mode}` found no plan{limit}", hint="search with `exact`")
 
 
-def _does_not_fit(space: SearchSpace, memory_limit: float | None) -> InfeasibleError:
-    """Say what the least memory is and what takes it."""
-    if memory_limit is None:
-        return InfeasibleError("no assignment connects every tensor with its readers")
+def minimal_memory(space: SearchSpace) -> SearchResult:
+    """Return a plan that takes little memory; its ``lower_bound`` is one on bytes, of every plan.
+
+    Raises
+    ------
+    InfeasibleError
+        If no plan connects every tensor with its readers.
+    """
+    begin = time.perf_counter()
     least = minimize_memory(space.problem, gap=_LEAST_GAP)
     if least.assignment is None:
-        return InfeasibleError("no assignment connects every tensor with its readers")
-    need = float(evaluate(space.problem, least.assignment).peak_usage)
-    return InfeasibleError(
-        f"no plan fits {bytes_text(memory_limit)} on each device, the least that would do is "
-        f"{bytes_text(need)}",
-        hint=largest_shares(space, least.assignment),
-    )
+        raise _no_assignment("exact", None)
+    found = evaluate(space.problem, least.assignment)
+    seconds = time.perf_counter() - begin
+    cost, peak = float(found.cost) + space.constant, float(found.peak_usage)
+    bound = least.lower_bound
+    return SearchResult(least.assignment, cost, bound, "feasible", peak, seconds, "least memory")
 
 
 def _propagation(space: SearchSpace) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.optimizer import Optimizer, append_optimizer
 from shardwright.passes.partition import insert_mirrors, partition
+from shardwright.passes.search_space import SearchSpace
 from shardwright.passes.space_builder import build_search_space
 
 
@@ -22,21 +23,28 @@ def profile_for(devices: int) -> TimeProfile:
     return TimeProfile(RedistributionPlanner(mesh_for(described, devices), described))
 
 
-def random_program(
-    graph: Graph, profile: TimeProfile, random: np.random.Generator, optimizer: Optimizer
-) -> Graph:
-    """Return the training step of a random legal plan, verified after every pass."""
-    space = build_search_space(graph, profile)
+def random_plan(
+    space: SearchSpace, profile: TimeProfile, random: np.random.Generator, optimizer: Optimizer
+) -> tuple[Graph, tuple[int, ...]]:
+    """Return the training step of a random legal plan, verified after every pass, and the plan."""
     strategies = {
         choice.name: choice.options[int(random.integers(len(choice.options)))]
         for choice in space.choices
         if choice.kind == "operator"
     }
-    decisions = space.decisions(complete(space, strategies))  # type: ignore[arg-type]
+    assignment = complete(space, strategies)  # type: ignore[arg-type]
+    decisions = space.decisions(assignment)
     run = PassManager().run
-    program = run("partition", lambda g: partition(g, decisions), graph)
+    program = run("partition", lambda g: partition(g, decisions), space.graph)
     program = run("mirror", lambda g: insert_mirrors(g, decisions), program)
     program = run("gradient", differentiate, program)
     program = run("lowering", lambda g: lower_redistributions(g, profile.planner), program)
     program = run("optimizer", lambda g: append_optimizer(g, optimizer), program)
-    return run("cleanup", drop_mirrors, program)
+    return run("cleanup", drop_mirrors, program), assignment
+
+
+def random_program(
+    graph: Graph, profile: TimeProfile, random: np.random.Generator, optimizer: Optimizer
+) -> Graph:
+    """Return the training step of a random legal plan, verified after every pass."""
+    return random_plan(build_search_space(graph, profile), profile, random, optimizer)[0]

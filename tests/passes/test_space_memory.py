@@ -1,6 +1,4 @@
-"""What the search counts as memory is what the emitted program holds."""
-
-import re
+"""What the search counts as memory is held by the emitted program, and is nearly all of it."""
 
 import numpy as np
 import pytest
@@ -12,12 +10,17 @@ from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
+from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.compile import Compiled, compile_graph
 from shardwright.passes.gradient import differentiate
 from shardwright.passes.optimizer import Optimizer
 from shardwright.passes.options import CompileOptions
+from shardwright.passes.space_builder import build_search_space
 from shardwright.passes.space_memory import MemoryAccount
-from tests.passes.random_graphs import multilayer_perceptron
+from shardwright.solver.evaluate import evaluate
+from tests.passes.random_graphs import multilayer_perceptron, random_graph
+from tests.random_plans import profile_for, random_plan
+from tests.zoo_sizes import SMALL
 
 CPU = cluster("cpu")
 
@@ -60,12 +63,16 @@ MODELS = {
 }
 
 
+# The sum of a weight's gradients over many steps is not counted while it is made.
+COUNTED = {"wide": 0.95, "long": 0.95, "recurrent": 0.65, "gpt": 0.99, "bert": 0.95}
+
+
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_search_counts_what_the_program_holds(name: str, kind: str) -> None:
     graph = MODELS[name]()
     free = compiled(graph, kind=kind)
-    assert counted(free) == pytest.approx(free.memory.peak_bytes, rel=0.05)
+    assert COUNTED[name] * free.memory.peak_bytes <= counted(free) <= free.memory.peak_bytes
     for share in (0.95, 0.85):
         limit = share * free.memory.peak_bytes
         try:
@@ -73,7 +80,30 @@ def test_the_search_counts_what_the_program_holds(name: str, kind: str) -> None:
         except InfeasibleError:
             continue
         assert tight.memory.peak_bytes <= limit
-        assert 0.85 * tight.memory.peak_bytes <= counted(tight) <= 1.25 * tight.memory.peak_bytes
+        assert COUNTED[name] * tight.memory.peak_bytes <= counted(tight) <= limit
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("seed", range(40))
+def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> None:
+    """Else a bound within a memory limit, and a proof that nothing fits, would be false."""
+    profile, random, optimizer = profile_for(8), np.random.default_rng(seed), Optimizer(kind)  # type: ignore[arg-type]
+    graph = canonicalize(random_graph(seed, nodes=3 + seed % 10))
+    space = build_search_space(graph, profile, states=len(optimizer.states))
+    for _ in range(5):
+        program, assignment = random_plan(space, profile, random, optimizer)
+        held = peak_memory(program).peak_bytes
+        assert evaluate(space.problem, assignment).peak_usage <= held
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_no_program_of_the_zoo_holds_less_than_the_search_counts(model: str) -> None:
+    profile, random, optimizer = profile_for(8), np.random.default_rng(0), Optimizer("adam")
+    graph = canonicalize(zoo.load(SMALL[model]).graph)
+    space = build_search_space(graph, profile, states=len(optimizer.states))
+    program, assignment = random_plan(space, profile, random, optimizer)
+    held = peak_memory(program).peak_bytes
+    assert 0.5 * held <= evaluate(space.problem, assignment).peak_usage <= held
 
 
 def test_an_operator_may_read_a_weight_twice() -> None:
@@ -92,16 +122,17 @@ def test_what_just_fits_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_least_that_would_do_is_about_the_least_that_does(name: str) -> None:
+def test_what_the_leanest_program_takes_is_enough_and_less_than_the_bound_is_not(name: str) -> None:
     graph = MODELS[name]()
     with pytest.raises(InfeasibleError) as caught:
         compiled(graph, 1.0)
-    least = re.search(r"the least that would do is ([\d.]+) (\w+)", str(caught.value))
-    assert least is not None
-    told = float(least[1]) * {"KiB": 1024, "MiB": 1024**2}[least[2]]
-    assert compiled(graph, 1.05 * told).memory.peak_bytes <= 1.05 * told
+    found, bound = caught.value.least_memory_bytes, caught.value.least_memory_bound
+    assert found is not None
+    assert bound is not None
+    assert 0.35 * found <= bound <= found
+    assert compiled(graph, found).memory.peak_bytes <= found
     with pytest.raises(InfeasibleError):
-        compiled(graph, 0.98 * told)
+        compiled(graph, 0.999 * bound)
 
 
 def test_gradients_that_are_reduced_together_fit_too() -> None:
@@ -119,23 +150,23 @@ def test_gradients_of_a_weight_that_many_steps_read_do_not_wait_for_each_other()
     assert 4 * weight <= peak_memory(program).peak_bytes < 8 * weight
 
 
-def test_gradients_begin_at_few_moments_and_never_too_late() -> None:
+def test_gradients_begin_at_few_moments_and_never_too_early() -> None:
     account = MemoryAccount(100)
     sizes = np.random.default_rng(0).integers(1, 100, 100)
     for i, size in enumerate(sizes):
-        account.hold_gradient(i, np.array([float(size)]), account.backward(i))
+        account.hold_gradient(i, np.array([float(size)]), account.backward(i), account.end)
     begins = [uses[0].start for uses in account.uses(100)]
-    assert all(begin <= account.backward(i) for i, begin in enumerate(begins))
+    assert all(begin >= account.backward(i) for i, begin in enumerate(begins))
     assert len(set(begins)) <= 32
     for moment in range(account.end):
-        early = [begin <= moment < account.backward(i) for i, begin in enumerate(begins)]
-        assert sizes[early].sum() <= sizes.sum() / 16
+        late = [account.backward(i) <= moment < begin for i, begin in enumerate(begins)]
+        assert sizes[late].sum() <= sizes.sum() / 16
 
 
-def test_memory_in_passing_is_counted_where_most_is_held() -> None:
+def test_transient_memory_is_counted_where_most_is_held() -> None:
     account = MemoryAccount(40)
     for i in range(40):
-        account.hold_in_passing(i, np.array([1.0]), account.backward(i), account.backward(i) + 1)
+        account.hold_transient(i, np.array([1.0]), account.backward(i), account.backward(i) + 1)
     account.hold(40, np.array([1000.0]), 0, account.backward(30))  # freed before the others
     account.hold(41, np.array([10.0]), account.backward(20), account.backward(10))
     counted_at = [i for i, uses in enumerate(account.uses(42)[:40]) if uses]

@@ -27,7 +27,7 @@ def test_shapes_on_which_a_pin_cannot_be_are_left_out():
 
 
 def test_where_no_shape_will_do_the_reason_is_given():
-    with pytest.raises(InfeasibleError, match="least"):
+    with pytest.raises(InfeasibleError, match=r"no plan fits .* every plan takes at least"):
         shardwright.compile(GPT, 64, mesh="search", memory_limit=1e4)
     with pytest.raises(StrategyError, match="cannot be split"):
         shardwright.compile(

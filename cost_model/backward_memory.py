@@ -1,0 +1,194 @@
+"""What the gradient of one operator holds: saved tensors, and transient ones.
+
+All of it is counted from below: a tensor that may share its buffer with another is left out.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.roofline import local_bytes
+from shardwright.ir.graph import Node, Value
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.builder import Builder
+from shardwright.operators.halo_exchange import SplitOperator
+from shardwright.operators.info import Linearization, operator_class
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardMemory:
+    """Bytes that the gradient of one operator holds at least on a rank, for each strategy.
+
+    Parameters
+    ----------
+    operands, results : tuple of (array of shape (strategies,))
+        Of each operand and result, the bytes saved for backward; 0 where it is not saved.
+    work : tuple of tuple of Moment
+        For each strategy, what is alive at each node of the gradient.
+    separate : tuple of bool
+        For each operand, whether its gradient is a buffer of its own: no view, not the cotangent
+        itself, and not the gradient of another operand.
+    """
+
+    operands: tuple[Floats, ...]
+    results: tuple[Floats, ...]
+    work: tuple[tuple["Moment", ...], ...]
+    separate: tuple[bool, ...]
+
+    @classmethod
+    def none(cls, operands: int, results: int, strategies: int) -> "BackwardMemory":
+        """Return that of an operator whose gradient nothing is known of."""
+        zero = np.zeros(strategies)
+        work = ((),) * strategies
+        return cls((zero,) * operands, (zero,) * results, work, (False,) * operands)
+
+    def of(self, strategies: Sequence[int]) -> "BackwardMemory":
+        """Return the same for some of the strategies."""
+        chosen = list(strategies)
+        return BackwardMemory(
+            tuple(saved[chosen] for saved in self.operands),
+            tuple(saved[chosen] for saved in self.results),
+            tuple(self.work[strategy] for strategy in chosen),
+            self.separate,
+        )
+
+    def peak(self, ending: frozenset[int]) -> Floats:
+        """Return the most bytes alive at once while the gradient runs, for each strategy.
+
+        Parameters
+        ----------
+        ending : frozenset of int
+            Saved tensors that are freed here and counted: positions among operands, then results.
+        """
+        saved = (*self.operands, *self.results)
+        return np.array(
+            [
+                max(
+                    (
+                        moment.transient_bytes
+                        + sum(saved[i][strategy] for i in moment.saved & ending)
+                        for moment in moments
+                    ),
+                    default=0.0,
+                )
+                for strategy, moments in enumerate(self.work)
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is alive while one node of a gradient runs.
+
+    Parameters
+    ----------
+    transient_bytes : float
+        Cotangents, gradients and intermediate tensors.
+    saved : frozenset of int
+        Saved tensors that this node or a later one reads: positions among the operands of the
+        differentiated operator, then its results.
+    """
+
+    transient_bytes: float
+    saved: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The memory of an emitted gradient; see `BackwardMemory`."""
+
+    moments: tuple[Moment, ...]
+    separate: tuple[bool, ...]
+
+
+def work_of(split: SplitOperator, wanted: Sequence[bool], mesh: Mesh) -> Work:
+    """Return the memory of the gradient of an emitted operator.
+
+    Exchanges of halos around the gradient are left out. So are cotangents of scalars, and of
+    operators with several results, some of which may have none.
+
+    Parameters
+    ----------
+    split : SplitOperator
+        The operator as it was emitted.
+    wanted : sequence of bool
+        For each operand, whether its gradient is asked for.
+    mesh : Mesh
+        The mesh.
+    """
+    build = Builder(mesh)
+    cotangents = [
+        Value(f"cotangent.{i}", value.type, value.layout.reduced() if value.layout else None)
+        for i, value in enumerate(split.made)
+    ]
+    returned = split.info.gradient(build, Linearization(split.read, split.made, cotangents))
+    gradients = [v if want else None for v, want in zip(returned, wanted, strict=True)]
+    ends = [value.name for value in gradients if value is not None]
+    nodes, _ = reached(build.nodes, ends)
+    roots = _roots(nodes)
+    made = {r.name for node in nodes for r in node.results if r.name not in roots}
+    counted = cotangents if len(cotangents) == 1 and cotangents[0].type.rank else []
+    readers = Counter(roots.get(name, name) for name in ends)
+    separate = tuple(
+        v is not None and (root := roots.get(v.name, v.name)) in made and readers[root] == 1
+        for v in gradients
+    )
+    given = [value.name for value in (*split.read, *split.made)]
+    return Work(_moments(nodes, counted, given, ends, roots, mesh), separate)
+
+
+def reached(nodes: Sequence[Node], ends: Sequence[str]) -> tuple[list[Node], set[str]]:
+    """Return the nodes that some values depend on, and every value that these read or are."""
+    live, kept = set(ends), []
+    for node in reversed(nodes):
+        if any(result.name in live for result in node.results):
+            live.update(node.operands)
+            kept.append(node)
+    return kept[::-1], live
+
+
+def _roots(nodes: Sequence[Node]) -> dict[str, str]:
+    """Return of each view the value whose buffer it shows."""
+    roots: dict[str, str] = {}
+    for node in nodes:
+        if operator_class(node.operator).is_view:
+            source = node.operands[0] if node.operands else ""
+            roots[node.name] = roots.get(source, source)
+    return roots
+
+
+def _moments(
+    nodes: Sequence[Node],
+    cotangents: Sequence[Value],
+    given: Sequence[str],
+    ends: Sequence[str],
+    roots: dict[str, str],
+    mesh: Mesh,
+) -> tuple[Moment, ...]:
+    """Return what is alive at each node, of cotangents, of what is made, and of what is given."""
+    made = [result for node in nodes for result in node.results if result.name not in roots]
+    sizes = {value.name: value_bytes(value, mesh) for value in (*cotangents, *made)}
+    last = {roots.get(name, name): i for i, node in enumerate(nodes) for name in node.operands}
+    reads = {name: last[name] for name in given if name in last}
+    last |= {roots.get(name, name): len(nodes) for name in ends}
+    now, found = sum(sizes[value.name] for value in cotangents), []
+    for i, node in enumerate(nodes):
+        now += sum(sizes.get(result.name, 0.0) for result in node.results)
+        alive = frozenset(p for p, name in enumerate(given) if reads.get(name, -1) >= i)
+        found.append(Moment(now, alive))
+        touched = (*node.operands, *(result.name for result in node.results))
+        for name in {roots.get(name, name) for name in touched}:
+            if last.get(name, i) == i:
+                now -= sizes.get(name, 0.0)
+    return tuple(found)
+
+
+def value_bytes(value: Value, mesh: Mesh) -> float:
+    """Return the bytes of a value on one rank."""
+    return local_bytes(value.type, value.layout or Layout.replicated(value.type.rank), mesh)
