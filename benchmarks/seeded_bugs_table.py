@@ -291,11 +291,11 @@ _BROKEN = {
 BREAKS = {name: case for case, names in _BROKEN.items() for name in names}
 
 # Tests by what they test: files in which a bug is looked for, the likeliest first.
-_PASS = ("tests/passes/test_golden.py", "tests/proof", "tests/tools/test_verify.py", "tests/passes")
+_PASS = ("tests/passes/test_golden.py", "tests/passes/test_search.py", "tests/tools/test_verify.py")
 _RANKS = ("tests/ir", "tests/runtime", "tests/tools/test_verify.py")
-_SEARCH = ("tests/passes/test_space_memory.py", "tests/passes")
+_SEARCH = ("tests/passes/test_space_memory.py", "tests/passes/test_search.py")
 TESTS = {
-    "passes.manual": ("tests/tools/test_verify.py", "tests/shardwright/test_hybrid.py"),
+    "passes.manual": ("tests/passes/test_golden.py", "tests/tools/test_verify.py"),
     "cost_model.moves": ("tests/cost_model", *_PASS),
     "ir.layout": _RANKS,
     "runtime.state": _RANKS,

@@ -137,6 +137,26 @@ graph tied {
   return loss
 }
 """
+# Statistics that the model itself updates, an operator with two results, and a partial maximum.
+STATISTICS = """
+graph statistics {
+  input x: f32[8, 16]
+  parameter w: f32[16, 4]
+  parameter kept: f32[4] {trainable=False}
+  h: f32[8, 4] = matmul(x, w)
+  sums: f32[4] = reduce_sum(h) {axis=0}
+  following: f32[4] = add(kept, sums)
+  values: f32[8, 2], places: i64[8, 2] = top_k(h) {k=2}
+  chosen: f32[8, 2] = cast(places) {dtype='float32'}
+  scores: f32[8, 2] = sub(values, chosen)
+  turned: f32[2, 8] = transpose(scores) {permutation=(1, 0)}
+  most: f32[2] = row_max(turned)
+  loss: f32[] = reduce_sum(most)
+  update kept = following
+  return loss, sums
+}
+"""
+TWO_SQUARES = TWO_LAYERS.replace("[16, 4]", "[16, 16]").replace("[8, 4]", "[8, 16]")
 
 ROWS = {"h": split(m="x"), "loss": split(i0="x")}
 TWO_LAYERS_BY_ROWS = {
@@ -213,6 +233,48 @@ PLANS = {
             {"w": Meeting(WHOLE, ("x",))},
         ),
     ),
+    # Both weights have one type: what the gradient reads again must be the right one.
+    "gathered_again_alike": Plan(
+        TWO_SQUARES,
+        decided(
+            TWO_LAYERS_BY_ROWS,
+            {"x": lies("x", ""), "v": lies("x", ""), "w": lies("x", "")},
+            gathered_again=frozenset({"v", "w"}),
+        ),
+        ("gradient", "lowering"),
+    ),
+    "rows_to_columns": Plan(
+        TWO_LAYERS,
+        decided(
+            {"a": split(m="x"), "h": split(d1="x"), "y": split(k="x"), "loss": Strategy()},
+            {"x": lies("x", ""), "v": WHOLE, "w": lies("x", "")},
+        ),
+        ("lowering",),
+    ),
+    "statistics": Plan(
+        STATISTICS,
+        decided(
+            {
+                "h": split(m="x"),
+                "sums": split(i0="x"),
+                "following": Strategy(),
+                "values": split(d0="x"),
+                "chosen": split(d0="x"),
+                "scores": split(d0="x"),
+                "turned": split(d0="x"),
+                "most": split(v="x"),
+                "loss": Strategy(),
+            },
+            {"x": lies("x", ""), "w": WHOLE, "kept": lies("")},
+        ),
+        ("partition", "mirror", "lowering"),
+    ),
+    "settings": Plan(
+        ONE_LAYER,
+        decided(ROWS, {"x": lies("x", ""), "w": WHOLE}),
+        ("optimizer",),
+        optimizer=Optimizer("adam", {"learning_rate": 0.1, "beta1": 0.5}),
+    ),
     "loss_scale": Plan(
         ONE_LAYER,
         decided(ROWS, {"x": lies("x", ""), "w": WHOLE}),
@@ -258,6 +320,53 @@ graph equal_nodes {
   return y, c
 }
 """
+NEARLY_EQUAL = """
+graph nearly_equal {
+  input x: f32[8, 16]
+  input y: f32[8, 16]
+  a: f32[8, 16] = scale(x) {factor=2.0}
+  b: f32[8, 16] = scale(x) {factor=5.0}
+  c: f32[8, 16] = sub(a, y)
+  d: f32[8, 16] = sub(y, a)
+  e: f32[8, 16] = stop_gradient(b)
+  p: f32[8, 2], q: i64[8, 2] = top_k(x) {k=2}
+  r: f32[8, 2], s: i64[8, 2] = top_k(x) {k=2}
+  return c, d, e, p, q, r, s
+}
+"""
+ONLY_UPDATES = """
+graph only_updates on x=2 {
+  input x: f32[8, 4]*
+  parameter u: f32[8, 4]*
+  parameter v: f32[8, 4]*
+  parameter kept: f32[8, 4]*
+  u.mirror: f32[8, 4]* = mirror(u) {axes=('x',)}
+  v.mirror: f32[8, 4]* = mirror(v) {axes=('x',)}
+  a: f32[8, 4]* = mul(x, u.mirror)
+  b: f32[8, 4]* = sub(a, v.mirror)
+  half: f32[8, 4]* = scale(b) {factor=0.5}
+  following: f32[8, 4]* = add(kept, half)
+  update kept = following
+  return b
+}
+"""
+GRADIENTS_OF_ONE_TYPE = """
+graph gradients_of_one_type on x=2 y=2 {
+  input g.copy: f32[8]*
+  input h.copy: f32[8]*
+  input i.copy: f32[8]*
+  parameter u: f32[8]*
+  parameter v: f32[8]*
+  parameter w: f32[8]*
+  g: f32[8] +x = to_partial(g.copy) {axes=('x',)}
+  h: f32[8] +x = to_partial(h.copy) {axes=('x',)}
+  i: f32[8] +y = to_partial(i.copy) {axes=('y',)}
+  u.grad: f32[8]* = all_reduce(g) {axes=('x',)}
+  v.grad: f32[8]* = all_reduce(h) {axes=('x',)}
+  w.grad: f32[8]* = all_reduce(i) {axes=('y',)}
+  return u.grad, v.grad, w.grad
+}
+"""
 TWO_GRADIENTS = """
 graph two_gradients on x=2 {
   input g.copy: f32[4, 8]*
@@ -288,6 +397,20 @@ graph by_hand {
   return loss
 }
 """
+OWN_PARTS = """
+graph own_parts {
+  input x: f32[16, 8]
+  parameter w: f32[8, 8]
+  parameter up: f32[8, 2] {layerwise_parallel=True}
+  parameter down: f32[2, 4] {layerwise_parallel=True}
+  a: f32[16, 8] = matmul(x, w)
+  h: f32[16, 2] = matmul(a, up)
+  part: f32[16, 4] = matmul(h, down)
+  y: f32[16, 4] = all_reduce(part) {axes=('world',), group_size=4}
+  loss: f32[] = reduce_sum(y)
+  return loss
+}
+"""
 
 
 def mirrored(graph: Graph) -> Graph:
@@ -301,6 +424,13 @@ def mirrored_mean(graph: Graph) -> Graph:
 CASES: dict[str, Case] = {
     "canonicalize/equal_nodes": alone(EQUAL_NODES, canonicalize),
     "canonicalize/kept": alone(EQUAL_NODES, partial(canonicalize, keep=frozenset({"b", "c"}))),
+    "canonicalize/nearly_equal": alone(NEARLY_EQUAL, canonicalize),
+    "cleanup/only_updates": alone(ONLY_UPDATES, drop_dead_nodes, drop_mirrors),
+    "cleanup/updates_live": alone(ONLY_UPDATES, drop_dead_nodes),
+    "manual/own_parts": alone(OWN_PARTS, mirrored),
+    "allreduce_fusion/one_type": alone(
+        GRADIENTS_OF_ONE_TYPE, partial(fuse_all_reduces, ids={"u": 1, "v": 1, "w": 1})
+    ),
     "cleanup/dead_nodes": alone(EQUAL_NODES, drop_dead_nodes),
     "gradient/one_device": alone(TIED, differentiate),
     "manual/sum": alone(BY_HAND, mirrored),
