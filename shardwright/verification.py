@@ -263,7 +263,7 @@ def _described(
 def _step(
     side: _Side, batch: Mapping[str, Array], reference: Reference
 ) -> dict[str, Mapping[int, Array]]:
-    """Train one step; return what the ranks hold of everything that is compared.
+    """Train one step; return what all ranks hold of everything that is compared.
 
     Outputs are named as in the reference: a plan may return a redistributed copy.
     """
@@ -271,7 +271,8 @@ def _step(
     result = side.executor.step(batch, side.state, known)
     returned = [result.outputs[name] for name in side.graph.outputs]
     outputs = zip(reference.graph.outputs, returned, strict=False)
-    return {**dict(outputs), **result.fetched, **side.state}
+    held = {**dict(outputs), **result.fetched, **side.state}
+    return {name: side.communicator.collect(parts) for name, parts in held.items()}
 
 
 def _assembled(
@@ -284,8 +285,7 @@ def _assembled(
     whole: dict[str, Array] = {}
     reasons: dict[str, str] = {}
     own_names = dict(zip(reference.outputs, side.graph.outputs, strict=False))
-    for name, held in found.items():
-        parts = side.communicator.collect(held)
+    for name, parts in found.items():
         own = name if name in side.state else own_names.get(name, name)
         dimension = None
         if name in expected:
