@@ -156,7 +156,19 @@ graph statistics {
   return loss, sums
 }
 """
-TWO_SQUARES = TWO_LAYERS.replace("[16, 4]", "[16, 16]").replace("[8, 4]", "[8, 16]")
+THREE_LAYERS = """
+graph three_layers {
+  input x: f32[8, 16]
+  parameter u: f32[16, 16]
+  parameter v: f32[16, 16]
+  parameter w: f32[16, 16]
+  a: f32[8, 16] = matmul(x, u)
+  b: f32[8, 16] = matmul(a, v)
+  c: f32[8, 16] = matmul(b, w)
+  loss: f32[] = reduce_sum(c)
+  return loss
+}
+"""
 
 ROWS = {"h": split(m="x"), "loss": split(i0="x")}
 TWO_LAYERS_BY_ROWS = {
@@ -233,13 +245,13 @@ PLANS = {
             {"w": Meeting(WHOLE, ("x",))},
         ),
     ),
-    # Both weights have one type: what the gradient reads again must be the right one.
+    # All weights have one type: what the gradient reads again must be the right one.
     "gathered_again_alike": Plan(
-        TWO_SQUARES,
+        THREE_LAYERS,
         decided(
-            TWO_LAYERS_BY_ROWS,
-            {"x": lies("x", ""), "v": lies("x", ""), "w": lies("x", "")},
-            gathered_again=frozenset({"v", "w"}),
+            {name: split(m="x") for name in "abc"} | {"loss": split(i0="x")},
+            {"x": lies("x", ""), **{name: lies("x", "") for name in "uvw"}},
+            gathered_again=frozenset("uvw"),
         ),
         ("gradient", "lowering"),
     ),
