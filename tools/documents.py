@@ -193,6 +193,7 @@ def prove_document(proof: Proof) -> dict[str, Any]:
         "trusted": list(proof.trusted),
         "first_failure": proof.first_failure,
         "reason": proof.reason,
+        "seconds": proof.seconds,
     }
 
 

@@ -58,7 +58,7 @@ def test_every_mode_and_optimizer(mode, optimizer, tmp_path, capsys):
     assert main(["verify", out, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {
-        *("proven", "trusted", "first_failure", "reason"),
+        *("proven", "trusted", "first_failure", "reason", "seconds"),
         *("compared", "equal", "max_relative_error", "first_difference", "tensors"),
     }
     assert (found["equal"], found["first_difference"], found["compared"]) == (True, None, "full")
