@@ -5,8 +5,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
+from shardwright.arguments import (
+    DatasetStrategy,
+    asked_options,
+    check_arguments,
+    check_mode,
+    with_own_options,
+)
 from shardwright.arrivals import arrivals
 from shardwright.batches import Samples, samples_for
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
@@ -27,25 +34,19 @@ from shardwright.ir.text import to_text
 from shardwright.ir.values import (
     POSITIVE_INTEGER,
     SEED,
-    check_choice,
-    check_names,
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.binding import rank_text
 from shardwright.passes.compile import Compiled, compile_graph, default_mesh
-from shardwright.passes.optimizer import STATES, Kind, Optimizer, check_trained
+from shardwright.passes.optimizer import check_trained
 from shardwright.passes.options import (
-    OPTION_NAMES,
     UNPARTITIONED,
     CompileOptions,
-    no_effect,
-    warn_of_idle_devices,
 )
 from shardwright.passes.plan import Plan, make_plan
 from shardwright.passes.plan_document import InputDocument
 from shardwright.passes.plan_files import read_plan, write_plan
-from shardwright.passes.strategies_file import read_strategies
 from shardwright.passes.strategy_search import Progress
 from shardwright.proof import Proof
 from shardwright.proof import prove as prove_plan
@@ -68,7 +69,6 @@ from shardwright.verdict import Verdict, judge
 from shardwright.zoo import load
 
 DEFAULT_CLUSTER = "h100-pod"
-DatasetStrategy = Literal["data_parallel", "full_batch"]
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,13 @@ def compile(
     ShardwrightError
         If something asked for cannot be.
     """
-    _check_arguments(model, devices, cluster, batch, dataset_strategy, seed)
-    asked = _asked(options, strategies)
-    _check_mode(asked, devices, mesh, dataset_strategy)
+    check_arguments(model, devices, cluster, batch, dataset_strategy, seed)
+    asked = asked_options(options, strategies, _ARGUMENTS)
+    check_mode(asked, devices, mesh, dataset_strategy)
     world = devices if asked.mode == "hybrid_parallel" else 1
     definition, name = _definition(model, batch, world)
     described = cluster_named(cluster) if isinstance(cluster, str) else cluster
-    chosen = _with_own(asked, definition, options)
+    chosen = with_own_options(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         _check_batch(definition, devices)
     traced = _reference(model, batch) if world > 1 else definition.graph
@@ -202,69 +202,6 @@ class _Request:
             seed=self.seed,
         )
         return Compilation(plan, compiled, self.cluster)
-
-
-def _check_arguments(
-    model: object,
-    devices: object,
-    cluster: object,
-    batch: object,
-    dataset_strategy: object,
-    seed: object,
-) -> None:
-    """Refuse arguments of `compile` that cannot be."""
-    if not isinstance(model, str | Definition):
-        raise wrong_value("model", model, "the name of a model, or what `trace` returns")
-    POSITIVE_INTEGER.check("devices", devices)
-    if not isinstance(cluster, str | Cluster):
-        raise wrong_value("cluster", cluster, "the name of a cluster, a file, or a `Cluster`")
-    if batch is not None:
-        POSITIVE_INTEGER.check("batch", batch)
-    if dataset_strategy is not None:
-        check_choice("dataset_strategy", dataset_strategy, get_args(DatasetStrategy))
-    SEED.check("seed", seed)
-
-
-def _asked(
-    options: Mapping[str, Any], strategies: str | Path | Mapping[str, SplitCounts] | None
-) -> CompileOptions:
-    """Return the options that a person asks for; an optimizer may be given by its name."""
-    known = [*inspect.signature(compile).parameters, *OPTION_NAMES]
-    check_names("`compile` has no option", options, [n for n in known if n != "options"])
-    optimizer = options.get("optimizer")
-    if isinstance(optimizer, str):
-        check_choice("optimizer", optimizer, STATES)
-        options = {**options, "optimizer": Optimizer(cast(Kind, optimizer), {})}
-    asked = CompileOptions(**options)
-    return replace(asked, pins={**asked.pins, **_pins(strategies)})
-
-
-def _check_mode(
-    asked: CompileOptions, devices: int, mesh: object, dataset_strategy: object
-) -> None:
-    """Refuse arguments that have no effect in the mode."""
-    warn_of_idle_devices(asked.mode, devices)
-    if asked.mode in UNPARTITIONED:
-        for name, value in {"mesh": mesh, "dataset_strategy": dataset_strategy}.items():
-            if value is not None:
-                raise no_effect(name, asked.mode)
-
-
-def _with_own(
-    asked: CompileOptions, definition: Definition, options: Mapping[str, Any]
-) -> CompileOptions:
-    """Add what the model itself says and a person does not."""
-    if "loss_scale" not in options:
-        asked = replace(asked, loss_scale=definition.loss_scale)
-    if "optimizer" not in options:
-        asked = replace(asked, optimizer=definition.optimizer or Optimizer())
-    if asked.mode in UNPARTITIONED:
-        return asked
-    return replace(
-        asked,
-        pins={**definition.pins, **asked.pins},
-        result_pins={**definition.result_pins, **asked.result_pins},
-    )
 
 
 def _cheapest(compile_on: Callable[[Mesh], Compilation], meshes: Sequence[Mesh]) -> Compilation:
@@ -336,14 +273,6 @@ def _arriving(
     return {} if mesh is None else arrivals(definition.inputs, strategy, mesh)
 
 
-def _pins(strategies: str | Path | Mapping[str, SplitCounts] | None) -> dict[str, SplitCounts]:
-    if isinstance(strategies, str | Path):
-        return read_strategies(Path(strategies))
-    if strategies is not None and not isinstance(strategies, Mapping):
-        raise wrong_value("strategies", strategies, "a file, or a mapping from operators")
-    return dict(strategies or {})
-
-
 def _definition(model: str | Definition, batch: int | None, world: int) -> tuple[Definition, str]:
     if isinstance(model, Definition):
         if model.world != world:
@@ -411,6 +340,9 @@ def _check_batch(definition: Definition, ranks: int) -> None:
                 f"{ranks} devices",
                 hint=f"use a batch that {ranks} divides",
             )
+
+
+_ARGUMENTS = [name for name in inspect.signature(compile).parameters if name != "options"]
 
 
 # Plans

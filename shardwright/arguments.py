@@ -1,0 +1,98 @@
+"""What `compile` is asked for: its arguments, checked, and the options that they make."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.ir.values import (
+    POSITIVE_INTEGER,
+    SEED,
+    check_choice,
+    check_names,
+    wrong_value,
+)
+from shardwright.operators.info import SplitCounts
+from shardwright.passes.optimizer import STATES, Kind, Optimizer
+from shardwright.passes.options import (
+    OPTION_NAMES,
+    UNPARTITIONED,
+    CompileOptions,
+    no_effect,
+    warn_of_idle_devices,
+)
+from shardwright.passes.strategies_file import read_strategies
+from shardwright.tracing import Definition
+
+DatasetStrategy = Literal["data_parallel", "full_batch"]
+
+
+def check_arguments(
+    model: object,
+    devices: object,
+    cluster: object,
+    batch: object,
+    dataset_strategy: object,
+    seed: object,
+) -> None:
+    """Refuse arguments of `compile` that cannot be."""
+    if not isinstance(model, str | Definition):
+        raise wrong_value("model", model, "the name of a model, or what `trace` returns")
+    POSITIVE_INTEGER.check("devices", devices)
+    if not isinstance(cluster, str | Cluster):
+        raise wrong_value("cluster", cluster, "the name of a cluster, a file, or a `Cluster`")
+    if batch is not None:
+        POSITIVE_INTEGER.check("batch", batch)
+    if dataset_strategy is not None:
+        check_choice("dataset_strategy", dataset_strategy, get_args(DatasetStrategy))
+    SEED.check("seed", seed)
+
+
+def asked_options(
+    options: Mapping[str, Any],
+    strategies: str | Path | Mapping[str, SplitCounts] | None,
+    arguments: Sequence[str],
+) -> CompileOptions:
+    """Return the options that a person asks for; an optimizer may be given by its name."""
+    check_names("`compile` has no option", options, [*arguments, *OPTION_NAMES])
+    optimizer = options.get("optimizer")
+    if isinstance(optimizer, str):
+        check_choice("optimizer", optimizer, STATES)
+        options = {**options, "optimizer": Optimizer(cast(Kind, optimizer), {})}
+    asked = CompileOptions(**options)
+    return replace(asked, pins={**asked.pins, **_pins(strategies)})
+
+
+def check_mode(asked: CompileOptions, devices: int, mesh: object, dataset_strategy: object) -> None:
+    """Refuse arguments that have no effect in the mode."""
+    warn_of_idle_devices(asked.mode, devices)
+    if asked.mode in UNPARTITIONED:
+        for name, value in {"mesh": mesh, "dataset_strategy": dataset_strategy}.items():
+            if value is not None:
+                raise no_effect(name, asked.mode)
+
+
+def with_own_options(
+    asked: CompileOptions, definition: Definition, options: Mapping[str, Any]
+) -> CompileOptions:
+    """Add what the model itself says and a person does not."""
+    if "loss_scale" not in options:
+        asked = replace(asked, loss_scale=definition.loss_scale)
+    if "optimizer" not in options:
+        asked = replace(asked, optimizer=definition.optimizer or Optimizer())
+    if asked.mode in UNPARTITIONED:
+        return asked
+    return replace(
+        asked,
+        pins={**definition.pins, **asked.pins},
+        result_pins={**definition.result_pins, **asked.result_pins},
+    )
+
+
+def _pins(strategies: str | Path | Mapping[str, SplitCounts] | None) -> dict[str, SplitCounts]:
+    if isinstance(strategies, str | Path):
+        return read_strategies(Path(strategies))
+    if strategies is not None and not isinstance(strategies, Mapping):
+        raise wrong_value("strategies", strategies, "a file, or a mapping from operators")
+    return dict(strategies or {})
