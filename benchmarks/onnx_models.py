@@ -8,6 +8,7 @@ models were asked for. Needs no PyTorch.
 """
 
 import json
+import re
 import signal
 import sys
 import time
@@ -55,8 +56,10 @@ class Outcome:
         Of how many parameters the gradients were compared.
     attention, softmax, rms_norm, roots : int
         Compositions that were recognised, and what is left of others.
-    warned : str
-        The first words of what the import warns of.
+    warned : list of str
+        What the import warns of.
+    unnamed : int
+        How many parameters are neither trained nor named by a warning.
     seconds : float
         How long importing took.
     reason : str
@@ -76,6 +79,7 @@ class Outcome:
     rms_norm: int = 0
     roots: int = 0
     warned: list[str] = field(default_factory=list)
+    unnamed: int = 0
     seconds: float = 0.0
     reason: str = ""
 
@@ -86,7 +90,8 @@ def check(folder: Path, name: str, way: str) -> Outcome:
     with np.load(folder / f"{name}.npz") as archive:
         expected = dict(archive)
     own = {k.partition("/")[2]: a for k, a in expected.items() if k.startswith("parameter/")}
-    found.parameters = len(own)
+    found.parameters, once = len(own), set(own)
+    aliased = {str(array) for key, array in expected.items() if key.startswith("alias/")}
     for key, array in [(k, a) for k, a in expected.items() if k.startswith("alias/")]:
         alias, shared = key.partition("/")[2], str(array)
         own[alias] = own[shared]
@@ -99,6 +104,8 @@ def check(folder: Path, name: str, way: str) -> Outcome:
     trained = [p for p in imported.graph.parameters if p.trainable]
     found.trained = len(trained)
     found.own = sum(_is_own(own, p.name, imported.initial.get(p.name)) for p in trained)
+    missing = once - {p.name for p in trained} - aliased
+    found.unnamed = sum(not _is_named(name, " ".join(found.warned)) for name in missing)
     counts = Counter(node.operator for node in imported.graph.nodes)
     found.attention = counts["scaled_dot_product_attention"]
     found.softmax, found.rms_norm = counts["softmax"], counts["rms_norm"]
@@ -109,6 +116,12 @@ def check(folder: Path, name: str, way: str) -> Outcome:
 
 def _is_own(own: Mapping[str, Array], name: str, data: Array | None) -> bool:
     return data is not None and name in own and np.array_equal(own[name], data)
+
+
+def _is_named(name: str, said: str) -> bool:
+    """Whether a warning names a parameter, by itself or with stars for its numbers."""
+    pattern = re.sub(r"\d+", "*", name)
+    return f"`{name}`" in said or f"`{pattern}`" in said
 
 
 def _compare(
@@ -180,7 +193,7 @@ def outcome(folder: Path, name: str, way: str) -> Outcome | None:
 def row(found: Outcome) -> str:
     """Return an outcome as a row of the table."""
     if found.reason:
-        return f"| {found.name} | {found.way} | {found.reason} |||||||"
+        return f"| {found.name} | {found.way} | {found.reason} {'|' * 9}"
     cells = (
         found.name,
         found.way,
@@ -191,14 +204,39 @@ def row(found: Outcome) -> str:
         f"{found.attention} / {found.softmax}",
         f"{found.rms_norm} / {found.roots}",
         str(len(found.warned)),
+        str(found.unnamed),
         f"{found.seconds:.1f}",
     )
     return f"| {' | '.join(cells)} |"
 
 
 _HEAD = """| model | exported by | trained | of them no parameter | results | gradients | \
-attention / softmax | rms_norm / roots | warnings | seconds |
-|---|---|---|---|---|---|---|---|---|---|"""
+attention / softmax | rms_norm / roots | warnings | unnamed | seconds |
+|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
+_TEXT = """# ONNX models
+
+Small models of transformers and torchvision with random weights, exported by
+`onnx_models_export.py` ({versions}) and imported by `onnx_models.py`. `dynamo` is
+`torch.onnx.export(...)` as it is by default, `dynamo-plain` the same with `optimize=False`;
+`script` is the older exporter (`dynamo=False`), `script-plain` the same with
+`do_constant_folding=False`. What PyTorch cannot export is left out.
+
+- *trained*: how many parameters are trained, of how many that the module has; *no parameter*:
+  of those trained, how many are none of the module's, by name, shape and value.
+- *results* and *gradients* (of how many parameters): the largest difference from PyTorch,
+  relative to the largest number. The loss is the mean square of the results. Where the exporter
+  has merged or folded parameters, a gradient is that of all that were merged, or lacks a part,
+  and differs.
+- *attention / softmax*, *rms_norm / roots*: compositions that were recognised, and what is left
+  of others. In swin, windows are masked in another shape than the scores have.
+- *unnamed*: parameters that are neither trained nor named by a warning. Of two equal operators on
+  equal parameters, the exporter keeps one, and of the other no name: in gpt_neox and gemma. The
+  older exporter leaves no name of a weight that it has transposed, concatenated or folded into
+  another; the warning names the node that reads it, such as `/layers.0/self_attn/q_proj/MatMul`.
+
+"""
 
 
 def main(folder: str, *models: str) -> None:
@@ -218,7 +256,7 @@ def main(folder: str, *models: str) -> None:
     if not models:
         versions = json.loads((place / "versions.json").read_text())
         said = ", ".join(f"{key} {value}" for key, value in versions.items())
-        RESULTS.write_text(f"# ONNX models\n\n{said}\n\n{_HEAD}\n" + "\n".join(rows) + "\n")
+        RESULTS.write_text(_TEXT.format(versions=said) + _HEAD + "\n" + "\n".join(rows) + "\n")
 
 
 if __name__ == "__main__":

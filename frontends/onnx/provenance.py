@@ -34,7 +34,7 @@ _BUFFERS = {
     *("running_mean", "running_var", "moving_mean", "moving_variance"),
     *("inv_freq", "original_inv_freq", "freqs_cis", "cos_cached", "sin_cached"),
     *("masked_bias", "causal_mask", "attention_mask", "attn_mask"),
-    *("relative_position_index", "relative_coords_table", "position_ids", "embed_positions"),
+    *("relative_position_index", "relative_coords_table", "position_ids", "token_type_ids"),
 }
 # Operators whose results are constants that an optimizer folds, as PyTorch names those.
 _OPERATIONS = {
@@ -199,7 +199,7 @@ def _is_no_parameter(name: str) -> bool:
 
 def _flat(name: str) -> str:
     """Return what PyTorch calls a parameter in its graph."""
-    return "p_" + re.sub(r"\W", "_", name)
+    return "p_" + re.sub(r"\W", "_", name.lower())
 
 
 def _dotted(flat: str, modules: Iterable[str]) -> str:
@@ -236,9 +236,9 @@ def warnings_of(found: Provenance, graph: GraphProto, trained: Iterable[str]) ->
     notes = {n: _note(sources, readers.get(n, "")) for n, sources in found.unnamed.items()}
     if found.lost:
         said.append(
-            f"the exporter has merged or folded {_count(len(found.lost), 'parameter')} of the "
-            f"model, which are not trained by themselves: {_listed(found.lost)}; {_REMEDY} to "
-            "keep them"
+            "the exporter has merged or folded at least "
+            f"{_count(len(found.lost), 'parameter')} of the model, which are not trained by "
+            f"themselves: {_listed(found.lost)}; {_REMEDY} to keep them"
         )
     if found.unnamed:
         said.append(
@@ -281,11 +281,11 @@ def _count(number: int, noun: str) -> str:
 
 def _listed(names: Iterable[str], notes: Mapping[str, str] | None = None) -> str:
     """Return names as a list; many that differ in numbers only as one with stars."""
-    names = list(names)
-    if len(names) > _LISTED:
-        patterns = Counter(re.sub(r"\d+", "*", name) for name in names)
-        return ", ".join(f"`{n}`" + (f" ({c})" if c > 1 else "") for n, c in patterns.items())
-    return ", ".join(f"`{name}`{(notes or {}).get(name, '')}" for name in names)
+    texts = [f"`{name}`{(notes or {}).get(name, '')}" for name in names]
+    if len(texts) > _LISTED:
+        patterns = Counter(re.sub(r"\d+", "*", text) for text in texts)
+        texts = [text + (f" ({count})" if count > 1 else "") for text, count in patterns.items()]
+    return ", ".join(texts)
 
 
 def _note(sources: Sequence[str], reader: str) -> str:
