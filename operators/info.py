@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 SplitCounts = tuple[tuple[int, ...], ...]
 Gradients = Sequence[Value | None]
+# What an operator raises where an attribute is of another kind than it expects.
+MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,24 @@ class OperatorInfo:
             )
         self.operand_types = tuple(operand_types)
         self.attributes: dict[str, Any] = {**self.defaults, **attributes}
+        self._given = frozenset(attributes)
         self._inferred: dict[object, tuple[Strategy, tuple[Layout, ...]]] = {}
         try:
             self.rule = self.make_rule()
         except IRError as error:
             raise IRError(f"{self.name}: {error.what}", error.where, error.hint) from None
-        except (IndexError, ValueError) as error:
-            types = ", ".join(map(str, operand_types)) or "none"
-            raise IRError(f"`{self.name}` cannot take the operands: {types}") from error
+        except MALFORMED as error:
+            raise self._malformed() from error
 
         self._check_windows()
+
+    def _malformed(self) -> IRError:
+        """Return the error of operands and attributes that the operator cannot make sense of."""
+        types = ", ".join(map(str, self.operand_types)) or "none"
+        given = {key: value for key, value in self.attributes.items() if key in self._given}
+        attributes = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        with_attributes = f" with {attributes}" if attributes else ""
+        return IRError(f"`{self.name}` cannot take the operands: {types}{with_attributes}")
 
     def _check_windows(self) -> None:
         """Refuse factors ``h~`` whose windows are not known: their halos could not be exchanged."""
@@ -201,8 +211,11 @@ class OperatorInfo:
     @cached_property
     def result_types(self) -> tuple[TensorType, ...]:
         """Types of the results."""
-        shapes = self.rule.result_shapes
-        return tuple(TensorType(d, s) for d, s in zip(self.make_dtypes(), shapes, strict=True))
+        try:
+            dtypes, shapes = self.make_dtypes(), self.rule.result_shapes
+            return tuple(TensorType(d, s) for d, s in zip(dtypes, shapes, strict=True))
+        except MALFORMED as error:
+            raise self._malformed() from error
 
     def check_strategy(self, strategy: Strategy, mesh: Mesh) -> None:
         """Check that the operator can be split so.
@@ -295,6 +308,8 @@ class OperatorInfo:
             except StrategyError as error:
                 what = f"{self.name}: {error.what}"
                 raise StrategyError(what, error.where, error.hint) from None
+            except MALFORMED as error:
+                raise self._malformed() from error
         return self._inferred[key]
 
     def _infer_layouts(

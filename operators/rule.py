@@ -26,6 +26,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
@@ -418,6 +421,7 @@ def resolve(notation: str, shapes: Sequence[Shape], sizes: Mapping[str, int] | N
     if len(operands) != len(shapes):
         raise IRError(f"{len(shapes)} operands were given, `{notation}` takes {len(operands)}")
     known: dict[str, int] = dict(sizes or {})
+    _check_sizes(known, notation)
     kinds: dict[str, str] = dict.fromkeys(known, "parallel")
     leading = max(
         (len(s) - len(t) + 1 for t, s in zip(operands, shapes, strict=True) if "..." in t),
@@ -439,6 +443,16 @@ def resolve(notation: str, shapes: Sequence[Shape], sizes: Mapping[str, int] | N
     if missing:
         raise IRError(f"the size of factor `{missing[0]}` of `{notation}` is not given")
     return Rule(operand_dims, result_dims, known, kinds)
+
+
+def _check_sizes(sizes: Mapping[str, Any], notation: str) -> None:
+    """Refuse sizes that attributes give and that are no positive integers."""
+    for factor, size in sizes.items():
+        if not isinstance(size, (int, np.integer)) or size < 1:
+            raise IRError(
+                f"the size of factor `{factor}` of `{notation}` is {size!r}, expected an integer "
+                "of at least 1"
+            )
 
 
 def _expand(tokens: tuple[str, ...], leading: int, count: int) -> tuple[str, ...]:

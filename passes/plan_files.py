@@ -28,6 +28,7 @@ from shardwright.ir.files import check_folder, write_files
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import parse, to_text
+from shardwright.ir.verify import verify_structure
 from shardwright.operators.info import Array
 from shardwright.passes.binding import rank_text
 from shardwright.passes.plan import Plan
@@ -67,7 +68,7 @@ def write_plan(directory: Path, plan: Plan, ranks: Iterable[int] | None = None) 
     files = _contents(plan, listed_ranks(plan.mesh.size, ranks))
     sums = {name: _digest(content) for name, content in sorted(files.items())}
     document = plan.document.model_copy(update={"files": sums})
-    sums[DOCUMENT] = _document_digest(json.loads(document.to_text()))
+    sums[DOCUMENT] = document_digest(json.loads(document.to_text()))
     document = document.model_copy(update={"files": sums})
     files[DOCUMENT] = document.to_text().encode()
     obsolete = check_replaceable(directory, files)
@@ -166,7 +167,7 @@ def _is_unchanged(path: Path, digest: str) -> bool:
     content = path.read_bytes()
     if path.name != DOCUMENT:
         return _digest(content) == digest
-    return digest in ("", _document_digest(json.loads(content)))
+    return digest in ("", document_digest(json.loads(content)))
 
 
 def _written(directory: Path) -> dict[str, str]:
@@ -212,7 +213,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _document_digest(content: Mapping[str, Any]) -> str:
+def document_digest(content: Mapping[str, Any]) -> str:
     """Return the digest of a document without this digest, whatever its spaces."""
     files = {name: item for name, item in content["files"].items() if name != DOCUMENT}
     text = json.dumps({**content, "files": files}, sort_keys=True)
@@ -249,9 +250,10 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
     for name in ("model.ir", "program.ir"):
         if name not in contents:
             raise PlanError(f"the plan lists no `{name}`", str(directory))
-    model, program = (_graph(contents, name, directory) for name in ("model.ir", "program.ir"))
+    model = _graph(contents, "model.ir", directory)
+    program = _graph(contents, "program.ir", directory, well_formed=not allow_edited)
     _check_consistent(document, program, directory)
-    if document.files.get(DOCUMENT) not in (None, _document_digest(json.loads(text))):
+    if document.files.get(DOCUMENT) not in (None, document_digest(json.loads(text))):
         raise _changed(DOCUMENT, directory)
     return Plan(document, model, program, _initial(contents, directory))
 
@@ -304,9 +306,14 @@ def _read(directory: Path, name: str) -> bytes:
     return content
 
 
-def _graph(contents: Mapping[str, bytes], name: str, directory: Path) -> Graph:
+def _graph(
+    contents: Mapping[str, bytes], name: str, directory: Path, well_formed: bool = True
+) -> Graph:
     try:
-        return parse(contents[name].decode())
+        graph = parse(contents[name].decode())
+        if well_formed:
+            verify_structure(graph)
+        return graph
     except UnicodeDecodeError:
         raise PlanError(f"`{name}` is not text", str(directory)) from None
     except ShardwrightError as error:

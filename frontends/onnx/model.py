@@ -16,6 +16,7 @@ from onnx import (
     ModelProto,
     NodeProto,
     ValueInfoProto,
+    shape_inference,
     version_converter,
 )
 
@@ -158,9 +159,10 @@ def _recent(model: ModelProto) -> ModelProto:
     """Return a model of an operator set that is read; ONNX itself brings older ones there."""
     if _opsets(model).get("", OLDEST_OPSET) >= OLDEST_OPSET:
         return model
+    failures = (version_converter.ConvertError, shape_inference.InferenceError)
     try:
         return version_converter.convert_version(model, _READ_AS)
-    except (RuntimeError, ValueError, version_converter.ConvertError):
+    except (RuntimeError, ValueError, *failures):
         return model  # what has changed since is listed then
 
 

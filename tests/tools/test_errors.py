@@ -1,5 +1,6 @@
 """Every mistake of a person gives one sentence, exit code 2, and leaves nothing behind."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.passes.plan_files import document_digest
 from shardwright.tools.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -276,6 +278,79 @@ def test_corrupt_plans(case, command, plan, capsys):
     damage(plan)
     assert complaint(capsys, command, "plan") == expected
     assert not (plan / "logs").exists()
+
+
+ATTRIBUTES = {
+    "a_name_in_a_shape": (
+        "x: f32[4]* = spread(label) {axis=(0,), shape=('x', 4)}",
+        "spread: the size of factor `i0` of `i1 -> i0 i1` is 'x', expected an integer of at least "
+        "1",
+    ),
+    "an_axis_without_end": (
+        "x: f32[4] = reduce_sum(image) {axis=(1e400, 1)}",
+        "reduce_sum: dimension inf is asked of a tensor with 2 dimensions",
+    ),
+    "a_size_beyond_64_bits": (
+        f"x: f32[{2**64}] = spread(image) {{shape=({2**64},)}}",
+        f"a tensor of shape ({2**64},) has {2**66} bytes, expected at most 2^63 - 1",
+    ),
+    "no_dimension": (
+        "x: f32[4, 784] = all_gather(image) {axes=('x',), dimension=None}",
+        "`all_gather` cannot take the operands: f32[4, 784] with axes=('x',), dimension=None",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "prove"])
+@pytest.mark.parametrize("case", ATTRIBUTES)
+def test_attributes_that_an_operator_cannot_read(case, command, plan, capsys):
+    line, expected = ATTRIBUTES[case]
+    text = (plan / "program.ir").read_text()
+    first = next(row for row in text.splitlines() if " = " in row)
+    changed = text.replace(first, f"  {line}\n{first}", 1)
+    (plan / "program.ir").write_text(changed)
+
+    def agree(document):
+        document["files"]["program.ir"] = hashlib.sha256(changed.encode()).hexdigest()
+        document["files"]["plan.json"] = document_digest(document)
+
+    edit(plan, agree)
+    code = main([command, "plan"])
+    captured = capsys.readouterr()
+    assert code == (2 if command == "run" or case == "a_size_beyond_64_bits" else 1)
+    assert expected in (captured.out + captured.err).replace("\n", " ")
+    assert "Traceback" not in captured.err
+
+
+OTHER_DEVICES = {
+    "devices": (
+        lambda document: document.update(devices=4),
+        "the plan is for 4 devices, but its mesh has 2 ranks (in plan); compile the model again",
+    ),
+    "mesh": (
+        lambda document: (document.update(devices=4), document["mesh"][0].update(size=4)),
+        "the mesh of the plan is x=4, that of its program is x=2 (in plan); compile the model "
+        "again",
+    ),
+    "input": (
+        lambda document: document["inputs"][0].update(type="f32[8, 784]"),
+        "the inputs of the plan are not those of its program: image: f32[4, 784], label: i32[4] "
+        "(in plan); compile the model again",
+    ),
+    "optimizer": (
+        lambda document: document["optimizer"]["settings"].update(learning_rate=5),
+        "`plan.json` is not what was written with the plan: its SHA-256 differs (in plan); compile "
+        "the model again",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "prove", "dump"])
+@pytest.mark.parametrize("case", OTHER_DEVICES)
+def test_a_document_that_was_changed(case, command, plan, capsys):
+    change, expected = OTHER_DEVICES[case]
+    edit(plan, change)
+    assert complaint(capsys, command, "plan") == expected
 
 
 def test_an_edited_program_does_not_run(plan, capsys):
