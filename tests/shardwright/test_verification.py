@@ -12,6 +12,7 @@ from shardwright.operators.builder import Builder
 from shardwright.passes.optimizer import Optimizer
 from shardwright.tracing import Definition, InputSpec, trace
 from shardwright.verification import verify_plan
+from tests.shardwright.test_zoo_models import SMALL
 
 
 class DenseNormalized(nn.Cell):
@@ -185,4 +186,13 @@ def test_every_step_begins_with_the_values_of_one_device():
     plan = plan_of(ConvolutionNormalized, 4)
     result = verify_plan(plan, 30)
     assert result.equal
+    assert result.max_relative_error < 1e-10
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("model", ["bert", "vit", "unet", "resnet18-cifar"])
+def test_networks_trained_by_adam_are_equal(model, devices):
+    plan = sw.compile(SMALL[model], devices, cluster="cpu", optimizer="adam").plan
+    result = sw.verify(plan)
+    assert (result.equal, result.first_difference, result.reason) == (True, None, None)
     assert result.max_relative_error < 1e-10
