@@ -48,16 +48,6 @@ class BackwardMemory:
         work = ((),) * strategies
         return cls((zero,) * operands, (zero,) * results, work, (False,) * operands)
 
-    def of(self, strategies: Sequence[int]) -> "BackwardMemory":
-        """Return the same for some of the strategies."""
-        chosen = list(strategies)
-        return BackwardMemory(
-            tuple(saved[chosen] for saved in self.operands),
-            tuple(saved[chosen] for saved in self.results),
-            tuple(self.work[strategy] for strategy in chosen),
-            self.separate,
-        )
-
     def peak(self, ending: frozenset[int]) -> Floats:
         """Return the most bytes alive at once while the gradient runs, for each strategy.
 

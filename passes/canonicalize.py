@@ -1,13 +1,18 @@
 """Canonical form: no identities, no two equal nodes, no dead nodes."""
 
-from dataclasses import replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 
 from shardwright.ir.graph import Graph, Node, renamed
 from shardwright.passes.cleanup import drop_dead_nodes
 
+Pins = tuple[Mapping[str, Hashable], ...]  # of each kind, by the name of the operator
 
-def canonicalize(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
+
+def canonicalize(graph: Graph, pins: Pins = ()) -> Graph:
     """Remove identities, merge equal nodes, and drop dead ones.
+
+    Equal nodes with different pins stay apart, and a pinned identity stays.
 
     Before::
 
@@ -25,24 +30,47 @@ def canonicalize(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
     ----------
     graph : Graph
         The program.
-    keep : frozenset of str
-        Nodes that stay as they are, such as those whose strategy a person has fixed.
+    pins : tuple of mapping
+        What the user has pinned on operators, a mapping for each kind of pin.
     """
+    names = merged_values(graph, pins)
+    kept = (node for node in graph.nodes if node.results[0].name not in names)
+    nodes = tuple(renamed(node, names) for node in kept)
+    outputs = tuple(names.get(name, name) for name in graph.outputs)
+    updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
+    return drop_dead_nodes(replace(graph, nodes=nodes, outputs=outputs, updates=updates))
+
+
+def merged_values(graph: Graph, pins: Pins = ()) -> dict[str, str]:
+    """Return the values that others replace in canonical form, and by which each is replaced."""
     names: dict[str, str] = {}
-    seen: dict[object, Node] = {}
-    nodes = []
-    for node in graph.nodes:
-        node = renamed(node, names)
-        if node.operator == "identity" and node.name not in keep:
+    groups: dict[object, list[_Equals]] = {}
+    for node in (renamed(node, names) for node in graph.nodes):
+        own = tuple(pinned.get(node.name) for pinned in pins)
+        if node.operator == "identity" and not any(pin is not None for pin in own):
             names[node.name] = node.operands[0]
             continue
         key = (node.operator, node.operands, tuple(sorted(node.attributes.items())))
-        twin = seen.setdefault(key, node)
-        if twin is not node and not {node.name, twin.name} & keep:
-            pairs = zip(node.results, twin.results, strict=True)
-            names.update((result.name, other.name) for result, other in pairs)
+        equals = groups.setdefault(key, [])
+        found = next((each for each in equals if each.takes(own)), None)
+        if found is None:
+            equals.append(_Equals(node, list(own)))
             continue
-        nodes.append(node)
-    outputs = tuple(names.get(name, name) for name in graph.outputs)
-    updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
-    return drop_dead_nodes(replace(graph, nodes=tuple(nodes), outputs=outputs, updates=updates))
+        pairs = zip(node.results, found.first.results, strict=True)
+        names.update((result.name, other.name) for result, other in pairs)
+    return names
+
+
+@dataclass
+class _Equals:
+    """Equal nodes that become one, and what is pinned on any of them."""
+
+    first: Node
+    pins: list[Hashable] = field(default_factory=list)
+
+    def takes(self, pins: tuple[Hashable, ...]) -> bool:
+        """Take a node with these pins, unless others are pinned; return whether it was taken."""
+        if any(a != b for a, b in zip(self.pins, pins, strict=True) if None not in (a, b)):
+            return False
+        self.pins = [b if a is None else a for a, b in zip(self.pins, pins, strict=True)]
+        return True

@@ -26,7 +26,7 @@ from shardwright.ir.units import bytes_text
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.alignment import align
 from shardwright.passes.allreduce_fusion import fuse_all_reduces, reduced_gradients
-from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.canonicalize import canonicalize, merged_values
 from shardwright.passes.class_search import search_by_class
 from shardwright.passes.cleanup import drop_mirrors
 from shardwright.passes.fitting import Attempt, Fitting, Leanest, check_fits
@@ -130,8 +130,9 @@ def compile_graph(
     check_tensor_names(graph, options.optimizer)
     begin = time.perf_counter()
     passes = PassManager()
-    pinned = frozenset(options.pins) | set(options.result_pins)
-    source = passes.run("canonicalize", lambda g: canonicalize(g, pinned), graph)
+    pins = (_as_tuples(options.pins), _as_tuples(options.result_pins))
+    source = passes.run("canonicalize", lambda g: canonicalize(g, pins), graph)
+    options = _with_moved_pins(options, merged_values(graph, pins))
     if options.mode == "hybrid_parallel":
         emitted = _compile_manual(source, devices, options, passes)
     elif options.mode == "stand_alone":
@@ -178,6 +179,19 @@ def _check_fits(memory: MemoryUseReport, limit: float, mode: Mode) -> None:
             f"{bytes_text(limit)}, and the mode `{mode}` has no other program",
             hint="allow more memory, or use a mode in which the compiler splits the model",
         )
+
+
+def _as_tuples(pins: Mapping[str, SplitCounts]) -> Mapping[str, SplitCounts]:
+    return {name: tuple(map(tuple, counts)) for name, counts in pins.items()}
+
+
+def _with_moved_pins(options: CompileOptions, names: Mapping[str, str]) -> CompileOptions:
+    """Return the options with the pins of merged operators on those that they were merged with."""
+    pins, results = (
+        {names.get(name, name): pin for name, pin in pinned.items()}
+        for pinned in (options.pins, options.result_pins)
+    )
+    return replace(options, pins=pins, result_pins=results)
 
 
 @dataclass(frozen=True)

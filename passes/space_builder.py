@@ -23,7 +23,7 @@ from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.operators.optimizer import state_type
 from shardwright.passes.cotangents import cotangent_flow
 from shardwright.passes.partition import Meeting
-from shardwright.passes.pins import pinned_table
+from shardwright.passes.pins import pinned_strategies, restricted
 from shardwright.passes.saved_tensors import SavedTensors, counted_views, savers_of, states_of
 from shardwright.passes.search_space import Choice, SearchSpace, Storage
 from shardwright.passes.sharing import Shared
@@ -102,6 +102,7 @@ class _SpaceBuilder:
         self.parameters = frozenset(p.name for p in graph.parameters if p.trainable)
         self.draft, self.memory = Draft(), MemoryAccount(len(graph.nodes))
         self.tables: dict[str, OperatorTable] = {}
+        self.kept: dict[int, NDArray[np.int64]] = {}  # strategies of pinned operators
         self.variable: dict[str, int] = {}
         self.readers: dict[str, list[End]] = {name: [] for name in graph.values}
         self.once = Shared().once  # for what equal layers have in common
@@ -135,22 +136,16 @@ class _SpaceBuilder:
         for node in self.graph.nodes:
             self._hold_work(node)
         choices = tuple(self.draft.choices)
+        uses = self.memory.uses(len(choices))
         variables = tuple(
             Variable(f"{choice.kind} {choice.name}", cost, memory)
-            for choice, cost, memory in zip(
-                choices, self.draft.costs, self.memory.uses(len(choices)), strict=True
-            )
+            for choice, cost, memory in zip(choices, self.draft.costs, uses, strict=True)
         )
         problem = Problem(variables, (*self.draft.pairs, *self.draft.copies))
-        return SearchSpace(
-            self.graph,
-            self.mesh,
-            choices,
-            problem,
-            tuple(self.draft.routes),
-            self.profile.constant(),
-            frozenset(self.pins) | set(self.result_pins),
-        )
+        pinned, routes = frozenset(self.pins) | set(self.result_pins), tuple(self.draft.routes)
+        cost = self.profile.constant()
+        space = SearchSpace(self.graph, self.mesh, choices, problem, routes, cost, pinned)
+        return restricted(space, self.kept)
 
     # Variables
 
@@ -159,15 +154,14 @@ class _SpaceBuilder:
         info = operator_info(node.operator, types, node.attributes)
         wanted = self.flow.operands[node.name]
         stored = tuple(name in self.parameters for name in node.operands)
-        pinned = node.name in self.pins or node.name in self.result_pins
+        operands, results = self.pins.get(node.name), self.result_pins.get(node.name)
+        pinned = operands is not None or results is not None
         table = self.profile.table(info, wanted, stored, pinned)
-        if node.name in self.pins:
-            table = pinned_table(table, node, self.pins[node.name], self.mesh, results=False)
-        if node.name in self.result_pins:
-            table = pinned_table(table, node, self.result_pins[node.name], self.mesh, results=True)
         self.tables[node.name] = table
         self._check_time()
         variable = self.draft.add(Choice("operator", node.name, table.strategies), table.cost)
+        if pinned:
+            self.kept[variable] = pinned_strategies(table, node, self.mesh, operands, results)
         self.variable[node.name], moment = variable, self.order[node.name]
         held = table.memory
         for position, name in enumerate(node.operands):
@@ -243,8 +237,14 @@ class _SpaceBuilder:
         return table
 
     def _agree(self, value: Value) -> bool:
-        """Return whether all readers of a tensor can take it alike."""
-        taken = [{port.layout for port in reader.ports} for reader in self.readers[value.name]]
+        """Return whether all readers of a tensor can take it alike, with their pins."""
+        taken = [
+            {
+                reader.ports[i].layout
+                for i in self.kept.get(reader.variable, range(len(reader.ports)))
+            }
+            for reader in self.readers[value.name]
+        ]
         return bool(taken) and bool(set.intersection(*taken))
 
     def _reader(self, value: Value) -> End | None:

@@ -21,11 +21,12 @@ from shardwright.passes.baselines import (
 from shardwright.passes.propagation import propagate
 from shardwright.passes.recursive import recursive_programming
 from shardwright.passes.search_space import SearchSpace
-from shardwright.solver.evaluate import Evaluation, evaluate
+from shardwright.solver.evaluate import evaluate
 from shardwright.solver.least_memory import minimize_memory
 from shardwright.solver.problem import FORBIDDEN, Problem
 from shardwright.solver.solution import Solution
 from shardwright.solver.solve import solve
+from shardwright.solver.ties import settled
 
 SearchMode = Literal[
     "exact",
@@ -135,7 +136,7 @@ def _solve(
         if solution is not None and solution.assignment is not None:
             found = evaluate(problem, solution.assignment)
             if found.feasible:
-                return _result(space, solution, found, begin)
+                return _result(space, problem, solution, begin)
     rest = max(time_limit - (time.perf_counter() - begin), 0.0)
     solution = solve(problem, time_limit=rest, progress=progress, method=mode, gap=gap)
     if solution.assignment is None and mode == "exact" and solution.status == "unknown":
@@ -145,15 +146,17 @@ def _solve(
         )
     if solution.assignment is None:
         raise _no_assignment(mode, memory_limit)
-    return _result(space, solution, evaluate(problem, solution.assignment), begin)
+    return _result(space, problem, solution, begin, settle=mode == "exact")
 
 
 def _result(
-    space: SearchSpace, solution: Solution, found: Evaluation, begin: float
+    space: SearchSpace, problem: Problem, solution: Solution, begin: float, *, settle: bool = True
 ) -> SearchResult:
     assert solution.assignment is not None
+    assignment = settled(problem, solution.assignment) if settle else solution.assignment
+    found = evaluate(problem, assignment)
     return SearchResult(
-        solution.assignment,
+        assignment,
         float(found.cost) + space.constant,
         solution.lower_bound + space.constant,
         solution.status,

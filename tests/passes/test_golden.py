@@ -435,7 +435,9 @@ def mirrored_mean(graph: Graph) -> Graph:
 
 CASES: dict[str, Case] = {
     "canonicalize/equal_nodes": alone(EQUAL_NODES, canonicalize),
-    "canonicalize/kept": alone(EQUAL_NODES, partial(canonicalize, keep=frozenset({"b", "c"}))),
+    "canonicalize/kept": alone(
+        EQUAL_NODES, partial(canonicalize, pins=({"a": 1, "b": 2, "c": 3},))
+    ),
     "canonicalize/nearly_equal": alone(NEARLY_EQUAL, canonicalize),
     "cleanup/only_updates": alone(ONLY_UPDATES, drop_dead_nodes, drop_mirrors),
     "cleanup/updates_live": alone(ONLY_UPDATES, drop_dead_nodes),
