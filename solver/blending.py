@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from shardwright.solver.memory import MemoryRows
 from shardwright.solver.network import Network
+from shardwright.solver.problem import FORBIDDEN
 
 
 def along(network: Network) -> list[int]:
@@ -48,7 +49,7 @@ def blend(
     """
     choice = list(fitting)
     slack = rows.capacity - rows.profile(choice)
-    cost, least, place = 0.0, 0.0, 0
+    cost, forbidden, least, place = 0.0, 0, 0.0, 0
     for position, index in enumerate(order):
         new, old = cheap[index], choice[index]
         if new == old:
@@ -56,12 +57,16 @@ def blend(
         unary = network.unary[index]
         cost += float(unary[new] - unary[old])
         for table, other in network.incident[index]:
-            cost += float(table[new, choice[other]] - table[old, choice[other]])
+            for value, sign in ((table[new, choice[other]], 1), (table[old, choice[other]], -1)):
+                if value >= FORBIDDEN:  # until its neighbour changes too
+                    forbidden += sign
+                else:
+                    cost += sign * float(value)
         for use in rows.by_variable.get(index, []):
             usage = rows.usages[use]
             slack[rows.first[use] : rows.last[use]] -= usage[new] - usage[old]
         choice[index] = new
-        if cost < least and slack.min(initial=0.0) >= 0:
+        if not forbidden and cost < least and slack.min(initial=0.0) >= 0:
             least, place = cost, position + 1
     best = list(fitting)
     for index in order[:place]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.solver import Pair, Problem, Variable
+from shardwright.solver import MemoryUse, Pair, Problem, Variable
 from shardwright.solver.blending import along, blend
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.memory import MemoryRows
@@ -40,3 +40,18 @@ def test_what_is_found_fits_and_is_no_dearer(repeated_layers: LayerMaker):
         assert all(c in (a, b) for c, a, b in zip(found, one, other, strict=True))
         better += after.cost < before.cost
     assert better > 10
+
+
+def test_neighbours_that_must_change_together_do():
+    """Pairs of equal variables: while one of a pair has changed, the assignment is forbidden."""
+    count, limit = 8, 5.0
+    use = MemoryUse(np.array([0.0, 1.0]), 0, 1)
+    variables = tuple(Variable(str(i), np.array([1.0, 0.0]), (use,)) for i in range(count))
+    equal = np.array([[0.0, np.inf], [np.inf, 0.0]])
+    chained = [Pair(i, i + 1, np.zeros((2, 2)) if i % 2 else equal) for i in range(count - 1)]
+    problem = Problem(variables, tuple(chained), limit)
+    network = build_network(problem)
+    rows = MemoryRows(network, limit)
+    found = blend(network, rows, along(network), [0] * count, [1] * count)
+    assert evaluate(problem, found).feasible
+    assert sum(found) == 4
