@@ -140,7 +140,8 @@ def _cases(
 
 def _plan(model: str, devices: int, ways: dict[str, Any]) -> Plan:
     devices = 1 if ways.get("mode") == "stand_alone" else devices
-    batch = max(int(FULL[model] * devices), 1)
+    least = devices if ways.get("mode") == "data_parallel" else 1
+    batch = max(int(FULL[model] * devices), least)
     optimizer = Optimizer("adam", {"learning_rate": 1e-3})
     return compile(model, devices, batch=batch, optimizer=optimizer, memory_limit=1e15, **ways).plan
 
