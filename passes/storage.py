@@ -53,7 +53,7 @@ def storage_options(
         Whether it must be split as finely as it can be.
     """
     if not used:
-        options = [Storage(layout) for layout in everywhere]
+        options = [Storage(layout) for layout in _readable(tensor, everywhere, profile)]
     else:
         options = [Storage(layout, layout) for layout in used]
         options += [
@@ -63,6 +63,13 @@ def storage_options(
             for again in (False, True)[: 1 + kept]
         ]
     return tuple(_finest(options) if scattered else options)
+
+
+def _readable(tensor: TensorType, layouts: Sequence[Layout], profile: CostProfile) -> list[Layout]:
+    """Return the layouts from which a parameter can be made whole."""
+    whole = Port(Layout.replicated(tensor.rank), None)
+    seconds = profile.edges(tensor, [Port(layout, None) for layout in layouts], [whole])
+    return [layout for layout, cost in zip(layouts, seconds[:, 0], strict=True) if cost < np.inf]
 
 
 def _refinements(layout: Layout, tensor: TensorType, profile: CostProfile) -> Iterator[Layout]:

@@ -220,3 +220,17 @@ def test_a_weight_with_two_readers_lies_as_both_take_it(mode: str, follow: bool)
     assert counts["cast1"] == counts["cast2"] == ((1, 1),)
     assert counts["m2"] == counts["m3"] == rows
     assert counts["m1"] == (rows if follow else ((4, 1), (1, 2)))
+
+
+@pytest.mark.parametrize("searched", ["exact", "dynamic_programming"])
+def test_a_parameter_of_two_readers_is_stored_as_finely_as_it_can_be_read(searched: str) -> None:
+    """MindSpore cannot redistribute slices of unequal size: 6 rows are split by 2 only."""
+    build = Builder()
+    x = build.input(Value("x", TensorType("float64", (8, 6))))
+    w = build.parameter(Value("w", TensorType("float64", (6, 6))))
+    hidden = build.emit("matmul", build.emit("tanh", build.emit("matmul", x, w)), w)
+    graph = build.graph("twice", (build.emit("reduce_sum", hidden).name,))
+    options = CompileOptions(search=searched, cost_model="mindspore", optimizer_parallel=True)  # type: ignore[arg-type]
+    found = compile_graph(graph, cluster("cpu"), 8, options)
+    assert found.decisions is not None
+    assert found.decisions.stored["w"].counts(found.mesh) == (2, 2)
