@@ -24,7 +24,7 @@ from shardwright.passes.options import (
     no_effect,
     warn_of_idle_devices,
 )
-from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.runtime import Executor, LocalCommunicator, check_capacity, initialize
 from shardwright.tracing import Definition, InputSpec, Network, trace
 
 
@@ -89,6 +89,7 @@ class Session:
         self.compiled = compiled(definition, options)
         program = self.compiled.program
         communicator = LocalCommunicator(self.compiled.mesh)
+        check_capacity(program, communicator.ranks)
         self.executor = Executor(program, communicator)
         self.state = initialize(program, seed, communicator, definition.initial)
 

@@ -41,6 +41,7 @@ from shardwright.runtime import (
     Reference,
     State,
     assemble,
+    check_capacity,
     compare,
     initialize,
     magnitude,
@@ -102,13 +103,24 @@ def verify_plan(
         Whether the rules of the IR are checked first.
     progress : callable, optional
         Called after every step with how things stand.
+
+    Raises
+    ------
+    ExecutionError
+        If the machine has too little memory for the program.
     """
     graph = plan.reference
     names = _compared(graph, plan.program)
+    communicator = communicator or LocalCommunicator(plan.mesh)
     try:
         if static:
             verify_graph(plan.program)
-        side = _prepare(plan, communicator or LocalCommunicator(plan.mesh))
+    except ShardwrightError as error:
+        return _failed(plan, names, error)
+    if static:
+        check_capacity(plan.program, communicator.ranks, _EXACT)
+    try:
+        side = _prepare(plan, communicator)
     except ShardwrightError as error:
         return _failed(plan, names, error)
     reference = Reference(graph, tuple(n for n, kind in names.items() if kind == "gradient"))

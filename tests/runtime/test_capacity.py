@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.ir.errors import ExecutionError
+from shardwright.runtime import Executor, LocalCommunicator, capacity, initialize
 from shardwright.runtime.capacity import available_bytes, check_capacity, least_bytes
 
 MODELS = (
@@ -42,3 +43,16 @@ def test_this_machine_has_memory_for_a_small_model():
     available = available_bytes()
     assert available is None or available > 2**20
     check_capacity(sw.compile(MODELS[0], 1).plan.program, (0,))
+
+
+def test_training_and_full_verification_are_refused_before_anything_is_allocated(monkeypatch):
+    plan = sw.compile(MODELS[0], 2, cluster="cpu").plan
+    monkeypatch.setattr(capacity, "available_bytes", lambda: 100)
+    with pytest.raises(ExecutionError, match="this machine has 100 B free"):
+        sw.verify(plan, full=True)
+    network = sw.nn.Dense(4, 4)
+    rows = [(np.ones(4, "f4"), np.ones(4, "f4"))] * 4
+    data = sw.dataset.GeneratorDataset(rows, ["x", "y"]).batch(2)
+    model = sw.Model(network, sw.nn.MSELoss(), sw.nn.SGD(network.trainable_params()))
+    with pytest.raises(ExecutionError, match="this machine has 100 B free"):
+        model.train(1, data)
