@@ -4,9 +4,11 @@ OR-Tools would catch the signal itself: the search would end as if its time were
 would go on, and later interrupts would kill it.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from ortools.sat.python import cp_model
+
+_WAKING = 0.1  # seconds
 
 
 def solve_model(
@@ -19,7 +21,11 @@ def solve_model(
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(solver.solve, model, callback)
         try:
-            return answer.result()
+            while not wait([answer], _WAKING).done:
+                pass  # a thread that only waits may not hear of a signal that another one got
         except BaseException:
-            solver.stop_search()
+            while not answer.done():  # a search that is just beginning does not hear the first
+                solver.stop_search()
+                wait([answer], _WAKING)
             raise
+        return answer.result()

@@ -3,6 +3,8 @@ from collections.abc import Callable, Iterator
 
 # Matrices of tests are too small for several threads each; must be said before numpy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tables are as wide as where there is no terminal.
+os.environ.pop("COLUMNS", None)
 
 import pytest
 from hypothesis import settings
