@@ -34,7 +34,7 @@ def bug(what: str, function: str, *edits: tuple[str, str]) -> Bug:
     return Bug(what, f"shardwright.{function}", edits)
 
 
-_CANONICALIZE = "passes.canonicalize:canonicalize"
+_CANONICALIZE = "passes.canonicalize:merged_values"
 _FUSION = "passes.allreduce_fusion"
 BUGS = {
     # Canonical form
@@ -296,7 +296,7 @@ _RANKS = ("tests/ir", "tests/runtime", "tests/tools/test_verify.py")
 _SEARCH = ("tests/passes/test_space_memory.py", "tests/passes/test_search.py")
 TESTS = {
     "passes.manual": ("tests/passes/test_golden.py", "tests/tools/test_verify.py"),
-    "cost_model.moves": ("tests/cost_model", *_PASS),
+    "cost_model.moves": (*_PASS, "tests/cost_model"),
     "ir.layout": _RANKS,
     "runtime.state": _RANKS,
     "passes.storage": _SEARCH,
