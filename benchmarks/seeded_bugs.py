@@ -277,6 +277,8 @@ def _page(rows: list[tuple[str, ...]]) -> str:
     that the compiler refuses (a wrong graph after a pass, or a program that does not cost what the
     search said); and, with those two checks of the compiler off, that the proof refuses, and that
     `verify` calls different by its rules and numbers.
+    Bugs that changed none of these programs, or only made them refused by their types, were
+    replaced while the list was made; so the counts say what is found of this list, and no more.
 
     `verify` (proof and numbers) finds {verified}; {refused} more are refused while compiling. The
     tests find {tested}; the last column names the first that fails with the bug and passes without.
