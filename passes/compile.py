@@ -276,7 +276,10 @@ class _Automatic:
 
         def attempt(within: float) -> Attempt:
             seconds = _SHARE * max(deadline - time.perf_counter(), 0.0)
-            return emit(within, *self._decide(space, by_class, within, seconds))
+            result, decisions = self._decide(space, by_class, within, seconds)
+            if result.seconds >= seconds:  # another machine may find another plan
+                result = replace(result, how=f"{result.how}; the time limit ended the search")
+            return emit(within, result, decisions)
 
         def leanest() -> Leanest:
             result = minimal_memory(space)

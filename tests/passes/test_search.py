@@ -1,4 +1,6 @@
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,3 +179,19 @@ def test_no_plan_in_time_is_told_from_no_plan_at_all(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(strategy_search, "solve", lambda *_, **__: unknown)
     with pytest.raises(NotFoundError, match="no plan was found within the time limit of 7 s"):
         search(space_of(multilayer_perceptron(), 2), time_limit=7)
+
+
+def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = multilayer_perceptron()
+    free = compile_graph(graph, CPU, 8).result
+    assert free is not None
+    assert "time limit" not in free.how
+    slow = strategy_search.search
+
+    def late(*arguments: Any, **options: Any) -> strategy_search.SearchResult:
+        return replace(slow(*arguments, **options), seconds=1e6)
+
+    monkeypatch.setattr("shardwright.passes.compile.search", late)
+    ended = compile_graph(graph, CPU, 8, CompileOptions(search="dynamic_programming")).result
+    assert ended is not None
+    assert ended.how.endswith("; the time limit ended the search")
