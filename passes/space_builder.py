@@ -436,26 +436,25 @@ class _SpaceBuilder:
     ) -> End:
         """Add a variable for the shared layout of the readers of a tensor."""
         self._check_time()
-        first = [reader is savers[0] for reader in readers] if shared else []
-        keys = tuple(reader.key for reader in readers)
-        key = ("meeting", value.type, writer.key, keys, shared, tuple(first))
-        make = lambda: self._meetings(value, writer, readers, shared)  # noqa: E731
-        options, cost, ports = self.once(key, make)
+        first = savers[0] if shared else None
+        keys = tuple((reader.key, reader is first) for reader in readers)
+        key, ends = ("meeting", value.type, writer.key, keys, shared), (writer, *readers)
+        options, cost, ports = self.once(key, lambda: self._meetings(value, ends, shared))
         variable = self.draft.add(Choice("tensor", value.name, options), cost)
         return End(variable, key, ports, writer.moment)
 
     def _meetings(
-        self, value: Value, writer: End, readers: Sequence[End], shared: bool
+        self, value: Value, ends: Sequence[End], shared: bool
     ) -> tuple[tuple[Meeting, ...], Floats, tuple[Port, ...]]:
         wanted = value.name in self.flow.values
         found: dict[Meeting, None] = {}
-        for port in (port for end in (writer, *readers) for port in end.ports):
+        for port in (port for end in ends for port in end.ports):
             partial = port.cotangent.partial if port.cotangent is not None else ()
             lies = self._representative(port.layout.with_partial(partial))
             found[Meeting(lies.reduced(), lies.partial)] = None
         states = (True, False) if shared else (False,)
         options = tuple(replace(meeting, saved=saved) for saved in states for meeting in found)
-        adds = sum(any(p.cotangent is not None for p in reader.ports) for reader in readers) - 1
+        adds = sum(any(p.cotangent is not None for p in end.ports) for end in ends[1:]) - 1
         cost = np.array(
             [
                 adds * self.profile.accumulation(value.type, option.layout) if adds > 0 else 0.0
