@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.roofline import local_bytes
+from shardwright.cost_model.roofline import value_bytes
 from shardwright.ir.graph import Node, Value
-from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
 from shardwright.operators.halo_exchange import SplitOperator
@@ -177,8 +176,3 @@ def _moments(
             if last.get(name, i) == i:
                 now -= sizes.get(name, 0.0)
     return tuple(found)
-
-
-def value_bytes(value: Value, mesh: Mesh) -> float:
-    """Return the bytes of a value on one rank."""
-    return local_bytes(value.type, value.layout or Layout.replicated(value.type.rank), mesh)

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwright.cost_model.roofline import local_bytes
-from shardwright.ir.graph import Graph, Value
-from shardwright.ir.layout import Layout
+from shardwright.cost_model.roofline import value_bytes
+from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import operator_class
 from shardwright.operators.optimizer import optimizer_states
@@ -67,7 +66,7 @@ def buffers(graph: Graph) -> Buffers:
     }
     replaced = {new for _, new in graph.updates}
     sizes = {
-        name: 0.0 if name in views or name in replaced else _bytes(value, mesh)
+        name: 0.0 if name in views or name in replaced else value_bytes(value, mesh)
         for name, value in graph.values.items()
     }
     roots: dict[str, str] = {}  # of a view, the buffer that it looks at
@@ -113,10 +112,6 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
             now[kinds[name]] -= sizes[name]
             total -= sizes[name]
     return MemoryUseReport(peak, best, at)
-
-
-def _bytes(value: Value, mesh: Mesh) -> float:
-    return local_bytes(value.type, value.layout or Layout.replicated(value.type.rank), mesh)
 
 
 def _kinds(graph: Graph) -> dict[str, str]:

@@ -23,6 +23,11 @@ def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
     return prod(layout.slice_shape(tensor.shape, mesh)) * item_bytes(tensor.dtype)
 
 
+def value_bytes(value: Value, mesh: Mesh) -> float:
+    """Return the bytes of a value on one rank."""
+    return local_bytes(value.type, value.layout or Layout.replicated(value.type.rank), mesh)
+
+
 def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:
     """Return the largest share of an operator's work that falls to one rank."""
     shares: dict[tuple[str, ...], float] = {}

@@ -10,14 +10,13 @@ from shardwright.cost_model.backward_memory import (
     BackwardMemory,
     Work,
     reached,
-    value_bytes,
     work_of,
 )
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.layout_graph import kinds_of
 from shardwright.cost_model.profile import OperatorTable, Port
 from shardwright.cost_model.redistribution import RedistributionPlanner
-from shardwright.cost_model.roofline import emitted_seconds, operator_seconds
+from shardwright.cost_model.roofline import emitted_seconds, operator_seconds, value_bytes
 from shardwright.ir.graph import Attribute, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh

@@ -283,13 +283,15 @@ class _Automatic:
 
         def leanest() -> Leanest:
             result = minimal_memory(space)
-            shares, decisions = largest_shares(space, result.assignment), None
+            shares = largest_shares(space, result.assignment)
             if by_class:
                 aligned = align(space, result.assignment, self.planner, self._given)
                 result = replace(result, cost=result.cost + aligned.detours)
                 decisions = aligned.decisions
-            decisions = decisions or space.decisions(result.assignment)
-            return Leanest(emit(limit, result, decisions), result.lower_bound, shares)
+            else:
+                decisions = space.decisions(result.assignment)
+            found = emit(result.memory_bytes, result, decisions)
+            return Leanest(found, result.lower_bound, shares)
 
         fine = sum(space.problem.sizes) <= _FINE
         fitting = Fitting(attempt, leanest, fine, self.options.gap, f"mesh {self.mesh}")

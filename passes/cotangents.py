@@ -37,15 +37,6 @@ class CotangentFlow:
         """Return whether any operand of a node receives a cotangent from it."""
         return any(self.operands[node.name])
 
-    def last_contribution(self, graph: Graph) -> dict[str, tuple[str, int]]:
-        """Return for each value the last node and operand position that a cotangent comes from."""
-        return {
-            name: (node.name, position)
-            for node in graph.nodes
-            for position, name in enumerate(node.operands)
-            if self.operands[node.name][position]
-        }
-
 
 def cotangent_flow(graph: Graph) -> CotangentFlow:
     """Return where the cotangents of a program flow; the first output is the loss.

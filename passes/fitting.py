@@ -169,7 +169,10 @@ class Fitting:
         for _ in range(_BISECTIONS):
             if relative_gap(best.result.cost, bound) <= max(self.gap, OPTIMALITY_GAP):
                 break
-            found = self.attempt((low + high) / 2)
+            try:
+                found = self.attempt((low + high) / 2)
+            except NoPlanError:  # no time is left
+                break
             if found.memory.peak_bytes > limit:
                 high = found.within
                 continue

@@ -1,13 +1,14 @@
 """What the choices of a search hold in memory, and when.
 
 Of n operators, operator i runs forward at moment i and backward at its mirror image, 2n - 1 - i;
-parameters are updated at the end, 2n. Three kinds of things are held:
+parameters are updated at the end, 2n. Nothing is counted that an emitted program does not hold:
 
-- what stays from step to step, and what the gradient keeps: both are known exactly;
-- gradients of parameters, from where they are made until the end. Each moment at which one begins
-  is one more row of the problem, so they begin at one of few: none later than it does;
-- what is there in passing, such as the cotangents of an operator: it is counted where the program
-  would be fullest if nothing were split, again for few rows.
+- persistent tensors (parameters, optimizer states) and tensors saved for backward, over intervals
+  in which they are surely there;
+- gradients of parameters, until the update. Each moment at which one begins is one more row of the
+  problem, so they begin at one of few: none earlier than it is made;
+- transient tensors, such as the cotangents of an operator: counted at the moments at which the
+  program would hold most if nothing were split, again for few rows.
 """
 
 from collections.abc import Sequence

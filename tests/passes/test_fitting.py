@@ -12,6 +12,7 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
 from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.compile import CompileOptions, compile_graph
+from shardwright.passes.fitting import Attempt, Fitting, Leanest
 from shardwright.passes.optimizer import Optimizer
 from shardwright.passes.space_builder import build_search_space
 from shardwright.solver.evaluate import evaluate
@@ -110,3 +111,26 @@ def doubled(program: Graph) -> MemoryUseReport:
     """Return twice the memory of a program."""
     report = peak_memory(program)
     return replace(report, peak_bytes=2 * report.peak_bytes)
+
+
+def test_a_plan_that_fits_is_kept_where_no_time_is_left_for_a_better_one() -> None:
+    compiled = compile_graph(random_graph(3, nodes=4), CPU, 4)
+    assert compiled.result is not None
+    assert compiled.decisions is not None
+    known = Attempt(0.0, compiled.result, compiled.decisions, compiled.program, compiled.memory, ())
+
+    def attempt(within: float) -> Attempt:
+        """Hold twice what is counted; find nothing between what failed and what fits."""
+        if 50 < within < 100:
+            raise NotFoundError("no time is left")
+        counted = within if within < 100 else 100.0
+        result = replace(known.result, memory_bytes=counted, cost=200 - counted, lower_bound=1.0)
+        memory = replace(known.memory, peak_bytes=2 * counted)
+        return replace(known, within=within, result=result, memory=memory)
+
+    def leanest() -> Leanest:
+        raise AssertionError("something fits")
+
+    found = Fitting(attempt, leanest, fine=False, gap=0.0, where="a mesh").within(150.0)
+    assert found.memory.peak_bytes <= 150
+    assert found.result.lower_bound == 1.0
