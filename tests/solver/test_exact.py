@@ -110,7 +110,6 @@ def test_wide_problem_is_solved_by_what_remains():
     solution = solve(Problem(variables, pairs), time_limit=2.0)
     assert solution.status in ("optimal", "feasible")
     assert 0 < solution.lower_bound <= solution.cost
-    assert solution.seconds < 10
 
 
 def test_same_answer_every_time(random_problem: ProblemMaker):
