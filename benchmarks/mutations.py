@@ -34,8 +34,8 @@ import yaml
 from machine import machine
 
 import shardwright as sw
+from shardwright.compiler.plans.files import document_digest
 from shardwright.cost_model.cluster import cluster
-from shardwright.passes.plan_files import document_digest
 from shardwright.tools.main import main as command_line
 
 SECONDS = 60  # that a case may take

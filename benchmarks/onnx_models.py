@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.dataflow.cotangents import gradient_name
 from shardwright.frontends.onnx import Imported, import_model, read_model
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.canonicalize import canonicalize
-from shardwright.passes.gradient import differentiate, gradient_name
+from shardwright.passes.gradient import differentiate
 from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize
 
 Array = np.ndarray[Any, Any]

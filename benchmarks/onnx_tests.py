@@ -19,11 +19,12 @@ from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.layout_graph import layouts
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.layout_graph import layouts
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.frontends.onnx import Imported, import_model
 from shardwright.frontends.onnx.errors import NeedsConstantError
 from shardwright.frontends.onnx.types import dtype_of, plain_name
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -31,7 +32,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import operator_info
 from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.partition import Decisions, partition
+from shardwright.passes.partition import partition
 from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))

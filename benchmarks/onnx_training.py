@@ -21,13 +21,14 @@ from onnx_tests import (
 )
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Parameter, Value
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
 from shardwright.passes.canonicalize import canonicalize
-from shardwright.passes.gradient import differentiate, gradient_name
+from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.partition import insert_mirrors, partition
 from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize

@@ -17,12 +17,12 @@ import numpy as np
 from proof_mutants import mutants
 
 from shardwright.api import compile, load_model
+from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.plan import Plan
 from shardwright.proof import UpdateRule, prove, prove_program
 from shardwright.proof.samples import run_samples
 from tests.equivalence import trained

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class, operator_info
 
 Mutants = Iterator[Graph]

@@ -26,13 +26,13 @@ from typing import Any
 from seeded_bugs_table import BREAKS, BUGS, Bug, tests
 
 import shardwright as sw
+from shardwright.compiler.driver import _Automatic
+from shardwright.compiler.plans.binding import rank_text
+from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.text import to_text
 from shardwright.passes import manager
-from shardwright.passes.binding import rank_text
-from shardwright.passes.compile import _Automatic
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.plan import Plan
 from shardwright.proof import prove
 from shardwright.runtime import LocalCommunicator, initialize
 from shardwright.verification import verify_plan

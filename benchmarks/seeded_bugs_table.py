@@ -159,7 +159,7 @@ BUGS = {
     ),
     "wrong_dimension": bug(
         "all-to-all joins the dimension that it should split",
-        "cost_model.moves:_exchanges",
+        "cost_model.redistribution.moves:_exchanges",
         (
             '("split_dimension", other), ("concat_dimension", dimension)',
             '("split_dimension", dimension), ("concat_dimension", other)',
@@ -254,12 +254,12 @@ BUGS = {
     # Storage of parameters
     "storage_axes": bug(
         "a parameter is stored split by an axis that splits it already",
-        "passes.storage:_refinements",
+        "search.space.storage:_refinements",
         ("if a.size > 1 and a.name not in layout.split_axes", "if a.size > 1"),
     ),
     "storage_costs": bug(
         "the update of a parameter costs nothing where it is stored split",
-        "passes.storage:storage_costs",
+        "search.space.storage:storage_costs",
         (
             "profile.update(tensor, option.layout) for",
             "profile.update(tensor, option.layout) * (not option.layout.split_axes) for",
@@ -267,7 +267,7 @@ BUGS = {
     ),
     "storage_kept": bug(
         "parameters that are gathered again are taken to be kept",
-        "passes.storage:storage_bytes",
+        "search.space.storage:storage_bytes",
         ("2 if option.again else 1", "1"),
     ),
 }
@@ -291,15 +291,15 @@ _BROKEN = {
 BREAKS = {name: case for case, names in _BROKEN.items() for name in names}
 
 # Tests by what they test: files in which a bug is looked for, the likeliest first.
-_PASS = ("tests/passes/test_golden.py", "tests/passes/test_search.py", "tests/tools/test_verify.py")
+_PASS = ("tests/passes/test_golden.py", "tests/search/test_driver.py", "tests/tools/test_verify.py")
 _RANKS = ("tests/ir", "tests/runtime", "tests/tools/test_verify.py")
-_SEARCH = ("tests/passes/test_space_memory.py", "tests/passes/test_search.py")
+_SEARCH = ("tests/search/test_space_memory.py", "tests/search/test_driver.py")
 TESTS = {
     "passes.manual": ("tests/passes/test_golden.py", "tests/tools/test_verify.py"),
-    "cost_model.moves": (*_PASS, "tests/cost_model"),
+    "cost_model.redistribution.moves": (*_PASS, "tests/cost_model"),
     "ir.layout": _RANKS,
     "runtime.state": _RANKS,
-    "passes.storage": _SEARCH,
+    "search.space.storage": _SEARCH,
 }
 
 

@@ -14,8 +14,8 @@ from shardwright.cost_model.roofline import value_bytes
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
-from shardwright.operators.halo_exchange import SplitOperator
 from shardwright.operators.info import Linearization, operator_class
+from shardwright.operators.windows.halo_exchange import SplitOperator
 
 Floats = NDArray[np.float64]
 

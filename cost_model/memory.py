@@ -7,7 +7,7 @@ from shardwright.cost_model.roofline import value_bytes
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import operator_class
-from shardwright.operators.optimizer import optimizer_states
+from shardwright.operators.models.optimizer import optimizer_states
 
 _KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
 

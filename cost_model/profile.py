@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.backward_memory import BackwardMemory
-from shardwright.cost_model.moves import Kinds
+from shardwright.cost_model.redistribution.moves import Kinds
 from shardwright.ir.errors import PassError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh

@@ -7,14 +7,14 @@ from math import prod
 import numpy as np
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.redistribution import move_seconds
+from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
-from shardwright.operators.communication import Communication
-from shardwright.operators.halo_exchange import OverHalo
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
+from shardwright.operators.windows.halo_exchange import OverHalo
 
 
 @lru_cache(maxsize=2**16)  # an operator and its gradient ask again and again for few layouts

@@ -13,18 +13,18 @@ from shardwright.cost_model.backward_memory import (
     work_of,
 )
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.layout_graph import kinds_of
 from shardwright.cost_model.profile import OperatorTable, Port
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.layout_graph import kinds_of
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.roofline import emitted_seconds, operator_seconds, value_bytes
 from shardwright.ir.graph import Attribute, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.operators.halo_exchange import emit_split, emit_split_gradient
 from shardwright.operators.info import OperatorInfo, operator_info
-from shardwright.operators.optimizer import state_type
+from shardwright.operators.models.optimizer import state_type
+from shardwright.operators.windows.halo_exchange import emit_split, emit_split_gradient
 
 Floats = NDArray[np.float64]
 

@@ -1,59 +1,49 @@
 """Operators: rule, shapes, kernel, gradient and flops of each, in one place.
 
-A module per family. Importing the package registers them all.
+A package per family. Importing this one registers every operator.
 """
 
-from shardwright.operators import (
+from shardwright.operators.communication import collectives, fusion, ranks
+from shardwright.operators.elementwise import (
     activation,
     arithmetic,
-    attention,
     bitwise,
-    communication,
     comparison,
     conversion,
-    convolution,
-    dropout,
-    einsum,
-    extremes,
-    fusion,
-    halo_exchange,
-    indexing,
-    loss,
+    functions,
     mathematics,
-    matmul,
+    special,
+)
+from shardwright.operators.indexing import gather, scatter, shape, slicing
+from shardwright.operators.linear import einsum, matmul, triangular
+from shardwright.operators.models import (
+    attention,
+    dropout,
+    loss,
     normalization,
     optimizer,
-    pooling,
-    ranks,
-    reduction,
-    resize,
     rotary,
     routing,
-    scan,
-    scatter,
-    shape,
-    slicing,
-    softmax,
-    sorting,
-    special,
-    triangular,
 )
+from shardwright.operators.reduction import extremes, reduce, scan, softmax, sorting
+from shardwright.operators.windows import convolution, halo_exchange, pooling, resize
 
 __all__ = [
     "activation",
     "arithmetic",
     "attention",
     "bitwise",
-    "communication",
+    "collectives",
     "comparison",
     "conversion",
     "convolution",
     "dropout",
     "einsum",
     "extremes",
+    "functions",
     "fusion",
+    "gather",
     "halo_exchange",
-    "indexing",
     "loss",
     "mathematics",
     "matmul",
@@ -61,7 +51,7 @@ __all__ = [
     "optimizer",
     "pooling",
     "ranks",
-    "reduction",
+    "reduce",
     "resize",
     "rotary",
     "routing",

@@ -18,7 +18,6 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.builder import Builder
-from shardwright.operators.halo_exchange import emit_split, emit_split_gradient
 from shardwright.operators.info import (
     Array,
     Example,
@@ -38,6 +37,7 @@ from shardwright.operators.spmd import (
     scatter,
     splits_windows,
 )
+from shardwright.operators.windows.halo_exchange import emit_split, emit_split_gradient
 
 MESHES = (
     Mesh((MeshAxis("x", 2), MeshAxis("y", 2))),

@@ -138,7 +138,7 @@ class OperatorInfo:
                 raise IRError(
                     f"the rule of `{self.name}` has the factor `{factor}`, and `halos` does not "
                     f"tell the windows of `{base(factor)}`",
-                    hint="derive the operator from `shardwright.operators.windowed.Windowed`",
+                    hint="derive the operator from `operators.windows.windowed.Windowed`",
                 )
 
     # What a subclass says

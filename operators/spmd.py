@@ -14,9 +14,9 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
-from shardwright.operators.communication import Communication
-from shardwright.operators.halo_exchange import emit_split
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, OperatorInfo, operator_info
+from shardwright.operators.windows.halo_exchange import emit_split
 
 Parts = list[Array]  # what each rank holds of one tensor
 _REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}

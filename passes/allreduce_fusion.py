@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Attribute, Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
-from shardwright.operators.communication import Communication
-from shardwright.operators.fusion import buffer_layout, buffer_length
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.fusion import buffer_layout, buffer_length
 from shardwright.operators.info import operator_class
-from shardwright.passes.gradient import gradient_name
 
 Key = tuple[object, ...]
 

@@ -30,20 +30,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from shardwright.dataflow.cotangents import CARRIERS, CotangentFlow, cotangent_flow, gradient_name
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, operator_info
 from shardwright.passes.cleanup import drop_dead_nodes
-from shardwright.passes.cotangents import CARRIERS, CotangentFlow, cotangent_flow
 
 _EXCHANGES = ("halo_exchange",)
-
-
-def gradient_name(parameter: str) -> str:
-    """Return the name that the gradient of a parameter has in every program."""
-    return f"{parameter}.grad"
 
 
 def differentiate(graph: Graph, loss_scale: float = 1.0) -> Graph:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.operators.builder import Builder

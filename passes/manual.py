@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field, replace
 
+from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import node_text
 from shardwright.operators.builder import Builder
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
-from shardwright.passes.cotangents import cotangent_flow
 
 # What leaves equal values on all ranks, whatever comes in.
 _EQUALIZING = ("all_reduce", "all_gather", "broadcast")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardwright.dataflow.cotangents import gradient_name, untrained_parameters
 from shardwright.ir.errors import PassError, ShardwrightWarning
 from shardwright.ir.graph import Attribute, Graph, Value
 from shardwright.ir.layout import Layout
@@ -19,9 +20,7 @@ from shardwright.ir.values import (
 )
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_class
-from shardwright.operators.optimizer import state_type
-from shardwright.passes.cotangents import untrained_parameters
-from shardwright.passes.gradient import gradient_name
+from shardwright.operators.models.optimizer import state_type
 
 Kind = Literal["sgd", "momentum", "adam"]
 STATES: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("m", "v")}

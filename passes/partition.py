@@ -20,72 +20,16 @@ After::
       h: f32[8@x, 4] = matmul(x, w.to_0) split(m=x)
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from shardwright.dataflow.cotangents import cotangent_flow
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout, Strategy
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.layout import Layout
 from shardwright.operators.builder import Builder
-from shardwright.operators.halo_exchange import emit_split
 from shardwright.operators.info import operator_info
-from shardwright.passes.cotangents import cotangent_flow
+from shardwright.operators.windows.halo_exchange import emit_split
 from shardwright.passes.gradient import emit_redistribute
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where the readers of one tensor meet.
-
-    Parameters
-    ----------
-    layout : Layout
-        The tensor is brought to this layout once; readers that want another start from it.
-    gradient : tuple of str
-        The axes over which its cotangents are partial when they are added up.
-    saved : bool
-        Whether the first reader that saves the tensor for backward saves it in this layout; for
-        the account of memory only.
-    """
-
-    layout: Layout
-    gradient: tuple[str, ...] = ()
-    saved: bool = False
-
-    @property
-    def cotangent(self) -> Layout:
-        """The layout in which cotangents are added up."""
-        return self.layout.with_partial(self.gradient)
-
-    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Meeting":
-        """Return the same with other axes in the place of these."""
-        gradient = mesh.ordered(names[axis] for axis in self.gradient)
-        return Meeting(self.layout.renamed(names, mesh), gradient, self.saved)
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """What a search decides.
-
-    Parameters
-    ----------
-    mesh : Mesh
-        The mesh.
-    strategies : mapping of str to Strategy
-        For every node.
-    stored : mapping of str to Layout
-        For every input and parameter, the layout in which it arrives or is kept.
-    meetings : mapping of str to Meeting
-        For every tensor with several readers.
-    gathered_again : frozenset of str
-        Parameters whose gathered copy is not kept for the gradient but gathered again.
-    """
-
-    mesh: Mesh
-    strategies: Mapping[str, Strategy]
-    stored: Mapping[str, Layout]
-    meetings: Mapping[str, Meeting] = field(default_factory=dict)
-    gathered_again: frozenset[str] = frozenset()
 
 
 def annotate(graph: Graph, decisions: Decisions) -> Graph:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 
 Parts = Mapping[int, Array]  # what each hosted rank holds of one tensor

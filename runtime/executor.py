@@ -14,7 +14,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.text import node_text
 from shardwright.ir.types import numpy_dtype
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, OperatorInfo, operator_info
 from shardwright.operators.rule import ShardView
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator

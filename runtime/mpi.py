@@ -20,10 +20,10 @@ import numpy as np
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.halo import deal
-from shardwright.operators.halo_exchange import HaloExchange, HaloSum
 from shardwright.operators.info import Array
+from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}

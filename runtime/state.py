@@ -10,7 +10,7 @@ from shardwright.ir.graph import Graph, Parameter, Value
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
-from shardwright.operators.random import initial_value
+from shardwright.operators.models.random import initial_value
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
 
 State = dict[str, dict[int, Array]]  # parameter -> rank -> what the rank holds of it

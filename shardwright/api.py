@@ -16,6 +16,15 @@ from shardwright.arguments import (
 )
 from shardwright.arrivals import arrivals
 from shardwright.batches import Samples, samples_for
+from shardwright.compiler.driver import Compiled, compile_graph, default_mesh
+from shardwright.compiler.options import (
+    UNPARTITIONED,
+    CompileOptions,
+)
+from shardwright.compiler.plans.binding import rank_text
+from shardwright.compiler.plans.document import InputDocument
+from shardwright.compiler.plans.files import read_plan, write_plan
+from shardwright.compiler.plans.plan import Plan, make_plan
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import (
@@ -37,17 +46,7 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
-from shardwright.passes.binding import rank_text
-from shardwright.passes.compile import Compiled, compile_graph, default_mesh
 from shardwright.passes.optimizer import check_trained
-from shardwright.passes.options import (
-    UNPARTITIONED,
-    CompileOptions,
-)
-from shardwright.passes.plan import Plan, make_plan
-from shardwright.passes.plan_document import InputDocument
-from shardwright.passes.plan_files import read_plan, write_plan
-from shardwright.passes.strategy_search import Progress
 from shardwright.proof import Proof
 from shardwright.proof import prove as prove_plan
 from shardwright.runtime import (
@@ -64,6 +63,7 @@ from shardwright.runtime import (
     saving,
     train,
 )
+from shardwright.search.driver import Progress
 from shardwright.tracing import Definition
 from shardwright.verdict import Verdict, judge
 from shardwright.zoo import load

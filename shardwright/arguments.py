@@ -5,6 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from shardwright.compiler.options import (
+    OPTION_NAMES,
+    UNPARTITIONED,
+    CompileOptions,
+    no_effect,
+    warn_of_idle_devices,
+)
+from shardwright.compiler.plans.strategies_file import read_strategies
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.values import (
     POSITIVE_INTEGER,
@@ -15,14 +23,6 @@ from shardwright.ir.values import (
 )
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.optimizer import STATES, Kind, Optimizer
-from shardwright.passes.options import (
-    OPTION_NAMES,
-    UNPARTITIONED,
-    CompileOptions,
-    no_effect,
-    warn_of_idle_devices,
-)
-from shardwright.passes.strategies_file import read_strategies
 from shardwright.tracing import Definition
 
 DatasetStrategy = Literal["data_parallel", "full_batch"]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from shardwright.compiler.plans.document import InputDocument
 from shardwright.dataset import ArrayDataset, Cifar10Dataset, MnistDataset, digits
 from shardwright.ir.errors import ExecutionError, ModelError
 from shardwright.operators.info import Array
-from shardwright.passes.plan_document import InputDocument
 
 _BYTES = 256  # tokens are bytes
 _FIXED_BATCHES = 4  # random ones that are learnt by heart

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardwright.ir.types import TensorType
-from shardwright.operators.random import initial_value
+from shardwright.operators.models.random import initial_value
 
 
 @dataclass(frozen=True)

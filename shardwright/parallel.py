@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from shardwright.communication import get_group_size
-from shardwright.ir.errors import ModelError
-from shardwright.ir.files import check_file, write_file
-from shardwright.ir.values import POSITIVE, check_choice, check_flag, check_names, wrong_value
-from shardwright.operators.info import SplitCounts
-from shardwright.passes.accounting import split_counts
-from shardwright.passes.options import OPTION_NAMES, CompileOptions, Mode
-from shardwright.passes.strategies_file import (
+from shardwright.compiler.accounting import split_counts
+from shardwright.compiler.options import OPTION_NAMES, CompileOptions, Mode
+from shardwright.compiler.plans.strategies_file import (
     is_strategies_file,
     read_strategies,
     strategies_text,
 )
-from shardwright.passes.strategy_search import SearchMode
+from shardwright.ir.errors import ModelError
+from shardwright.ir.files import check_file, write_file
+from shardwright.ir.values import POSITIVE, check_choice, check_flag, check_names, wrong_value
+from shardwright.operators.info import SplitCounts
+from shardwright.search.driver import SearchMode
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tracing import Network
 

@@ -8,22 +8,22 @@ import numpy as np
 
 from shardwright.arrivals import arrivals
 from shardwright.communication import get_group_size, world
-from shardwright.cost_model.cluster import cluster
-from shardwright.ir.errors import ModelError
-from shardwright.ir.types import DTYPES, TensorType
-from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
-from shardwright.nn.optimizers import Optimizer
-from shardwright.operators.info import Array, SplitCounts
-from shardwright.passes.compile import Compiled, compile_graph, default_mesh
-from shardwright.passes.optimizer import Optimizer as Rule
-from shardwright.passes.optimizer import check_trained
-from shardwright.passes.options import (
+from shardwright.compiler.driver import Compiled, compile_graph, default_mesh
+from shardwright.compiler.options import (
     UNPARTITIONED,
     CompileOptions,
     Mode,
     no_effect,
     warn_of_idle_devices,
 )
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.errors import ModelError
+from shardwright.ir.types import DTYPES, TensorType
+from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
+from shardwright.nn.optimizers import Optimizer
+from shardwright.operators.info import Array, SplitCounts
+from shardwright.passes.optimizer import Optimizer as Rule
+from shardwright.passes.optimizer import check_trained
 from shardwright.runtime import Executor, LocalCommunicator, check_capacity, initialize
 from shardwright.tracing import Definition, InputSpec, Network, trace
 

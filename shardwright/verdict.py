@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.info import operator_info
-from shardwright.passes.plan import Plan
 from shardwright.proof import Proof, prove
 from shardwright.proof.samples import Samples, run_samples
 from shardwright.verification import Verification, verify_plan

@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwright.compiler.plans.document import InputDocument
+from shardwright.compiler.plans.plan import Plan
+from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
 from shardwright.operators.verify import verify as verify_graph
-from shardwright.passes.gradient import gradient_name
-from shardwright.passes.plan import Plan
-from shardwright.passes.plan_document import InputDocument
 from shardwright.runtime import (
     Communicator,
     Comparison,

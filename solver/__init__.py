@@ -7,8 +7,8 @@ Choose a strategy x_v for every variable v (`problem.Problem`, `evaluate.evaluat
     minimise  sum_v c_v(x_v) + sum_(u,v) T_uv(x_u, x_v)                                       (1)
     such that sum_v m_v,t(x_v) <= limit                                at every time t        (2)
 
-Presolve keeps an optimum (`network.drop_dominated`; `large.reductions`, `large.dominance`,
-`large.graph`):
+Presolve keeps an optimum (`network.drop_dominated`; `anytime.reductions`, `anytime.dominance`,
+`anytime.graph`):
 
     T(a, b) = f(a) + g(b)                          goes into c            `reductions.normalised`
     T(a, b) < inf for one b = f(a) only            x_v = f(x_u)           `reductions.contracted`
@@ -22,9 +22,9 @@ Bounds. With a price p_t >= 0 on every row, (2) moves into the costs (Lagrange):
     L(p) = min_x [ (1) + sum_t p_t sum_v m_v,t(x_v) ] - p . limit  <=  optimum                (3)
 
     `dual.Dual` for narrow graphs (the minimum is exact, `elimination.Elimination`),
-    `large.ascent.Ascent` for wide ones (the minimum is bounded by (4)).
+    `anytime.dual_ascent.Ascent` for wide ones (the minimum is bounded by (4)).
 
-Messages M(u to v) split (1) anew, whatever their values (`large.messages.Messages`):
+Messages M(u to v) split (1) anew, whatever their values (`anytime.message_passing.Messages`):
 
     D_v(a) = c_v(a) + sum_u M(u to v)(a)
     T'_uv(a, b) = T_uv(a, b) - M(v to u)(a) - M(u to v)(b)
@@ -35,7 +35,7 @@ Messages M(u to v) split (1) anew, whatever their values (`large.messages.Messag
 
 Fixing. With (4) as the bound and U the best cost known, strategy a of v goes if
 
-    bound + D_v(a) - min D_v >= U                               `exact`, `large.closing`      (5)
+    bound + D_v(a) - min D_v >= U                               `exact`, `anytime.gap_closing`      (5)
 
     With any U' <= U in its place, what is better than U either costs U' or more, or is left:
     a bound on what is left bounds all, up to U'                `Improvement.search_likely`
@@ -47,14 +47,14 @@ Closing. In units of 1 / scale all of (4) is whole, and the memory left is s_t =
 
     cost(x) = bound + sum_v D_v + sum_uv T'_uv + sum_t p_t s_t,  all terms >= 0               (6)
 
-    `frontier.Frontier` searches it by Pareto fronts, `large.finish.IntegerModel` by CP-SAT: either
+    `frontier.Frontier` searches it by Pareto fronts, `anytime.cpsat_finish.IntegerModel` by CP-SAT: either
     something cheaper than U is found, or it is proven that there is nothing.
 """
 
 from shardwright.solver.brute_force import brute_force
-from shardwright.solver.dynamic_programming import dynamic_programming
 from shardwright.solver.evaluate import Evaluation, evaluate
-from shardwright.solver.least_memory import minimize_memory
+from shardwright.solver.exact.dynamic_programming import dynamic_programming
+from shardwright.solver.exact.least_memory import minimize_memory
 from shardwright.solver.problem import FORBIDDEN, MemoryUse, Pair, Problem, Variable
 from shardwright.solver.solution import Solution
 from shardwright.solver.solve import solve

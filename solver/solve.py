@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 
 from shardwright.ir.errors import SolverError
-from shardwright.solver.dynamic_programming import dynamic_programming
-from shardwright.solver.exact import Progress, solve_exact
+from shardwright.solver.exact.dynamic_programming import dynamic_programming
+from shardwright.solver.exact.search import Progress, solve_exact
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
 
@@ -55,6 +55,6 @@ def solve(
         )
     if method == "anytime":
         # What it needs takes long to load, and most plans never need it.
-        search = importlib.import_module("shardwright.solver.large.search")
+        search = importlib.import_module("shardwright.solver.anytime.search")
         return search.solve_anytime(problem, time_limit, seed, workers, progress, gap)
     return solve_exact(problem, time_limit, seed, workers, progress, gap)

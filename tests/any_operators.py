@@ -12,7 +12,7 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Example, operator_class, operator_names
 from shardwright.operators.verify import verify
 

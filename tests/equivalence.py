@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
-from shardwright.passes.gradient import gradient_name
 from shardwright.runtime.communicator import LocalCommunicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.state import assemble, initialize

@@ -3,18 +3,18 @@
 import numpy as np
 
 from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.graph import Graph
-from shardwright.passes.baselines import complete
 from shardwright.passes.cleanup import drop_mirrors
 from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.optimizer import Optimizer, append_optimizer
 from shardwright.passes.partition import insert_mirrors, partition
-from shardwright.passes.search_space import SearchSpace
-from shardwright.passes.space_builder import build_search_space
+from shardwright.search.heuristics.baselines import complete
+from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.space import SearchSpace
 
 
 def profile_for(devices: int) -> TimeProfile:

@@ -9,7 +9,7 @@ from shardwright.api import with_batch
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.passes.strategy_search import SEARCH_MODES
+from shardwright.search.driver import SEARCH_MODES
 from shardwright.solver.solution import relative_gap
 from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.documents import compile_document, no_plan_document, print_document

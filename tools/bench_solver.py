@@ -9,10 +9,10 @@ from typing import Any
 
 from shardwright.ir.files import check_names, write_files
 from shardwright.ir.units import seconds_text
-from shardwright.solver.conflict import memory_conflict
-from shardwright.solver.contest import contest_name, read_contest
+from shardwright.solver.anytime.search import warm_up
 from shardwright.solver.evaluate import evaluate
-from shardwright.solver.large.search import warm_up
+from shardwright.solver.exact.conflict import memory_conflict
+from shardwright.solver.formats.contest import contest_name, read_contest
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve

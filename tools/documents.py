@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.api import Compilation
+from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError
-from shardwright.passes.plan import Plan
 from shardwright.proof import Proof
 from shardwright.runtime import StepRecord
 from shardwright.verdict import Verdict

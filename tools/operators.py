@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardwright.ir.files import begins, write_file
 from shardwright.ir.text import parse_type
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info, operator_names
 from shardwright.ops.names import Cover, cover, releases
 from shardwright.tools.tables import print_table

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.api import DEFAULT_CLUSTER, Compilation, compile
+from shardwright.compiler.options import COST_MODELS, MODES, CompileOptions
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, SHARE, Range
 from shardwright.passes.optimizer import STATES, Optimizer
-from shardwright.passes.options import COST_MODELS, MODES, CompileOptions
-from shardwright.passes.strategy_search import SEARCH_MODES
+from shardwright.search.driver import SEARCH_MODES
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 from shardwright.zoo.loading import import_operators

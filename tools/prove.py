@@ -4,8 +4,8 @@ import argparse
 import textwrap
 from pathlib import Path
 
-from shardwright.passes.plan import Plan
-from shardwright.passes.plan_files import is_edited, read_plan
+from shardwright.compiler.plans.files import is_edited, read_plan
+from shardwright.compiler.plans.plan import Plan
 from shardwright.proof import Proof, prove
 from shardwright.tools.documents import print_document, prove_document
 from shardwright.tools.main import say

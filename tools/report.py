@@ -7,13 +7,13 @@ from itertools import chain
 from pathlib import Path
 
 from shardwright.api import Compilation
+from shardwright.compiler.accounting import OperatorCost, operator_costs
+from shardwright.compiler.plans.document import PlanDocument
+from shardwright.compiler.plans.files import written_files
+from shardwright.compiler.reasons import Collective, collectives
 from shardwright.cost_model.timeline import Timeline
 from shardwright.ir.units import bytes_text, pattern, seconds_text
-from shardwright.operators.optimizer import optimizer_states
-from shardwright.passes.accounting import OperatorCost, operator_costs
-from shardwright.passes.plan_document import PlanDocument
-from shardwright.passes.plan_files import written_files
-from shardwright.passes.reasons import Collective, collectives
+from shardwright.operators.models.optimizer import optimizer_states
 from shardwright.tools.tables import print_table, styled, width
 
 

@@ -13,10 +13,10 @@ from types import FrameType
 
 from shardwright.api import run as train
 from shardwright.batches import samples_for
+from shardwright.compiler.plans.files import read_plan
+from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.passes.plan import Plan
-from shardwright.passes.plan_files import read_plan
 from shardwright.runtime import (
     Communicator,
     LocalCommunicator,

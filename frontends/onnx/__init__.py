@@ -5,7 +5,8 @@ ours, in a module per family. An operator without one is imported as the composi
 itself gives for it, where it gives one.
 """
 
-from shardwright.frontends.onnx import (
+from shardwright.frontends.onnx import training
+from shardwright.frontends.onnx.converters import (
     attention,
     control,
     elementwise,
@@ -20,7 +21,6 @@ from shardwright.frontends.onnx import (
     scattering,
     shape,
     signal,
-    training,
     windows,
 )
 from shardwright.frontends.onnx.model import Imported, import_model, read_model

@@ -20,10 +20,10 @@ from onnx import (
     version_converter,
 )
 
+from shardwright.frontends.onnx.converters.loss import append_loss
 from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.onnx.importer import Importer, Scope
-from shardwright.frontends.onnx.loss import append_loss
-from shardwright.frontends.onnx.patterns import fuse
+from shardwright.frontends.onnx.patterns.rewrites import fuse
 from shardwright.frontends.onnx.provenance import provenance, warnings_of
 from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
 from shardwright.frontends.onnx.stored import InitialValues, Stored

@@ -4,7 +4,7 @@ from typing import Literal
 
 from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
-from shardwright.operators.loss import emit_cross_entropy
+from shardwright.operators.models.loss import emit_cross_entropy
 from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
 

@@ -12,10 +12,10 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication import Communication
-from shardwright.operators.halo_exchange import OverHalo
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
-from shardwright.operators.windowed import Windowed
+from shardwright.operators.windows.halo_exchange import OverHalo
+from shardwright.operators.windows.windowed import Windowed
 from shardwright.proof.step import attributes_text
 from shardwright.proof.terms import (
     ZERO,

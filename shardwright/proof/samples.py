@@ -17,13 +17,13 @@ from shardwright.ir.graph import Attribute, Attributes, Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, numpy_dtype
-from shardwright.operators.communication import Communication
-from shardwright.operators.fusion import buffer_length
-from shardwright.operators.halo_exchange import OverHalo
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.fusion import buffer_length
 from shardwright.operators.info import Array, OperatorInfo, operator_info, whole_kernel
 from shardwright.operators.rule import Shape
 from shardwright.operators.spmd import Parts, assemble, exchange, run_shards
-from shardwright.operators.windowed import Windowed
+from shardwright.operators.windows.halo_exchange import OverHalo
+from shardwright.operators.windows.windowed import Windowed
 from shardwright.proof.shrinking import shrunken
 from shardwright.proof.windows import of_slices
 

@@ -10,10 +10,10 @@ from shardwright.ir.graph import Attributes
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import OperatorInfo, operator_info
 from shardwright.operators.rule import base
-from shardwright.operators.windowed import Windowed
+from shardwright.operators.windows.windowed import Windowed
 
 _REFUSED = (ShardwrightError, ArithmeticError, LookupError, TypeError, ValueError)
 _WINDOWS = 4  # windows over a slice

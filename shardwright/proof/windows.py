@@ -11,9 +11,9 @@ from shardwright.ir.graph import Attributes, Node
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.operators.halo_exchange import OverHalo, halo_plan
 from shardwright.operators.info import operator_info
-from shardwright.operators.windowed import Windowed
+from shardwright.operators.windows.halo_exchange import OverHalo, halo_plan
+from shardwright.operators.windows.windowed import Windowed
 from shardwright.proof.terms import applied
 from shardwright.proof.values import Bundle, Held, Move, Runs
 

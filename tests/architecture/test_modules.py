@@ -15,9 +15,14 @@ ROOT = Path(__file__).parents[2]
 BELOW = {
     "ir": set(),
     "operators": {"ir"},
-    "cost_model": {"ir", "operators"},
+    "dataflow": {"ir", "operators"},
+    "cost_model": {"ir", "operators", "dataflow"},
     "solver": {"ir"},  # for its errors
-    "passes": {"ir", "operators", "cost_model", "solver", "proof"},
+    "search": {"ir", "operators", "dataflow", "cost_model", "solver"},
+    "passes": {"ir", "operators", "dataflow", "cost_model"},
+    "compiler": {
+        *("ir", "operators", "dataflow", "cost_model", "solver", "search", "passes", "proof")
+    },
     "runtime": {"ir", "operators"},
     "frontends": {"ir", "operators"},
 }

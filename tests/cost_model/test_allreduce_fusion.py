@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright import operators
-from shardwright.cost_model.allreduce_fusion import (
+from shardwright.cost_model.mindspore.allreduce_fusion import (
     LOSS,
     FusionGraph,
     FusionSettings,

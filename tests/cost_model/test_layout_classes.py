@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.layout_classes import representative
-from shardwright.cost_model.layout_graph import kinds_of, layout_graph, layouts, renamings
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.layout_graph import (
+    kinds_of,
+    layout_graph,
+    layouts,
+    renamings,
+)
+from shardwright.cost_model.redistribution.layout_orbits import representative
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType

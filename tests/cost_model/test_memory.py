@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
 
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import buffers, peak_memory
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import parse
-from shardwright.passes.compile import compile_graph
-from shardwright.passes.options import CompileOptions
 from shardwright.runtime.communicator import LocalCommunicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.state import initialize
-from tests.passes.random_graphs import multilayer_perceptron, random_graph
+from tests.random_graphs import multilayer_perceptron, random_graph
 
 CPU = cluster("cpu")
 SEARCHES = ("exact", "data_parallel", "fully_sharded", "tensor_parallel")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwright import operators
-from shardwright.cost_model.mindspore import (
+from shardwright.cost_model.mindspore.costs import (
     MindSporeCosts,
     mesh_of_binary_axes,
     operator_volume,

@@ -3,8 +3,8 @@ from itertools import product
 
 import pytest
 
-from shardwright.cost_model.mindspore import MindSporeCosts, mesh_of_binary_axes
-from shardwright.cost_model.mindspore_redistribution import (
+from shardwright.cost_model.mindspore.costs import MindSporeCosts, mesh_of_binary_axes
+from shardwright.cost_model.mindspore.redistribution import (
     Piece,
     RedistributionVolume,
     common_pieces,

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import Cluster, cluster
-from shardwright.cost_model.layout_graph import layouts
-from shardwright.cost_model.moves import Move, moves
-from shardwright.cost_model.redistribution import RedistributionPlanner, move_seconds
+from shardwright.cost_model.redistribution.layout_graph import layouts
+from shardwright.cost_model.redistribution.moves import Move, moves
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner, move_seconds
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, operator_info
 from shardwright.operators.spmd import assemble
 from shardwright.runtime.communicator import LocalCommunicator

@@ -1,5 +1,6 @@
 import pytest
 
+from shardwright.compiler.driver import compile_graph
 from shardwright.cost_model.cluster import Cluster, Device, Level, cluster
 from shardwright.cost_model.collectives import collective_seconds
 from shardwright.cost_model.roofline import (
@@ -15,8 +16,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import OperatorInfo, operator_info
-from shardwright.passes.compile import compile_graph
-from tests.passes.random_graphs import random_graph
+from tests.random_graphs import random_graph
 
 LAUNCH = 1e-6
 CARD = Device(

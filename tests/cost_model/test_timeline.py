@@ -4,15 +4,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import Cluster, Device, Level, cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.timeline import COMPUTE, Timeline, simulate, to_chrome_trace
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
-from shardwright.passes.compile import compile_graph
-from shardwright.passes.options import CompileOptions
-from tests.passes.random_graphs import multilayer_perceptron, random_graph
+from tests.random_graphs import multilayer_perceptron, random_graph
 
 # A second for every byte that a device reads or writes, and for every byte that a link carries.
 SLOW = Cluster(

@@ -4,8 +4,8 @@ import pytest
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
-from shardwright.operators import attention
 from shardwright.operators.info import Array, operator_info, whole_kernel
+from shardwright.operators.models import attention
 from shardwright.operators.spmd import assemble, run_shards, scatter
 
 B, H, S, T, D, E = 2, 3, 8, 8, 4, 5

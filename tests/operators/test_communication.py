@@ -12,7 +12,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, Linearization, operator_info
 from shardwright.operators.spmd import Parts, assemble, exchange, execute, scatter
 

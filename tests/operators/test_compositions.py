@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, operator_info
-from shardwright.operators.loss import emit_cross_entropy, emit_mean_squared_error
-from shardwright.operators.normalization import emit_batch_norm
+from shardwright.operators.models.loss import emit_cross_entropy, emit_mean_squared_error
+from shardwright.operators.models.normalization import emit_batch_norm
 from shardwright.operators.verify import verify
 from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.partition import Decisions, insert_mirrors, partition
+from shardwright.passes.partition import insert_mirrors, partition
 from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from shardwright.operators.activation import sigmoid
-from shardwright.operators.mathematics import erf
+from shardwright.operators.elementwise.activation import sigmoid
+from shardwright.operators.elementwise.mathematics import erf
 
 
 def test_erf_is_exact_to_the_last_digits() -> None:

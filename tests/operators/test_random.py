@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.random import (
+from shardwright.operators.models.random import (
     global_index,
     initial_value,
     normal,

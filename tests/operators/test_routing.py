@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType

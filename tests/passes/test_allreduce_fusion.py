@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost_model.allreduce_fusion import fusion_ids_by_size
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.mindspore.allreduce_fusion import fusion_ids_by_size
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis

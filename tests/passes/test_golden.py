@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution import RedistributionPlanner
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.ir.decisions import Decisions, Meeting
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -26,7 +27,7 @@ from shardwright.passes.gradient import differentiate
 from shardwright.passes.lowering import lower_redistributions
 from shardwright.passes.manual import mirror_shared_values
 from shardwright.passes.optimizer import Optimizer, append_optimizer
-from shardwright.passes.partition import Decisions, Meeting, insert_mirrors, partition
+from shardwright.passes.partition import insert_mirrors, partition
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLUSTER = cluster("a100-pod")

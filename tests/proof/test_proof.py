@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import shardwright.passes.compile as compiler
+import shardwright.compiler.driver as compiler
 from shardwright.api import compile, load_model, read_plan
+from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.plan import Plan
 from shardwright.proof import prove
 from shardwright.tracing import Definition, InputSpec
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from shardwright.api import compile
-from shardwright.operators.communication import AllGather
-from shardwright.operators.dropout import Dropout
+from shardwright.compiler.plans.plan import Plan
+from shardwright.operators.communication.collectives import AllGather
 from shardwright.operators.info import Array
-from shardwright.operators.matmul import MatMul
+from shardwright.operators.linear.matmul import MatMul
+from shardwright.operators.models.dropout import Dropout
 from shardwright.operators.rule import ShardView
-from shardwright.passes.plan import Plan
 from shardwright.proof import prove
 from shardwright.proof.samples import run_samples
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from shardwright.api import compile
+from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.graph import Node, renamed
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.plan import Plan
 from shardwright.proof import Proof, UpdateRule, prove, prove_program
 from shardwright.tracing import Definition, InputSpec
 

@@ -14,7 +14,7 @@ from shardwright.ir.graph import Attribute
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, operator_info
 from shardwright.runtime import (
     Executor,

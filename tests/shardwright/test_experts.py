@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from shardwright import nn
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.passes.compile import compile_graph
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.options import CompileOptions
 from shardwright.runtime import LocalCommunicator, initialize
 from shardwright.tracing import InputSpec, trace
 from tests.equivalence import assert_equal, trained

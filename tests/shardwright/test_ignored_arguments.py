@@ -5,7 +5,7 @@ import pytest
 
 from shardwright import nn, ops
 from shardwright.communication import get_group_size, init, world
-from shardwright.cost_model.allreduce_fusion import FusionSettings
+from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.dataset import ArrayDataset
 from shardwright.gradients import value_and_grad
 from shardwright.ir.errors import ModelError, OptionError

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
+from shardwright.compiler.driver import Compiled, compile_graph
+from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.ir.graph import Graph
-from shardwright.passes.compile import Compiled, compile_graph
 from shardwright.passes.optimizer import Optimizer
-from shardwright.passes.options import CompileOptions
 from shardwright.tracing import Definition
 from tests.equivalence import assert_equal, trained
 

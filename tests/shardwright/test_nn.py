@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from shardwright import nn
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import IRError, ModelError, OptionError
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel
-from shardwright.passes.compile import compile_graph
-from shardwright.passes.options import CompileOptions
 from shardwright.session import begin
 from shardwright.tensor import Parameter
 from shardwright.tracing import InputSpec, trace

@@ -7,9 +7,9 @@ import pytest
 
 import shardwright as sw
 from shardwright import nn
+from shardwright.compiler.options import CompileOptions
 from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
 from shardwright.parallel import AutoParallel
-from shardwright.passes.options import CompileOptions
 
 SLICES = "a number of slices for each dimension of each tensor"
 OPTIONS = [

@@ -1,7 +1,7 @@
 import numpy as np
 
 from shardwright.solver import MemoryUse, Problem, Variable, brute_force
-from shardwright.solver.conflict import memory_conflict
+from shardwright.solver.exact.conflict import memory_conflict
 
 
 def variable(name, usage, start, end, cost=None):

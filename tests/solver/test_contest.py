@@ -7,7 +7,12 @@ import pytest
 
 from shardwright.ir.errors import SolverError
 from shardwright.solver import Pair, Problem, Variable, evaluate, solve
-from shardwright.solver.contest import contest_name, parse_contest, read_contest, write_contest
+from shardwright.solver.formats.contest import (
+    contest_name,
+    parse_contest,
+    read_contest,
+    write_contest,
+)
 
 # In the contest's format; what is done to it below makes it wrong in one way each.
 EXAMPLE = {

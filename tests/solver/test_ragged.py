@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from shardwright.solver.ragged import Ragged, loads
+from shardwright.solver.formats.ragged import Ragged, loads
 
 
 def plain(value):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.ir.text import parse
-from shardwright.passes.strategy_search import SEARCH_MODES
+from shardwright.search.driver import SEARCH_MODES
 from shardwright.tools.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]

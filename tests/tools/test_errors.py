@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.passes.plan_files import document_digest
+from shardwright.compiler.plans.files import document_digest
 from shardwright.tools.main import main
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api import compile, verify
+from shardwright.compiler.accounting import sent_bytes
 from shardwright.ir.graph import renamed
-from shardwright.operators.communication import Communication
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
-from shardwright.passes.accounting import sent_bytes
 from shardwright.runtime import LocalCommunicator
 from shardwright.verification import verify_plan
 

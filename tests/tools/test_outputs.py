@@ -7,7 +7,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.ir.errors import OutputError
-from shardwright.solver.contest import write_contest
+from shardwright.solver.formats.contest import write_contest
 from shardwright.solver.problem import Problem, Variable
 from shardwright.tools.main import main
 

@@ -1,0 +1,400 @@
+"""The compiler: from a whole program to the program of every rank."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from shardwright.compiler.fitting import Attempt, Fitting, Leanest, check_fits
+from shardwright.compiler.names import check_tensor_names
+from shardwright.compiler.options import UNPARTITIONED, CompileOptions, CostModel, Mode
+from shardwright.cost_model.cluster import Cluster, mesh_for
+from shardwright.cost_model.memory import MemoryUseReport, peak_memory
+from shardwright.cost_model.mindspore.allreduce_fusion import (
+    FusionSettings,
+    fusion_graph,
+    fusion_ids,
+    fusion_ids_by_size,
+)
+from shardwright.cost_model.mindspore.costs import MindSporeCosts, mesh_of_binary_axes
+from shardwright.cost_model.mindspore.profile import MindSporeProfile
+from shardwright.cost_model.profile import CostProfile
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import InfeasibleError, PassError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.units import bytes_text
+from shardwright.operators.info import SplitCounts
+from shardwright.passes.allreduce_fusion import fuse_all_reduces, reduced_gradients
+from shardwright.passes.canonicalize import canonicalize, merged_values
+from shardwright.passes.cleanup import drop_mirrors
+from shardwright.passes.gradient import differentiate
+from shardwright.passes.lowering import lower_redistributions
+from shardwright.passes.manager import PassManager
+from shardwright.passes.manual import mirror_shared_values
+from shardwright.passes.optimizer import append_optimizer
+from shardwright.passes.partition import annotate, insert_mirrors, partition
+from shardwright.search.driver import (
+    Progress,
+    SearchMode,
+    SearchResult,
+    minimal_memory,
+    search,
+)
+from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.memory_shares import largest_shares
+from shardwright.search.space.space import SearchSpace
+from shardwright.search.symmetry.alignment import align
+from shardwright.search.symmetry.orbit_search import search_by_class
+from shardwright.solver.solution import relative_gap
+
+_MINDSPORE_SEARCHES = ("exact", "dynamic_programming")  # that minimise what MindSpore's does
+_PRICED_PINS = 16  # each price is a search; a file that pins every operator gets none
+_FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
+_SHARE = 3 / 4  # of the time left that one search may take
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program and what is known of it.
+
+    Parameters
+    ----------
+    source : Graph
+        The whole program, in canonical form.
+    program : Graph
+        The training step that every rank runs.
+    mesh : Mesh
+        The ranks.
+    decisions : Decisions or None
+        What was decided; None where nothing was to decide.
+    result : SearchResult or None
+        How good that is.
+    pin_prices : mapping of str to float
+        What each pin costs, in the unit of the profile.
+    step_seconds : float
+        Sum of the predicted seconds of all nodes.
+    memory : MemoryUseReport
+        What a rank holds at most.
+    seconds : float
+        Time that compiling took.
+    passes : PassManager
+        What every pass left.
+    """
+
+    source: Graph
+    program: Graph
+    mesh: Mesh
+    decisions: Decisions | None
+    result: SearchResult | None
+    pin_prices: Mapping[str, float]
+    step_seconds: float
+    memory: MemoryUseReport
+    seconds: float
+    passes: PassManager
+
+
+def compile_graph(
+    graph: Graph,
+    cluster: Cluster,
+    devices: int,
+    options: CompileOptions | None = None,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
+) -> Compiled:
+    """Compile a program for a number of devices of a cluster.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program; its first output is the loss.
+    cluster : Cluster
+        The devices and their links.
+    devices : int
+        How many of them to use.
+    options : CompileOptions, optional
+        How to compile.
+    mesh : Mesh, optional
+        The mesh; by default as the cluster suggests.
+    progress : callable, optional
+        Follows the search.
+
+    Raises
+    ------
+    ShardwrightError
+        If something asked for cannot be.
+    """
+    options = options or CompileOptions()
+    check_tensor_names(graph, options.optimizer)
+    begin = time.perf_counter()
+    passes = PassManager()
+    pins = (_as_tuples(options.pins), _as_tuples(options.result_pins))
+    source = passes.run("canonicalize", lambda g: canonicalize(g, pins), graph)
+    options = _with_moved_pins(options, merged_values(graph, pins))
+    if options.mode == "hybrid_parallel":
+        emitted = _compile_manual(source, devices, options, passes)
+    elif options.mode == "stand_alone":
+        emitted = _compile_alone(source, options, passes)
+    else:
+        mesh = mesh or default_mesh(cluster, devices, options.cost_model)
+        planner = RedistributionPlanner(mesh, cluster)
+        emitted = _Automatic(source, cluster, mesh, planner, options, passes, progress).compile()
+    memory = peak_memory(emitted.program)
+    if options.mode in UNPARTITIONED:
+        _check_fits(memory, options.memory_on(cluster), options.mode)
+    return Compiled(
+        source,
+        emitted.program,
+        emitted.mesh,
+        emitted.decisions,
+        emitted.result,
+        emitted.pin_prices,
+        program_seconds(emitted.program, cluster),
+        memory,
+        time.perf_counter() - begin,
+        passes,
+    )
+
+
+def default_mesh(cluster: Cluster, devices: int, cost_model: CostModel) -> Mesh:
+    """Return the mesh of a compilation that is not given one."""
+    if cost_model == "mindspore":
+        return mesh_of_binary_axes(devices)
+    return mesh_for(cluster, devices)
+
+
+def _check_fits(memory: MemoryUseReport, limit: float, mode: Mode) -> None:
+    """Refuse a program that needs more than a device has, where there is no other.
+
+    Raises
+    ------
+    InfeasibleError
+        If it does.
+    """
+    if memory.peak_bytes > limit:
+        raise InfeasibleError(
+            f"the program needs {bytes_text(memory.peak_bytes)} on each device, the limit is "
+            f"{bytes_text(limit)}, and the mode `{mode}` has no other program",
+            hint="allow more memory, or use a mode in which the compiler splits the model",
+        )
+
+
+def _as_tuples(pins: Mapping[str, SplitCounts]) -> Mapping[str, SplitCounts]:
+    return {name: tuple(map(tuple, counts)) for name, counts in pins.items()}
+
+
+def _with_moved_pins(options: CompileOptions, names: Mapping[str, str]) -> CompileOptions:
+    """Return the options with the pins of merged operators on those that they were merged with."""
+    pins, results = (
+        {names.get(name, name): pin for name, pin in pinned.items()}
+        for pinned in (options.pins, options.result_pins)
+    )
+    return replace(options, pins=pins, result_pins=results)
+
+
+@dataclass(frozen=True)
+class _Emitted:
+    program: Graph
+    mesh: Mesh
+    decisions: Decisions | None = None
+    result: SearchResult | None = None
+    pin_prices: Mapping[str, float] = field(default_factory=dict)
+
+
+def _finish(program: Graph, options: CompileOptions, passes: PassManager) -> Graph:
+    def optimize(graph: Graph) -> Graph:
+        return append_optimizer(graph, options.optimizer, options.loss_scale)
+
+    program = passes.run("optimizer", optimize, program)
+    return passes.run("cleanup", drop_mirrors, program)
+
+
+def _compile_alone(source: Graph, options: CompileOptions, passes: PassManager) -> _Emitted:
+    program = passes.run("gradient", lambda g: differentiate(g, options.loss_scale), source)
+    return _Emitted(_finish(program, options, passes), Mesh(()))
+
+
+def _compile_manual(
+    source: Graph, devices: int, options: CompileOptions, passes: PassManager
+) -> _Emitted:
+    """Compile a program that calls the communication operators itself."""
+    mesh = Mesh((MeshAxis("world", devices),))
+    program = passes.run(
+        "mirror", lambda g: mirror_shared_values(g, mesh, options.gradients_mean), source
+    )
+    program = passes.run("gradient", lambda g: differentiate(g, options.loss_scale), program)
+    return _Emitted(replace(_finish(program, options, passes), mesh=mesh), mesh)
+
+
+@dataclass(frozen=True)
+class _Automatic:
+    """The modes in which the compiler partitions."""
+
+    source: Graph
+    cluster: Cluster
+    mesh: Mesh
+    planner: RedistributionPlanner
+    options: CompileOptions
+    passes: PassManager
+    progress: Progress | None
+
+    def compile(self) -> _Emitted:
+        """Search, and emit what is found."""
+        by_class = self.options.cost_model == "time" and self._mode == "exact"
+        limit = self.options.memory_on(self.cluster)
+        begin = time.perf_counter()
+        profile = self._profile(by_class)
+        space = self._space(profile, self.options.pins)
+        built = time.perf_counter() - begin
+        found = self._fitting(space, by_class, limit)
+        self._check_cost(profile, found.result)
+        result = replace(found.result, seconds=found.result.seconds + built)
+        prices = self._prices(profile, by_class, result, found.within)
+        return _Emitted(found.program, self.mesh, found.decisions, result, prices)
+
+    @property
+    def _mode(self) -> SearchMode:
+        """The search that the mode stands for."""
+        by_mode: dict[Mode, SearchMode] = {
+            "data_parallel": "data_parallel",
+            "semi_auto_parallel": "sharding_propagation",
+        }
+        return by_mode.get(self.options.mode, self.options.search)
+
+    def _fitting(self, space: SearchSpace, by_class: bool, limit: float) -> Attempt:
+        """Return the best plan whose program fits the limit."""
+        deadline = time.perf_counter() + self.options.time_limit
+        kept = len(self.passes.records)
+
+        def emit(within: float, result: SearchResult, decisions: Decisions) -> Attempt:
+            del self.passes.records[kept:]
+            program = self._emit(decisions)
+            records = tuple(self.passes.records[kept:])
+            return Attempt(within, result, decisions, program, peak_memory(program), records)
+
+        def attempt(within: float) -> Attempt:
+            seconds = _SHARE * max(deadline - time.perf_counter(), 0.0)
+            result, decisions = self._decide(space, by_class, within, seconds)
+            if result.seconds >= seconds:  # another machine may find another plan
+                result = replace(result, how=f"{result.how}; the time limit ended the search")
+            return emit(within, result, decisions)
+
+        def leanest() -> Leanest:
+            result = minimal_memory(space)
+            shares = largest_shares(space, result.assignment)
+            if by_class:
+                aligned = align(space, result.assignment, self.planner, self._given)
+                result = replace(result, cost=result.cost + aligned.detours)
+                decisions = aligned.decisions
+            else:
+                decisions = space.decisions(result.assignment)
+            found = emit(result.memory_bytes, result, decisions)
+            return Leanest(found, result.lower_bound, shares)
+
+        fine = sum(space.problem.sizes) <= _FINE
+        fitting = Fitting(attempt, leanest, fine, self.options.gap, f"mesh {self.mesh}")
+        steered = self._mode in ("exact", "dynamic_programming")
+        found = fitting.within(limit) if steered else check_fits(attempt(limit), limit, self._mode)
+        self.passes.records[kept:] = found.records
+        return found
+
+    @property
+    def _given(self) -> frozenset[str]:
+        return frozenset(self.options.arrivals)
+
+    def _decide(
+        self, space: SearchSpace, by_class: bool, within: float, seconds: float
+    ) -> tuple[SearchResult, Decisions]:
+        progress, gap = self.progress, self.options.gap
+        if not by_class:
+            result = search(space, self._mode, within, seconds, progress, gap)
+            return result, space.decisions(result.assignment)
+        return search_by_class(space, self.planner, within, seconds, progress, gap, self._given)
+
+    def _space(self, profile: CostProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:
+        return build_search_space(
+            self.source,
+            profile,
+            states=len(self.options.optimizer.states),
+            pins=pins,
+            result_pins=self.options.result_pins,
+            arrivals=self._arrivals(),
+            scattered=self.options.optimizer_parallel,
+            time_limit=self.options.time_limit,
+        )
+
+    def _arrivals(self) -> Mapping[str, Layout]:
+        """Return the layouts of the inputs; MindSpore's data set gives every rank all of it."""
+        if self.options.cost_model == "time":
+            return self.options.arrivals
+        whole = {value.name: Layout.replicated(value.type.rank) for value in self.source.inputs}
+        return {**whole, **self.options.arrivals}
+
+    def _emit(self, decisions: Decisions) -> Graph:
+        scale, run = self.options.loss_scale, self.passes.run
+        program = run("strategy_search", lambda g: annotate(g, decisions), self.source)
+        program = run("partition", lambda g: partition(g, decisions), program)
+        program = run("mirror", lambda g: insert_mirrors(g, decisions), program)
+        program = run("gradient", lambda g: differentiate(g, scale), program)
+        program = run("lowering", lambda g: lower_redistributions(g, self.planner), program)
+        program = _finish(program, self.options, self.passes)
+        return run("allreduce_fusion", self._fuse, program)
+
+    def _fuse(self, program: Graph) -> Graph:
+        fusion = self.options.fusion
+        if isinstance(fusion, FusionSettings):
+            return fuse_all_reduces(program, fusion_ids(fusion_graph(program), fusion))
+        return fuse_all_reduces(program, fusion_ids_by_size(reduced_gradients(program), fusion))
+
+    def _profile(self, by_class: bool) -> CostProfile:
+        if self.options.cost_model == "mindspore":
+            given = self.options
+            searches = given.mode == "auto_parallel" and given.search in _MINDSPORE_SEARCHES
+            agree = searches and not given.optimizer_parallel
+            return MindSporeProfile(MindSporeCosts(readers_agree=agree), self.mesh)
+        return TimeProfile(self.planner, update_rule(self.options), by_class)
+
+    def _check_cost(self, profile: CostProfile, result: SearchResult) -> None:
+        """Refuse a program that does not cost what the search said, before gradients are fused."""
+        if isinstance(profile, MindSporeProfile):
+            emitted = profile.program_cost(self.passes.after("partition"))
+        else:
+            emitted = program_seconds(self.passes.after("cleanup"), self.cluster)
+        if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
+            raise PassError(
+                f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"
+            )
+
+    def _prices(
+        self, profile: CostProfile, by_class: bool, result: SearchResult, within: float
+    ) -> Mapping[str, float]:
+        """Return what each pin costs: how much better the plan is without it."""
+        pins = self.options.pins
+        proven = relative_gap(result.cost, result.lower_bound) <= self.options.gap
+        if self.options.mode != "auto_parallel" or not (proven or result.status == "optimal"):
+            return {}
+        if len(pins) > _PRICED_PINS:
+            return {}
+        prices = {}
+        for name in sorted(pins):
+            others = {other: pin for other, pin in pins.items() if other != name}
+            without, _ = self._decide(
+                self._space(profile, others), by_class, within, self.options.time_limit
+            )
+            prices[name] = max(result.cost - without.cost, 0.0)
+        return prices
+
+
+def update_rule(options: CompileOptions) -> UpdateRule:
+    """Return the optimizer as far as its cost matters."""
+    optimizer = options.optimizer
+    return UpdateRule(
+        f"{optimizer.kind}_update",
+        len(optimizer.states),
+        optimizer.kind == "adam",
+        tuple(sorted(optimizer.settings.items())),
+        options.loss_scale != 1.0,
+    )

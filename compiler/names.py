@@ -1,0 +1,31 @@
+"""Names that a training step gives to tensors of its own, and that a model cannot use."""
+
+from shardwright.dataflow.cotangents import gradient_name
+from shardwright.ir.errors import PassError
+from shardwright.ir.graph import Graph
+from shardwright.passes.optimizer import STEP, Optimizer
+
+
+def check_tensor_names(graph: Graph, optimizer: Optimizer) -> None:
+    """Check that no tensor of a model has the name of a gradient or a state of the optimizer.
+
+    Those names are how checkpoints, plans and `verify` find them, so they are not changed.
+
+    Raises
+    ------
+    PassError
+        If one has; names it and the parameter.
+    """
+    trained = [p.name for p in graph.parameters if p.trainable and p.value.type.is_float]
+    taken = {gradient_name(name): f"the gradient of `{name}`" for name in trained}
+    for name in trained:
+        taken |= {f"{name}.{s}": f"the state `{s}` of `{name}`" for s in optimizer.states}
+    if optimizer.counts_steps:
+        taken[STEP] = "the number of the step"
+    for name in graph.values:
+        if name in taken:
+            raise PassError(
+                f"a tensor of the model is called `{name}`, as {taken[name]} is in training",
+                f"graph {graph.name}",
+                "give it another name",
+            )

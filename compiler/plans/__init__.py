@@ -1,0 +1,1 @@
+"""Plans: the document, the files, the program of every rank."""

@@ -1,0 +1,89 @@
+"""Binding: from the one program of all ranks to the listing of a single rank.
+
+Types become those of the rank's own slices, and every collective names the ranks of its group.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+from shardwright.ir.errors import PassError
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import to_text
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.info import operator_class
+
+
+def bind_rank(program: Graph, rank: int) -> Graph:
+    """Return the program of one rank.
+
+    Before::
+
+        graph mlp on x=2 {
+          input a: f32[8, 4@x]
+          b: f32[8, 4]* = all_gather(a) {axes=('x',), dimension=1}
+
+    After::
+
+        graph mlp.rank_00000 {
+          input a: f32[8, 2]
+          b: f32[8, 4] = all_gather(a) {axes=('x',), dimension=1, ranks=(0, 1)}
+
+    Raises
+    ------
+    PassError
+        If the mesh has no such rank.
+    """
+    mesh = program.mesh or Mesh(())
+    if not 0 <= rank < mesh.size:
+        raise PassError(
+            f"there is no rank {rank}, the program has {mesh.size}",
+            hint=f"ranks are 0 to {mesh.size - 1}",
+        )
+    bind = _Binding(mesh, rank)
+    return replace(
+        program,
+        name=f"{program.name}.rank_{rank:05d}",
+        inputs=tuple(bind.value(value) for value in program.inputs),
+        parameters=tuple(replace(p, value=bind.value(p.value)) for p in program.parameters),
+        nodes=tuple(bind.node(node) for node in program.nodes),
+        mesh=None,
+    )
+
+
+class _Binding:
+    """A rank's own slices and groups; a program has few distinct ones."""
+
+    def __init__(self, mesh: Mesh, rank: int) -> None:
+        self.slice_type = cache(
+            lambda kind, layout: kind.with_shape(layout.slice_shape(kind.shape, mesh))
+        )
+        self.group = cache(lambda axes: mesh.group(rank, axes or mesh.names))
+
+    def value(self, value: Value) -> Value:
+        """Return a value with the type of the rank's slice."""
+        if value.layout is None:
+            return value
+        return Value(value.name, self.slice_type(value.type, value.layout))
+
+    def node(self, node: Node) -> Node:
+        """Return a node on slices; a collective names the ranks of its group."""
+        results = tuple(self.value(result) for result in node.results)
+        attributes = dict(node.attributes)
+        if "axes" in attributes and issubclass(operator_class(node.operator), Communication):
+            attributes["ranks"] = self.group(attributes["axes"])
+        return replace(node, results=results, attributes=attributes, strategy=None)
+
+
+def rank_text(program: Graph, rank: int) -> str:
+    """Return the listing of one rank: where it stands, which slices it holds, what it runs."""
+    mesh = program.mesh or Mesh(())
+    bound = bind_rank(program, rank)
+    place = " ".join(f"{name}={mesh.coordinate(rank, name)}" for name in mesh.names)
+    lines = [f"# rank {rank} of {mesh.size}" + (f" at {place}" if place else "")]
+    for value in (*program.inputs, *(parameter.value for parameter in program.parameters)):
+        if value.layout is not None and value.layout.split_axes:
+            slices = value.layout.slices(value.type.shape, mesh, rank)
+            text = ", ".join(f"{part.start}:{part.stop}" for part in slices)
+            lines.append(f"# {value.name} is [{text}] of {value.type}")
+    return "\n".join(lines) + "\n" + to_text(bound)

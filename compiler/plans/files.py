@@ -1,0 +1,330 @@
+"""What compiling leaves on disk, and reading it back.
+
+A plan is a directory::
+
+    plan.json         for what, how, and how good; see `PlanDocument`
+    model.ir          the program of one device as traced, which the plan is verified against
+    program.ir        the training step that every rank runs
+    rank_00003.ir     the same bound to one rank, to be read by people
+    strategies.json   the strategies, which can be given to another compilation as pins
+    initial.npz       parameters that begin as given data, if there are any
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from shardwright.compiler.plans.binding import rank_text
+from shardwright.compiler.plans.document import PlanDocument, check_format
+from shardwright.compiler.plans.plan import Plan
+from shardwright.compiler.plans.strategies_file import strategies_text
+from shardwright.ir.errors import OutputError, PlanError, ShardwrightError
+from shardwright.ir.files import check_folder, write_files
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import parse, to_text
+from shardwright.ir.verify import verify_structure
+from shardwright.operators.info import Array
+
+DOCUMENT = "plan.json"
+_PREFIX = "parameter:"  # keeps names of parameters apart from the arguments of `numpy.savez`
+_RANKS = 16  # listings that are written unless others are asked for
+_WHAT = "the plan"
+_FILE = re.compile(r"plan\.json|(model|program)\.ir|strategies\.json|initial\.npz|rank_\d+\.ir")
+
+# Writing
+
+
+def write_plan(directory: Path, plan: Plan, ranks: Iterable[int] | None = None) -> None:
+    """Write a plan: all of it, or nothing.
+
+    A plan that is there already is replaced: the files that were written with it. All other files
+    in the directory stay.
+
+    Parameters
+    ----------
+    directory : Path
+        Where.
+    plan : Plan
+        What.
+    ranks : iterable of int, optional
+        Ranks whose listings are written; the first sixteen if not given.
+
+    Raises
+    ------
+    OutputError
+        If a file would be lost that was not written with a plan or was changed since, or the plan
+        cannot be written.
+    """
+    files = _contents(plan, listed_ranks(plan.mesh.size, ranks))
+    sums = {name: _digest(content) for name, content in sorted(files.items())}
+    document = plan.document.model_copy(update={"files": sums})
+    sums[DOCUMENT] = document_digest(json.loads(document.to_text()))
+    document = document.model_copy(update={"files": sums})
+    files[DOCUMENT] = document.to_text().encode()
+    obsolete = check_replaceable(directory, files)
+    write_files(directory, files, _WHAT, obsolete)
+
+
+def listed_ranks(devices: int, ranks: Iterable[int] | None) -> list[int]:
+    """Return the ranks whose listings are written: those asked for, or the first sixteen."""
+    return list(range(min(_RANKS, devices))) if ranks is None else sorted(set(ranks))
+
+
+def file_names(ranks: Iterable[int]) -> list[str]:
+    """Return the names of the files that every plan with these listings has."""
+    return [DOCUMENT, "model.ir", "program.ir", "strategies.json", *map(_listing, ranks)]
+
+
+def check_replaceable(directory: Path, names: Iterable[str] = ()) -> list[str]:
+    """Check that a plan may be written to a directory without losing a file of the user.
+
+    Parameters
+    ----------
+    directory : Path
+        The directory: it is new or empty, or has a plan.
+    names : iterable of str
+        Names of the files that will be written.
+
+    Returns
+    -------
+    list of str
+        Files of the plan that is there which the new one does not have.
+
+    Raises
+    ------
+    OutputError
+        If something else is there, or the directory cannot be written to.
+    PlanError
+        If the plan that is there does not tell which files belong to it.
+    """
+    check_folder(directory, _WHAT)
+    if not directory.exists() or not any(directory.iterdir()):
+        return []
+    if not (directory / DOCUMENT).is_file():
+        raise OutputError(
+            "the directory holds something that is no plan, it is not overwritten",
+            str(directory),
+            "name another directory",
+        )
+    written = _written(directory)
+    for name in dict.fromkeys([*written, *names]):
+        if os.path.lexists(directory / name):
+            _check_unchanged(directory, name, written)
+    return sorted(written.keys() - set(names))
+
+
+def planned_model(directory: Path) -> str | None:
+    """Return the model whose plan is in a directory; None if there is no plan."""
+    if not (directory / DOCUMENT).is_file():
+        return None
+    try:
+        content = json.loads(_read(directory, DOCUMENT))
+    except (ValueError, RecursionError):
+        return None
+    model = content.get("model") if isinstance(content, dict) else None
+    return model if isinstance(model, str) else None
+
+
+def written_files(directory: Path) -> list[str]:
+    """Return the names of the files of the plan in a directory.
+
+    Raises
+    ------
+    PlanError
+        If there is no plan, or it does not tell.
+    """
+    return sorted(_written(directory))
+
+
+def _check_unchanged(directory: Path, name: str, written: Mapping[str, str]) -> None:
+    """Refuse to replace a file that was not written with the plan, or was changed since."""
+    if name not in written:
+        found = "is not of the plan that is there"
+    elif not _is_unchanged(directory / name, written[name]):
+        found = "was changed after the plan was written"
+    else:
+        return
+    raise OutputError(
+        f"`{name}` {found}, it is not overwritten",
+        str(directory),
+        "move the file away, or name another directory",
+    )
+
+
+def _is_unchanged(path: Path, digest: str) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    content = path.read_bytes()
+    if path.name != DOCUMENT:
+        return _digest(content) == digest
+    return digest in ("", document_digest(json.loads(content)))
+
+
+def _written(directory: Path) -> dict[str, str]:
+    """Return the files that were written with the plan in a directory, and their digests."""
+    foreign = PlanError(
+        f"`{DOCUMENT}` is not of a plan, it is not overwritten",
+        str(directory),
+        "name another directory",
+    )
+    try:
+        content = json.loads(_read(directory, DOCUMENT))
+    except (ValueError, RecursionError):
+        raise foreign from None
+    check_format(content, str(directory))
+    files = content.get("files")
+    if not isinstance(files, dict) or not all(_FILE.fullmatch(name) for name in files):
+        raise foreign
+    return {DOCUMENT: "", **files}  # plans of before do not list the document itself
+
+
+def _contents(plan: Plan, ranks: Iterable[int]) -> dict[str, bytes]:
+    counts = {name: item.split_counts for name, item in plan.document.strategies.items()}
+    files = {
+        "model.ir": to_text(plan.model),
+        "program.ir": to_text(plan.program),
+        "strategies.json": strategies_text(counts),
+    }
+    files |= {_listing(rank): rank_text(plan.program, rank) for rank in ranks}
+    encoded = {name: text.encode() for name, text in files.items()}
+    if plan.initial:
+        buffer = io.BytesIO()
+        given = {_PREFIX + name: plan.initial[name] for name in sorted(plan.initial)}
+        np.savez(buffer, allow_pickle=False, **given)
+        encoded["initial.npz"] = buffer.getvalue()
+    return encoded
+
+
+def _listing(rank: int) -> str:
+    return f"rank_{rank:05d}.ir"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def document_digest(content: Mapping[str, Any]) -> str:
+    """Return the digest of a document without this digest, whatever its spaces."""
+    files = {name: item for name, item in content["files"].items() if name != DOCUMENT}
+    text = json.dumps({**content, "files": files}, sort_keys=True)
+    return _digest(text.encode())
+
+
+# Reading
+
+
+def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
+    """Read a plan.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it is.
+    allow_edited : bool
+        Whether ``program.ir`` may differ from what was compiled; to verify such a program.
+
+    Raises
+    ------
+    PlanError
+        If it is missing, corrupt, or of another version.
+    """
+    text = _read(directory, DOCUMENT).decode()
+    document = PlanDocument.from_text(text, str(directory))
+    contents = {}
+    for name, digest in document.files.items():
+        if name == DOCUMENT:
+            continue
+        contents[name] = _read(directory, name)
+        if _digest(contents[name]) != digest and not (allow_edited and name == "program.ir"):
+            raise _changed(name, directory)
+    for name in ("model.ir", "program.ir"):
+        if name not in contents:
+            raise PlanError(f"the plan lists no `{name}`", str(directory))
+    model = _graph(contents, "model.ir", directory)
+    program = _graph(contents, "program.ir", directory, well_formed=not allow_edited)
+    _check_consistent(document, program, directory)
+    if document.files.get(DOCUMENT) not in (None, document_digest(json.loads(text))):
+        raise _changed(DOCUMENT, directory)
+    return Plan(document, model, program, _initial(contents, directory))
+
+
+def _changed(name: str, directory: Path) -> PlanError:
+    return PlanError(
+        f"`{name}` is not what was written with the plan: its SHA-256 differs",
+        str(directory),
+        "compile the model again",
+    )
+
+
+def _check_consistent(document: PlanDocument, program: Graph, directory: Path) -> None:
+    """Refuse a document that speaks of other devices or inputs than the program."""
+    mesh = program.mesh or Mesh(())
+    devices = document.device_mesh.size
+    if document.devices != devices:
+        what = f"the plan is for {document.devices} devices, but its mesh has {devices} ranks"
+    elif document.device_mesh != mesh:
+        what = f"the mesh of the plan is {document.device_mesh}, that of its program is {mesh}"
+    elif {i.name: i.tensor for i in document.inputs} != {v.name: v.type for v in program.inputs}:
+        found = ", ".join(f"{value.name}: {value.type}" for value in program.inputs)
+        what = f"the inputs of the plan are not those of its program: {found}"
+    else:
+        return
+    raise PlanError(what, str(directory), "compile the model again")
+
+
+def is_edited(directory: Path, plan: Plan) -> bool:
+    """Return whether ``program.ir`` was changed since the plan was written."""
+    return _digest(_read(directory, "program.ir")) != plan.document.files["program.ir"]
+
+
+def _read(directory: Path, name: str) -> bytes:
+    if not directory.is_dir():
+        raise PlanError("there is no such plan", str(directory), "compile the model first")
+    if Path(name).name != name:
+        raise PlanError(f"the plan lists `{name}`, which is not in its directory", str(directory))
+    try:
+        content = (directory / name).read_bytes()
+        if name == DOCUMENT:
+            content.decode()
+    except FileNotFoundError:
+        raise PlanError(f"a plan has a file `{name}`, this has none", str(directory)) from None
+    except OSError as error:
+        reason = (error.strerror or "unknown").lower()
+        raise PlanError(f"`{name}` cannot be read: {reason}", str(directory)) from error
+    except UnicodeDecodeError:
+        raise PlanError(f"`{name}` is not text", str(directory)) from None
+    return content
+
+
+def _graph(
+    contents: Mapping[str, bytes], name: str, directory: Path, well_formed: bool = True
+) -> Graph:
+    try:
+        graph = parse(contents[name].decode())
+        if well_formed:
+            verify_structure(graph)
+        return graph
+    except UnicodeDecodeError:
+        raise PlanError(f"`{name}` is not text", str(directory)) from None
+    except ShardwrightError as error:
+        raise PlanError(f"`{name}`: {error.what}", error.where, error.hint) from error
+
+
+def _initial(contents: Mapping[str, bytes], directory: Path) -> dict[str, Array]:
+    if "initial.npz" not in contents:
+        return {}
+    try:
+        with np.load(io.BytesIO(contents["initial.npz"]), allow_pickle=False) as archive:
+            return {name.removeprefix(_PREFIX): archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, AttributeError, BadZipFile, zlib.error):
+        raise PlanError("`initial.npz` cannot be read", str(directory)) from None

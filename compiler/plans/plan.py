@@ -1,0 +1,186 @@
+"""Plans: a compiled training step, and all that is known of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from typing import Any
+
+from shardwright.compiler.accounting import split_counts, traffic
+from shardwright.compiler.driver import Compiled
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.plans.document import (
+    AxisDocument,
+    InputDocument,
+    MemoryDocument,
+    OptimizerDocument,
+    ParameterDocument,
+    PlanDocument,
+    StrategyDocument,
+    VolumeDocument,
+)
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.memory import MemoryUseReport
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.info import Array
+from shardwright.proof import UpdateRule, training_step
+from shardwright.solver.solution import relative_gap
+
+# The search of the modes that have one of their own, or none.
+_SEARCHES = {
+    "data_parallel": "data_parallel",
+    "semi_auto_parallel": "sharding_propagation",
+    "hybrid_parallel": "none",
+    "stand_alone": "none",
+}
+_NOTHING_TO_DECIDE = {
+    "stand_alone": ("optimal", "there is nothing to decide"),
+    "hybrid_parallel": ("feasible", "the model itself says how it is split"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled training step.
+
+    Parameters
+    ----------
+    document : PlanDocument
+        What is known of it.
+    model : Graph
+        The whole program of one device, as it was traced.
+    program : Graph
+        The training step that every rank runs.
+    initial : mapping of str to array
+        Parameters that begin as given data.
+    """
+
+    document: PlanDocument
+    model: Graph
+    program: Graph
+    initial: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The ranks."""
+        return self.program.mesh or Mesh(())
+
+    @cached_property
+    def reference(self) -> Graph:
+        """The training step of one device, made from the model without any pass."""
+        optimizer, scale = self.document.optimizer, self.document.loss_scale
+        rule = UpdateRule(optimizer.kind, optimizer.settings, scale, optimizer.overrides)
+        return training_step(self.model, rule)
+
+
+def make_plan(
+    compiled: Compiled,
+    cluster: Cluster,
+    options: CompileOptions,
+    *,
+    model: str,
+    traced: Graph,
+    inputs: Sequence[InputDocument],
+    initial: Mapping[str, Array] | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Return the plan of a compiled program.
+
+    Parameters
+    ----------
+    compiled, cluster, options
+        What was compiled, for what, and how.
+    model : str
+        What it is called.
+    traced : Graph
+        The program of one device as it was traced, which the plan is verified against.
+    inputs : sequence of InputDocument
+        What the model takes.
+    initial : mapping of str to array, optional
+        Parameters that begin as given data.
+    seed : int
+        Seed of the initial values.
+    """
+    document = PlanDocument(
+        model=model,
+        devices=compiled.mesh.size,
+        mesh=_axes(compiled.mesh),
+        cluster=cluster,
+        mode=options.mode,
+        search=_SEARCHES.get(options.mode, options.search),
+        cost_model=options.cost_model,
+        loss_scale=options.loss_scale,
+        gradients_mean=options.gradients_mean,
+        seed=seed,
+        inputs=tuple(inputs),
+        optimizer=OptimizerDocument.model_validate(
+            {
+                "kind": options.optimizer.kind,
+                "settings": dict(options.optimizer.settings),
+                "overrides": options.optimizer.overrides,
+            }
+        ),
+        **_quality(compiled, options),
+        predicted_step_seconds=compiled.step_seconds,
+        memory=_memory(compiled.memory, options.memory_on(cluster)),
+        communication=_communication(compiled.program),
+        strategies=_strategies(compiled),
+        parameters=_parameters(compiled.program),
+        pins=dict(options.pins),
+        pin_prices=dict(compiled.pin_prices),
+    )
+    return Plan(document, traced, compiled.program, initial or {})
+
+
+def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:
+    return tuple(AxisDocument(name=a.name, size=a.size, level=a.level) for a in mesh.axes)
+
+
+def _quality(compiled: Compiled, options: CompileOptions) -> dict[str, Any]:
+    """Return how good the plan is, and how that is known."""
+    result = compiled.result
+    if result is not None:
+        status, how, cost, bound = result.status, result.how, result.cost, result.lower_bound
+    else:
+        status, how = _NOTHING_TO_DECIDE[options.mode]
+        cost = compiled.step_seconds
+        bound = cost if status == "optimal" else 0.0
+    gap = relative_gap(cost, bound)
+    return {"status": status, "how": how, "objective": cost, "lower_bound": bound, "gap": gap}
+
+
+def _memory(report: MemoryUseReport, limit: float) -> MemoryDocument:
+    return MemoryDocument(
+        peak_bytes=report.peak_bytes,
+        by_kind=dict(report.by_kind),
+        at=report.at,
+        limit=limit if isfinite(limit) else None,
+    )
+
+
+def _communication(program: Graph) -> dict[str, VolumeDocument]:
+    volumes = traffic(program).items()
+    return {kind: VolumeDocument(count=v.count, bytes=v.bytes) for kind, v in volumes}
+
+
+def _strategies(compiled: Compiled) -> dict[str, StrategyDocument]:
+    if compiled.decisions is None:
+        return {}
+    decided = compiled.decisions.strategies
+    return {
+        name: StrategyDocument(split_counts=counts, factors=decided[name].axes)
+        for name, counts in split_counts(compiled).items()
+    }
+
+
+def _parameters(program: Graph) -> dict[str, ParameterDocument]:
+    mesh, found = program.mesh or Mesh(()), {}
+    for parameter in program.parameters:
+        kind = parameter.value.type
+        layout = parameter.value.layout or Layout.replicated(kind.rank)
+        found[parameter.name] = ParameterDocument(
+            type=str(kind), layout=str(layout), slice_shape=layout.slice_shape(kind.shape, mesh)
+        )
+    return found

@@ -1,0 +1,1 @@
+"""MindSpore's own cost model, and its algorithms."""

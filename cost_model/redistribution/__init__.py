@@ -1,0 +1,1 @@
+"""The cheapest collectives from one layout of a tensor to another."""

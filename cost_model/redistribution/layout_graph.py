@@ -1,0 +1,253 @@
+"""The graph whose nodes are the layouts of a tensor, and whose edges are single collectives.
+
+Its shape depends only on the mesh and the number of dimensions. Axes of one size on one level of
+the cluster are alike: renaming them leaves every price as it is, so the layouts fall into classes
+of which one stands for all. There is a graph of all layouts, and one of the classes, which stays
+small where axes are many.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import permutations, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.redistribution.moves import Kinds, Move, moves, orders, subsets
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_Form = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
+
+
+def layouts(
+    mesh: Mesh, rank: int, partial: bool = True, kinds: Kinds | None = None
+) -> list[Layout]:
+    """Return every layout of a tensor with `rank` dimensions, axes of a dimension in mesh order.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    rank : int
+        Number of dimensions.
+    partial : bool
+        Whether to include layouts with partial axes.
+    kinds : mapping, optional
+        A kind for each axis; of layouts that differ by axes of one kind, one is returned. No two
+        axes are of one kind if not given.
+    """
+    places = range(rank + 1 + partial)  # a dimension, replicated, or partial
+    names = [axis.name for axis in mesh.axes if axis.size > 1]
+    found = []
+    for choice in placements(names, places, kinds):
+        held = [tuple(n for n, c in zip(names, choice, strict=True) if c == p) for p in places]
+        found.append(Layout(tuple(held[:rank]), held[rank + 1] if partial else ()))
+    return found
+
+
+def placements(
+    names: Sequence[str], places: Sequence[int], kinds: Kinds | None
+) -> Iterator[tuple[int, ...]]:
+    """Yield every way to put each axis in a place; those of one kind in the order of places."""
+    before = [
+        next((j for j in reversed(range(i)) if kinds and kinds[names[j]] == kinds[name]), None)
+        for i, name in enumerate(names)
+    ]
+    for choice in product(places, repeat=len(names)):
+        if all(j is None or choice[j] <= choice[i] for i, j in enumerate(before)):
+            yield choice
+
+
+def _all_orders(mesh: Mesh, rank: int, kinds: Kinds) -> Iterator[Layout]:
+    """Yield every layout, with the axes of a dimension in every order, but one of each class."""
+    names = [axis.name for axis in mesh.axes if axis.size > 1]
+
+    def extended(splits: tuple[tuple[str, ...], ...], free: list[str]) -> Iterator[Layout]:
+        if len(splits) == rank:
+            for partial in [(), *subsets(free, kinds)]:
+                yield Layout(splits, mesh.ordered(partial))
+            return
+        for held in [(), *orders(free, kinds)]:
+            yield from extended((*splits, held), [axis for axis in free if axis not in held])
+
+    yield from extended((), names)
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutGraph:
+    """Layouts of tensors with one number of dimensions on one mesh, and the moves between them.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    kinds : mapping
+        A kind for each axis; each layout stands for all that differ by axes of one kind.
+    nodes : tuple of Layout
+        The layouts.
+    counts : array, shape (nodes, dimensions)
+        Slices of each dimension.
+    moves : tuple of (int, int, Move)
+        From which node to which, and how.
+    """
+
+    mesh: Mesh
+    kinds: Kinds
+    nodes: tuple[Layout, ...]
+    counts: Integers
+    moves: tuple[tuple[int, int, Move], ...]
+    _found: dict[Layout, int | None] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _index(self) -> dict[_Form, int]:
+        return {_form(layout, self.kinds): i for i, layout in enumerate(self.nodes)}
+
+    def find(self, layout: Layout) -> int | None:
+        """Return which node stands for a layout; None if it is of another mesh."""
+        if layout not in self._found:
+            known = all(axis in self.kinds for axis in (*layout.split_axes, *layout.partial))
+            self._found[layout] = self._index.get(_form(layout, self.kinds)) if known else None
+        return self._found[layout]
+
+    def kinds_over(self, axes: Sequence[str]) -> tuple[int, ...]:
+        """Return the kinds of some axes, in order."""
+        return tuple(sorted([self.kinds[axis] for axis in axes]))
+
+    @cached_property
+    def edges(self) -> Integers:
+        """Source and target of each move."""
+        return np.array([(s, t) for s, t, _ in self.moves], dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
+    def symmetry(self) -> "Symmetry":
+        """What renaming like axes does to the layouts, where each stands for itself."""
+        return _symmetry(self)
+
+    @cached_property
+    def leaving(self) -> list[list[int]]:
+        """Moves that begin at each layout."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for position, (source, _, _) in enumerate(self.moves):
+            found[source].append(position)
+        return found
+
+    @cached_property
+    def groups(self) -> list[tuple[Move, Integers]]:
+        """Positions of the moves that are the same collective over axes of the same kinds."""
+        found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        for position, (_, _, move) in enumerate(self.moves):
+            found.setdefault((move.operator, self.kinds_over(move.axes)), []).append(position)
+        return [(self.moves[where[0]][2], np.array(where)) for where in found.values()]
+
+
+def _form(layout: Layout, kinds: Kinds) -> _Form:
+    """Return what layouts have in common that differ by axes of one kind."""
+    splits = tuple([tuple([kinds[axis] for axis in axes]) for axes in layout.splits])
+    return splits, tuple(sorted([kinds[axis] for axis in layout.partial]))
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """The renamings of axes that leave all prices as they are.
+
+    Parameters
+    ----------
+    images : array, shape (renamings, layouts)
+        Where each renaming takes each layout.
+    first : array, shape (classes,)
+        One layout of each class.
+    classes, renaming : array, shape (layouts,)
+        The class of each layout, and a renaming that takes it to the first of its class.
+    """
+
+    images: Integers
+    first: Integers
+    classes: Integers
+    renaming: Integers
+
+
+def _symmetry(graph: LayoutGraph) -> Symmetry:
+    mesh = graph.mesh
+    images = np.array(
+        [
+            [graph.find(layout.renamed(names, mesh)) for layout in graph.nodes]
+            for names in renamings(mesh)
+        ],
+        dtype=np.int64,
+    )
+    first, classes = np.unique(images.min(axis=0), return_inverse=True)
+    return Symmetry(images, first, classes, images.argmin(axis=0))
+
+
+def kinds_of(mesh: Mesh) -> Kinds:
+    """Return a kind for each axis: of axes of one size on one level, which are alike, the same."""
+    numbers: dict[tuple[object, ...], int] = {}
+    kinds = {}
+    for axis in mesh.axes:
+        key = (axis.size, axis.level) if axis.size > 1 else (axis.name,)  # of no use to rename
+        kinds[axis.name] = numbers.setdefault(key, len(numbers))
+    return kinds
+
+
+def exchanges(axes: Sequence[str], kind: Callable[[str], object]) -> Iterator[dict[str, str]]:
+    """Yield every way in which axes of one kind can change places, the identity first."""
+    alike: dict[object, list[str]] = {}
+    for axis in axes:
+        alike.setdefault(kind(axis), []).append(axis)
+    for taken in product(*map(permutations, alike.values())):
+        pairs = zip(alike.values(), taken, strict=True)
+        yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
+
+
+def renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
+    """Yield every way to exchange axes that are alike, the identity first."""
+    return exchanges(mesh.names, kinds_of(mesh).__getitem__)
+
+
+@lru_cache(maxsize=64)
+def layout_graph(mesh: Mesh, rank: int, by_class: bool = False) -> LayoutGraph:
+    """Return the layouts of tensors with `rank` dimensions on a mesh, and the moves between them.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    rank : int
+        Number of dimensions.
+    by_class : bool
+        Whether one layout stands for all that differ by axes that are alike.
+    """
+    kinds = kinds_of(mesh) if by_class else {name: i for i, name in enumerate(mesh.names)}
+    nodes = list(_all_orders(mesh, rank, kinds))
+    place = {_form(layout, kinds): i for i, layout in enumerate(nodes)}
+    leaving = tuple(
+        (i, end, move)
+        for i, layout in enumerate(nodes)
+        for move in moves(layout, mesh, kinds=kinds)
+        if (end := place.get(_form(move.target, kinds))) is not None and end != i
+    )
+    counts = np.array([layout.counts(mesh) for layout in nodes], dtype=np.int64)
+    return LayoutGraph(mesh, kinds, tuple(nodes), counts.reshape(len(nodes), rank), leaving)
+
+
+def possible(graph: LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
+    """Return which layouts leave no slice empty."""
+    shape = np.array(tensor.shape, dtype=np.int64)
+    return np.asarray((shape >= graph.counts).all(axis=1))
+
+
+def uneven_permutes(graph: LayoutGraph, tensor: TensorType) -> list[int]:
+    """Return the permutes of dimensions whose slices differ: they differ in either order."""
+    found = []
+    for move, positions in graph.groups:
+        for position in positions if move.operator == "collective_permute" else ():
+            source, _, move = graph.moves[position]
+            dimension = dict(move.attributes)["dimension"]
+            if tensor.shape[dimension] % graph.counts[source, dimension]:
+                found.append(int(position))
+    return found

@@ -1,0 +1,292 @@
+"""Redistribution: the cheapest sequence of collectives from one layout to another.
+
+The layouts of a tensor are the nodes of a graph whose edges are single collectives, weighed by the
+tensor's bytes. All shortest paths of one tensor type are found at once (Bellman and Ford), since
+the search asks for thousands of pairs, and the partition then walks the very paths that the search
+has priced.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count, takewhile
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.collectives import collective_seconds_array
+from shardwright.cost_model.redistribution.layout_graph import (
+    Integers,
+    LayoutGraph,
+    layout_graph,
+    possible,
+    renamings,
+    uneven_permutes,
+)
+from shardwright.cost_model.redistribution.layout_orbits import ClassPaths
+from shardwright.cost_model.redistribution.moves import Move, moves
+from shardwright.cost_model.redistribution.shortest_paths import ShortestPaths
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType, item_bytes
+
+Floats = NDArray[np.float64]
+_KINDS = {
+    "collective_permute": "permute",
+    "halo_exchange": "permute",
+    "halo_sum": "permute",
+    "neighbor_exchange": "permute",
+    "receive": "send",
+}
+_MOST_AXES = 4  # of a mesh that is not too fine; an axis of one rank does not count
+
+
+def move_seconds(
+    operator: str,
+    axes: tuple[str, ...],
+    local_bytes: Floats,
+    mesh: Mesh,
+    cluster: Cluster,
+) -> Floats:
+    """Return the seconds of one communication operator, for operands of several sizes.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the communication operator.
+    axes : tuple of str
+        Mesh axes of its groups.
+    local_bytes : array
+        Bytes of the operand on a rank.
+    mesh, cluster
+        Where it runs.
+    """
+    count, device = mesh.extent(axes), cluster.device
+    if operator in ("local_slice", "to_partial", "mirror"):
+        moved = 2 * local_bytes / (count if operator == "local_slice" else 1)
+        return device.launch_seconds + moved / device.memory_bandwidth
+    kind = _KINDS.get(operator, operator)
+    nbytes = local_bytes * count if operator == "all_gather" else local_bytes
+    members = [mesh.axis(axis) for axis in axes]
+    return device.launch_seconds + collective_seconds_array(kind, nbytes, members, cluster)
+
+
+@dataclass(frozen=True, eq=False)
+class _Paths:
+    """Shortest paths between all layouts of one tensor type."""
+
+    graph: LayoutGraph
+    seconds: Floats  # of the cheapest path from the first layout of each class to each layout
+
+    def between(self, sources: Integers, targets: Integers) -> Floats:
+        """Return the seconds of the cheapest paths, as a table."""
+        symmetry = self.graph.symmetry
+        columns = symmetry.images[symmetry.renaming[sources]][:, targets]
+        return self.seconds[symmetry.classes[sources][:, None], columns]
+
+
+class RedistributionPlanner:
+    """Prices and plans redistributions on one mesh of one cluster.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    cluster : Cluster
+        Its links.
+    """
+
+    def __init__(self, mesh: Mesh, cluster: Cluster) -> None:
+        self.mesh = mesh
+        self.cluster = cluster
+        self.renamings = tuple(renamings(mesh))
+        self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
+        self._classes: dict[tuple[tuple[int, ...], int], ClassPaths] = {}
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the mesh has too many layouts to find all paths between them."""
+        return sum(axis.size > 1 for axis in self.mesh.axes) > _MOST_AXES
+
+    def seconds(self, tensor: TensorType, sources: list[Layout], targets: list[Layout]) -> Floats:
+        """Return the seconds from each of `sources` to each of `targets`, as a table.
+
+        An entry is infinite where no path exists.
+
+        Raises
+        ------
+        StrategyError
+            If the mesh has too many axes, or a layout is of another mesh.
+        """
+        if self.is_fine:
+            raise StrategyError(
+                f"mesh {self.mesh} has more than {_MOST_AXES} axes, which is too fine to be "
+                f"searched",
+                hint="merge axes of one level, or search with `exact`, which goes by classes",
+            )
+        paths = self._shortest(tensor)
+        rows = np.array([self._position(paths.graph, layout) for layout in sources])
+        columns = np.array([self._position(paths.graph, layout) for layout in targets])
+        return paths.between(rows, columns)
+
+    def class_seconds(
+        self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
+    ) -> Floats:
+        """Return the seconds from the class of each source to that of each target, as a table.
+
+        No way from a layout to another is cheaper than that from its class to the other's.
+
+        Raises
+        ------
+        StrategyError
+            If a layout is of another mesh.
+        """
+        paths = self._class_paths(tensor)
+        rows = [self._position(paths.graph, layout) for layout in sources]
+        columns = [self._position(paths.graph, layout) for layout in targets]
+        return paths.between(rows, columns)
+
+    def nearest(self, tensor: TensorType, source: Layout, target: Layout) -> frozenset[int]:
+        """Return which renamings take `target` to where `source` reaches it most cheaply.
+
+        Parameters
+        ----------
+        tensor : TensorType
+            What is redistributed.
+        source, target : Layout
+            From where and to where.
+
+        Returns
+        -------
+        frozenset of int
+            Positions in `renamings` of those for which the way costs what `class_seconds` says.
+        """
+        ends = self._class_paths(tensor).ways(_plain(source), target)
+        images = (_plain(target.renamed(names, self.mesh)) for names in self.renamings)
+        return frozenset(i for i, image in enumerate(images) if image in ends)
+
+    def plan(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
+        """Return the cheapest sequence of moves from one layout to another.
+
+        Raises
+        ------
+        StrategyError
+            If there is none.
+        """
+        paths = self._class_paths(tensor)
+        for layout in (source, target):
+            self._position(paths.graph, layout)
+        short = paths.ways(_plain(source), target).get(_plain(target))
+        return self._plan_alone(tensor, source, target) if short is None else list(short)
+
+    def way_seconds(self, tensor: TensorType, source: Layout, target: Layout) -> float:
+        """Return the seconds of what `plan` returns."""
+        seconds, here = 0.0, source
+        for move in self.plan(tensor, source, target):
+            seconds += self._move_seconds(tensor, here, move)
+            here = move.target
+        return seconds
+
+    def _move_seconds(self, tensor: TensorType, here: Layout, move: Move) -> float:
+        elements = prod(here.slice_shape(tensor.shape, self.mesh))
+        size = np.array([elements * item_bytes(tensor.dtype)])
+        return float(move_seconds(move.operator, move.axes, size, self.mesh, self.cluster)[0])
+
+    def _plan_alone(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
+        """Search for one path; on a fine mesh leave alone the axes that lie where they shall.
+
+        What is left to go is at least what it is between classes (Hart, Nilsson and Raphael's A*).
+        """
+        axes = self.mesh.ordered(_changed(source, target)) if self.is_fine else self.mesh.names
+        paths = self._class_paths(tensor)
+        rest = paths.rest_to(self._position(paths.graph, target))
+        prices: dict[object, float] = {}
+        done: set[Layout] = set()
+        waiting: list[tuple[float, int, float, Layout, tuple[Move, ...]]] = []
+        waiting.append((0.0, 0, 0.0, source, ()))
+        ticket = count(1)  # of two equally far layouts, the one found first goes first
+        while waiting:
+            _, _, seconds, here, path = heappop(waiting)
+            if here == target:
+                return list(path)
+            if here in done:
+                continue
+            done.add(here)
+            place = paths.graph.find(here)
+            for move in moves(here, self.mesh, axes):
+                after = paths.graph.find(move.target)
+                if move.target in done or after is None or not np.isfinite(rest[after]):
+                    continue
+                if not _is_possible(tensor, here, move, self.mesh):
+                    continue
+                kind = (place, move.operator, paths.graph.kinds_over(move.axes))
+                if kind not in prices:  # the same for all moves of a kind from all of a class
+                    prices[kind] = self._move_seconds(tensor, here, move)
+                further = seconds + prices[kind]
+                step = (further + rest[after], next(ticket), further, move.target, (*path, move))
+                heappush(waiting, step)
+        raise StrategyError(f"there is no way from the layout {source} to {target}")
+
+    def _position(self, graph: LayoutGraph, layout: Layout) -> int:
+        found = graph.find(layout)
+        if found is None:
+            raise StrategyError(f"the layout {layout} is not one of mesh {self.mesh}")
+        return found
+
+    def _class_paths(self, tensor: TensorType) -> ClassPaths:
+        key = (tensor.shape, tensor.nbytes)
+        if key not in self._classes:
+            graph = layout_graph(self.mesh, tensor.rank, by_class=True)
+            self._classes[key] = ClassPaths(graph, self._weights(graph, tensor))
+        return self._classes[key]
+
+    def _shortest(self, tensor: TensorType) -> _Paths:
+        key = (tensor.shape, tensor.nbytes)
+        if key not in self._paths:
+            self._paths[key] = self._find_paths(tensor)
+        return self._paths[key]
+
+    def _find_paths(self, tensor: TensorType) -> _Paths:
+        graph = layout_graph(self.mesh, tensor.rank)
+        weights = self._weights(graph, tensor)
+        shortest = ShortestPaths(graph.edges, weights, len(graph.nodes))
+        return _Paths(graph, shortest.distances(graph.symmetry.first))
+
+    def _weights(self, graph: LayoutGraph, tensor: TensorType) -> Floats:
+        shape = np.array(tensor.shape, dtype=np.int64)
+        local = (-(-shape // graph.counts)).prod(axis=1) * float(item_bytes(tensor.dtype))
+        starts, ends = graph.edges[:, 0], graph.edges[:, 1]
+        weights = np.zeros(len(graph.edges))
+        for move, alike in graph.groups:
+            sizes = local[starts[alike]]
+            weights[alike] = move_seconds(move.operator, move.axes, sizes, self.mesh, self.cluster)
+        fits = possible(graph, tensor)
+        weights[~(fits[starts] & fits[ends])] = np.inf
+        weights[uneven_permutes(graph, tensor)] = np.inf
+        return weights
+
+
+def _plain(layout: Layout) -> Layout:
+    """Return a layout that says nothing of how its partial values combine."""
+    return layout.with_partial(layout.partial)
+
+
+def _changed(source: Layout, target: Layout) -> set[str]:
+    """Return the axes that do not lie where they shall, and those behind them."""
+    stay: set[str] = set(source.partial) & set(target.partial)
+    for held, wanted in zip(source.splits, target.splits, strict=True):
+        stay.update(
+            a for a, _ in takewhile(lambda p: p[0] == p[1], zip(held, wanted, strict=False))
+        )
+    return {*source.split_axes, *source.partial, *target.split_axes, *target.partial} - stay
+
+
+def _is_possible(tensor: TensorType, source: Layout, move: Move, mesh: Mesh) -> bool:
+    """Return whether a move leaves no slice empty, and orders none but equal ones anew."""
+    counts = move.target.counts(mesh)
+    if any(size < count for size, count in zip(tensor.shape, counts, strict=True)):
+        return False
+    return move.operator != "collective_permute" or source.is_even(tensor.shape, mesh)

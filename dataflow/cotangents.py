@@ -1,0 +1,119 @@
+"""Data flow of gradients: which values carry a cotangent, and which operands receive one.
+
+The one answer for every pass: `gradient` emits what is said here, the search prices it, and the
+partition places mirrors by it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import Linearization, OperatorInfo, operator_info
+
+CARRIERS = ("redistribute", "mirror")
+"""Operators that pass a cotangent through unchanged."""
+
+
+def gradient_name(parameter: str) -> str:
+    """Return the name that the gradient of a parameter has in every program."""
+    return f"{parameter}.grad"
+
+
+@dataclass(frozen=True)
+class CotangentFlow:
+    """Where cotangents flow in a program.
+
+    Parameters
+    ----------
+    values : frozenset of str
+        Values that carry a cotangent: a trainable parameter reaches them and they reach the loss,
+        both through differentiable operands.
+    operands : mapping of str to tuple of bool
+        For each node whether each operand receives a cotangent from it.
+    """
+
+    values: frozenset[str]
+    operands: Mapping[str, tuple[bool, ...]]
+
+    def enters(self, node: Node) -> bool:
+        """Return whether any operand of a node receives a cotangent from it."""
+        return any(self.operands[node.name])
+
+
+def cotangent_flow(graph: Graph) -> CotangentFlow:
+    """Return where the cotangents of a program flow; the first output is the loss.
+
+    Nothing flows back to an operand that the gradient of its operator leaves out (the operand of
+    ``sign``, the labels of a loss), nor to integers.
+
+    Parameters
+    ----------
+    graph : Graph
+        A forward program, partitioned or whole.
+    """
+    relevant = _reaching(graph, graph.outputs[0])
+    reached = {p.name for p in graph.parameters if p.trainable and p.value.type.is_float}
+    entering: dict[str, tuple[bool, ...]] = {}
+    for node in graph.nodes:
+        flags = tuple(name in reached for name in node.operands)
+        if any(flags) and any(result.name in relevant for result in node.results):
+            pairs = zip(flags, _differentiable(graph, node), strict=True)
+            flags = tuple(flag and differentiable for flag, differentiable in pairs)
+        entering[node.name] = flags
+        if any(flags):
+            reached.update(result.name for result in node.results if result.type.is_float)
+    carrying = {graph.outputs[0]} & reached
+    for node in reversed(graph.nodes):
+        if any(result.name in carrying for result in node.results):
+            entered = zip(node.operands, entering[node.name], strict=True)
+            carrying.update(name for name, flag in entered if flag)
+        else:
+            entering[node.name] = (False,) * len(node.operands)
+    return CotangentFlow(frozenset(carrying), entering)
+
+
+def untrained_parameters(graph: Graph) -> tuple[str, ...]:
+    """Return the trainable parameters that get no gradient, and so no update, in their order.
+
+    The loss does not depend on them, or only through operands without a gradient, such as those of
+    ``stop_gradient`` and ``round``.
+    """
+    carrying = cotangent_flow(graph).values
+    return tuple(p.name for p in graph.parameters if p.trainable and p.name not in carrying)
+
+
+def _reaching(graph: Graph, output: str) -> frozenset[str]:
+    """Return the values that an output depends on."""
+    found = {output}
+    for node in reversed(graph.nodes):
+        if any(result.name in found for result in node.results):
+            found.update(node.operands)
+    return frozenset(found)
+
+
+def _differentiable(graph: Graph, node: Node) -> tuple[bool, ...]:
+    if node.operator in CARRIERS:
+        return (True,)
+    types = [value.type for value in graph.operand_values(node)]
+    return differentiable_operands(operator_info(node.operator, types, node.attributes))
+
+
+@lru_cache(maxsize=65536)
+def differentiable_operands(info: OperatorInfo) -> tuple[bool, ...]:
+    """Return for each operand of an operator whether its gradient has a cotangent for it.
+
+    Asked of the gradient itself, emitted for whole tensors.
+    """
+    build = Builder()
+
+    def values(kind: str, types: tuple[TensorType, ...]) -> list[Value]:
+        return [build.input(Value(f"{kind}.{i}", each)) for i, each in enumerate(types)]
+
+    operands = values("operand", info.operand_types)
+    results, cotangents = (values(kind, info.result_types) for kind in ("result", "cotangent"))
+    gradients = info.gradient(build, Linearization(operands, results, cotangents))
+    pairs = zip(operands, gradients, strict=True)
+    return tuple(value.type.is_float and found is not None for value, found in pairs)

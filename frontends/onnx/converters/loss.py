@@ -1,0 +1,112 @@
+"""Losses that are appended to an imported model, so that it can be trained."""
+
+from shardwright.ir.errors import ModelError
+from shardwright.ir.graph import Node, Value
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
+from shardwright.operators.models.loss import emit_cross_entropy
+
+_IMAGE_RANK = 4  # from here on scores are those of pixels, [sample, class, row, column]
+_LOSSES = ("auto", "none", "cross_entropy", "mse", "mean")
+
+
+def append_loss(
+    build: Builder, outputs: tuple[Value, ...], loss: str, class_axis: int | None = None
+) -> tuple[Value, ...]:
+    """Append a loss to the first output and return it alone, or the outputs where there is none.
+
+    Parameters
+    ----------
+    build : Builder
+        Holds the model.
+    outputs : tuple of Value
+        What the model returns.
+    loss : str
+        ``cross_entropy`` of scores with an input ``label`` of classes, where a softmax at the end
+        is taken off; ``mse``, the mean square of the distance to an input ``label``; ``mean`` of
+        the output; ``none``. With ``auto`` it is none where the first output is a real scalar,
+        cross entropy where it has several classes, else ``mse``.
+    class_axis : int, optional
+        Which dimension of the scores the classes are. Unless given it is that of the softmax at the
+        end; without one it is the second of scores ``[sample, class, row, column]``, which have at
+        least four dimensions, and else the last.
+
+    Raises
+    ------
+    ModelError
+        If there is no such loss, or the output does not fit it.
+    """
+    output = outputs[0]
+    kind = output.type
+    if loss == "auto":
+        loss = _suiting(kind, _class_axis(build, output, class_axis))
+    if loss == "none":
+        return outputs
+    if loss not in _LOSSES:
+        raise ModelError(f"no loss is called `{loss}`", hint=f"use one of {_LOSSES}")
+    if not kind.is_float or (loss == "cross_entropy" and kind.rank < 2):
+        raise ModelError(
+            f"the output `{output.name}` is {kind}, which has no loss `{loss}`",
+            hint=f"use another of {_LOSSES}",
+        )
+    build.scope = "loss"
+    if loss == "mean":
+        return (build.emit("reduce_mean", output, name="loss"),)
+    label = build.unique_name("label")
+    if loss == "mse":
+        target = build.input(Value(label, kind))
+        distance = build.emit("squared_difference", output, target)
+        return (build.emit("reduce_mean", distance, name="loss"),)
+    axis = _class_axis(build, output, class_axis)
+    order = (*(i for i in range(kind.rank) if i != axis), axis)
+    scores = _scores(build, output, axis)
+    if axis != kind.rank - 1:
+        scores = build.emit("transpose", scores, permutation=order)
+    classes = build.input(Value(label, TensorType("int32", scores.type.shape[:-1])))
+    losses = emit_cross_entropy(build, scores, classes, sparse=True)
+    return (build.emit("reduce_mean", losses, name="loss"),)
+
+
+def _suiting(kind: TensorType, class_axis: int) -> str:
+    if kind.is_float and not kind.shape:
+        return "none"
+    return "cross_entropy" if kind.rank > 1 and kind.shape[class_axis] > 1 else "mse"
+
+
+def _class_axis(build: Builder, output: Value, given: int | None) -> int:
+    """Return which dimension of the output the classes are, counted from the front.
+
+    Raises
+    ------
+    ModelError
+        If the output has no such dimension.
+    """
+    rank = output.type.rank
+    if given is not None:
+        if rank < 2 or not -rank <= given < rank:
+            raise ModelError(
+                f"the output `{output.name}` is {output.type}, which has no dimension {given} of "
+                "classes",
+                hint="`class_axis` is the position of the classes among its dimensions, from 0",
+            )
+        return given % rank
+    softmax = _softmax(build, output)
+    if softmax is not None:
+        axis = softmax.attributes["axis"]
+        assert isinstance(axis, int)
+        return axis % rank
+    return 1 if rank >= _IMAGE_RANK else max(rank - 1, 0)
+
+
+def _softmax(build: Builder, output: Value) -> Node | None:
+    """Return the softmax that makes the output; None if another operator does."""
+    node = build.graph("model", (output.name,)).producers.get(output.name)
+    return node if node and node.operator in ("softmax", "log_softmax") else None
+
+
+def _scores(build: Builder, output: Value, axis: int) -> Value:
+    """Return what goes into a softmax at the end of a model; the output itself without one."""
+    node = _softmax(build, output)
+    if node is None or node.attributes["axis"] not in (axis, axis - output.type.rank):
+        return output
+    return build.graph("model", (output.name,)).values[node.operands[0]]

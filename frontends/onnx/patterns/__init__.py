@@ -1,0 +1,1 @@
+"""Compositions of ONNX operators that are one operator here."""

@@ -1,0 +1,1 @@
+"""Collectives, flat buffers and messages between single ranks."""

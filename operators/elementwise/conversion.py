@@ -1,0 +1,158 @@
+"""Other element types, constants, and operators that compute nothing."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.ir.errors import IRError
+from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.operators.builder import Builder
+from shardwright.operators.elementwise.functions import Unary
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
+from shardwright.operators.rule import Rule, ShardView, resolve
+
+
+@register
+class Cast(Unary):
+    """Change the element type to ``dtype``."""
+
+    name = "cast"
+    defaults: ClassVar = {"dtype": "float32"}
+    examples = (
+        Example(("f64[4, 6]",), {"dtype": "float64"}),
+        Example(("f64[4, 6]",), {"dtype": "int32"}),
+        Example(("i32[4, 6]",), {"dtype": "float32"}),
+    )
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """The new one."""
+        return (self.attributes["dtype"],)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Convert; a program that is run in another real type than declared stays in it."""
+        before, after = self.operand_types[0].dtype, self.attributes["dtype"]
+        widened = operands[0].dtype != numpy_dtype(before)
+        if widened and TensorType(after, ()).is_float:
+            return operands[0]
+        return operands[0].astype(numpy_dtype(after))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Convert back; through integers nothing passes."""
+        operand, result = at.operands[0].type, at.results[0].type
+        if not (operand.is_float and result.is_float):
+            return [None]
+        return [build.emit("cast", at.cotangents[0], dtype=operand.dtype)]
+
+
+@register
+class Bitcast(Unary):
+    """The same bits, read as the element type ``dtype``, which is as large."""
+
+    name = "bitcast"
+    defaults: ClassVar = {"dtype": "int32"}
+    flops_per_point = 0.0
+    examples = (
+        Example(("i32[4, 6]",), {"dtype": "uint32"}),
+        Example(("i64[4, 6]",), {"dtype": "float64"}),
+    )
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """The new one."""
+        before, after = self.operand_types[0].dtype, self.attributes["dtype"]
+        if numpy_dtype(before).itemsize != numpy_dtype(after).itemsize:
+            raise IRError(f"the bits of {before} cannot be read as {after}, which is of other size")
+        return (after,)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Read; real numbers that are held in another type are rounded to their own first."""
+        own = np.asarray(operands[0], numpy_dtype(self.operand_types[0].dtype), order="C")
+        return own.view(numpy_dtype(self.attributes["dtype"]))
+
+
+@register
+class Identity(Unary):
+    """The operand."""
+
+    name = "identity"
+    linear = ((0,),)
+    flops_per_point = 0.0
+    is_view = True
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Pass on."""
+        return operands[0]
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Pass the cotangent."""
+        return [at.cotangents[0]]
+
+
+@register
+class StopGradient(Unary):
+    """The operand, as a constant."""
+
+    name = "stop_gradient"
+    linear = ((0,),)
+    flops_per_point = 0.0
+    is_view = True
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Pass on."""
+        return operands[0]
+
+
+@register
+class ZerosLike(Unary):
+    """Zeros in the shape of the operand."""
+
+    name = "zeros_like"
+    linear = ((0,),)
+    flops_per_point = 0.0
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Make zeros."""
+        return np.zeros_like(operands[0])
+
+
+@register
+class OnesLike(Unary):
+    """Ones in the shape of the operand."""
+
+    name = "ones_like"
+    flops_per_point = 0.0
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Make ones."""
+        return np.ones_like(operands[0])
+
+
+@register
+class Fill(OperatorInfo):
+    """A tensor of the given ``shape`` and ``dtype``, every element ``value``, kept as one."""
+
+    name = "fill"
+    defaults: ClassVar = {"shape": (), "dtype": "float32", "value": 0.0}
+    is_view = True
+    flops_per_point = 0.0
+    examples = (Example((), {"shape": (4, 6), "dtype": "float64", "value": 2.5}),)
+
+    def make_rule(self) -> Rule:
+        """Give every dimension a factor."""
+        sizes = {f"d{i}": size for i, size in enumerate(self.attributes["shape"])}
+        return resolve(f"-> {' '.join(sizes)}", [], sizes)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """The one asked for."""
+        return (self.attributes["dtype"],)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Make."""
+        dtype = numpy_dtype(self.attributes["dtype"])
+        return np.broadcast_to(dtype.type(self.attributes["value"]), view.result_shapes[0])

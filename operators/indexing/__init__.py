@@ -1,0 +1,1 @@
+"""Operators that move elements: look up, write, cut, join, reshape."""

@@ -1,0 +1,141 @@
+"""Factors of symmetric matrices, and equations with triangular ones, over the last two dimensions.
+
+Matrices stay whole on a device; leading dimensions may be split, and so may the columns that are
+solved for.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.ir.errors import IRError
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
+from shardwright.operators.linear.matmul import unbroadcast
+from shardwright.operators.rule import Rule, ShardView, resolve
+
+
+def _working(*arrays: Array) -> tuple[Array, ...]:
+    """Return arrays of a type that LAPACK knows."""
+    double = any(x.dtype == np.float64 for x in arrays)
+    return tuple(x.astype(np.float64 if double else np.float32, copy=False) for x in arrays)
+
+
+def _check_square(info: OperatorInfo) -> None:
+    shape = info.operand_types[0].shape
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise IRError(f"`{info.name}` takes square matrices, not {shape}")
+
+
+@register
+class SolveTriangular(OperatorInfo):
+    """The ``x`` of ``a x = b``, where ``a`` is triangular; what is not of the triangle is not read.
+
+    The triangle is ``lower`` or upper; ``transposed``, the equation is that of its transpose. With
+    ``unit_diagonal`` the diagonal counts as ones.
+    """
+
+    name = "solve_triangular"
+    defaults: ClassVar = {"lower": True, "transposed": False, "unit_diagonal": False}
+    linear = ((1,),)
+    flops_per_point = 1.0
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[3, 3]", "f64[3, 4]"), ranges={0: (1, 2)}),
+        Example(("f64[2, 3, 3]", "f64[2, 3, 2]"), {"transposed": True}, {0: (1, 2)}),
+        Example(("f64[2, 3, 3]", "f64[3, 2]"), {"lower": False}, {0: (1, 2)}),
+        Example(
+            ("f64[2, 2]", "f64[2, 2, 2]"),
+            {"lower": False, "transposed": True, "unit_diagonal": True},
+        ),
+    )
+
+    def make_rule(self) -> Rule:
+        """Keep the matrices and the columns of `b` whole; there may be many of either."""
+        _check_square(self)
+        read, found = ("j^", "i^") if self.attributes["transposed"] else ("i^", "j^")
+        notation = f"... i^ j^, ... {read} n -> ... {found} n"
+        return resolve(notation, [operand.shape for operand in self.operand_types])
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of both operands."""
+        return (self.common_dtype(),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Solve."""
+        a, b = _working(*operands)
+        part = np.tril if self.attributes["lower"] else np.triu
+        if self.attributes["unit_diagonal"]:
+            a = part(a, -1 if self.attributes["lower"] else 1) + np.eye(a.shape[-1], dtype=a.dtype)
+        else:
+            a = part(a)
+        turned = np.swapaxes(a, -1, -2) if self.attributes["transposed"] else a
+        return np.asarray(np.linalg.solve(turned, b), operands[1].dtype)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Solve with the transpose; what the matrix has is the outer product of both solutions."""
+        (a, b), x, lower = at.operands, at.results[0], self.attributes["lower"]
+        transposed, unit = self.attributes["transposed"], int(self.attributes["unit_diagonal"])
+        attributes = {**self.attributes, "transposed": not transposed}
+        db = build.emit("solve_triangular", a, at.cotangents[0], **attributes)
+        factors = (x, db) if transposed else (db, x)
+        da = build.emit("neg", build.emit("matmul", *factors, transpose_b=True))
+        da = build.emit("tril" if lower else "triu", da, diagonal=-unit if lower else unit)
+        return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
+
+
+@register
+class Cholesky(OperatorInfo):
+    """The lower triangular ``l`` with ``a = l transpose(l)``, of symmetric positive matrices.
+
+    Of what is not symmetric, the symmetric part is taken.
+    """
+
+    name = "cholesky"
+    examples: ClassVar[tuple[Example, ...]] = (  # random matrices are positive where they are small
+        Example(("f64[1, 1]",), ranges={0: (1, 2)}),
+        Example(("f64[2, 3, 1, 1]",), ranges={0: (1, 2)}),
+    )
+
+    def make_rule(self) -> Rule:
+        """Keep the matrices whole."""
+        _check_square(self)
+        return resolve("... i^ j^ -> ... i^ j^", [self.operand_types[0].shape])
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the matrices."""
+        return (self.operand_types[0].dtype,)
+
+    @property
+    def flops(self) -> float:
+        """A third of those of a product."""
+        return self.operand_types[0].elements * self.operand_types[0].shape[-1] / 3
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Factor."""
+        (a,) = _working(*operands)
+        return np.asarray(np.linalg.cholesky((a + np.swapaxes(a, -1, -2)) / 2), operands[0].dtype)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Solve twice with the factor.
+
+        References
+        ----------
+        Murray, "Differentiation of the Cholesky decomposition", 2016.
+        """
+        factor, rank = at.results[0], at.results[0].type.rank
+        turn = (*range(rank - 2), rank - 1, rank - 2)
+        both = build.emit("matmul", factor, at.cotangents[0], transpose_a=True)
+        halves = [build.emit("tril", both, diagonal=d) for d in (0, -1)]
+        inner = build.emit("scale", build.emit("add", *halves), factor=0.5)
+        for _ in range(2):
+            inner = build.emit("solve_triangular", factor, inner, transposed=True)
+            inner = build.emit("transpose", inner, permutation=turn)
+        other = build.emit("transpose", inner, permutation=turn)
+        return [build.emit("scale", build.emit("add", inner, other), factor=0.5)]

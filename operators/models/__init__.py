@@ -1,0 +1,1 @@
+"""Operators of whole model layers: attention, normalization, losses, updates."""

@@ -1,0 +1,292 @@
+"""Losses.
+
+`emit_cross_entropy` puts the cross entropy together from sums over the classes, so that a large
+vocabulary may be split; `softmax_cross_entropy` and its sparse kin are single operators that need
+the classes whole.
+"""
+
+import numpy as np
+
+from shardwright.ir.graph import Value
+from shardwright.operators.builder import Builder
+from shardwright.operators.indexing.gather import local_positions
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
+from shardwright.operators.linear.matmul import unbroadcast
+from shardwright.operators.reduction.softmax import log_softmax, softmax
+from shardwright.operators.rule import ShardView
+
+# Cross entropy over classes that may be split
+
+
+@register
+class RowMax(OperatorInfo):
+    """The maximum along the last dimension; a constant to gradients.
+
+    It only keeps exponentials in range, and the derivative of what is made with it by it is zero.
+    """
+
+    name = "row_max"
+    notation = "... v+max -> ..."
+    examples = (Example(("f64[4, 2, 6]",), constants=(0,)),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Take the maximum of the part."""
+        return np.asarray(operands[0].max(axis=-1))
+
+
+@register
+class ExpSum(OperatorInfo):
+    """The sum of exp(x - shift) along the last dimension; the shift is a constant to gradients."""
+
+    name = "exp_sum"
+    notation = "... v+, ... -> ..."
+    flops_per_point = 3.0
+    examples = (
+        Example(("f64[4, 2, 6]", "f64[4, 2]"), constants=(1,)),
+        Example(("f64[6]", "f64[]"), constants=(1,)),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Sum the part."""
+        x, shift = operands
+        return np.asarray(np.exp(x - shift[..., None]).sum(axis=-1))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Every exponential is its own derivative."""
+        return [build.emit("exp_sum_gradient", at.cotangents[0], *at.operands), None]
+
+
+@register
+class ExpSumGradient(OperatorInfo):
+    """The gradient of a sum of exponentials, from the cotangent, the operand and the shift."""
+
+    name = "exp_sum_gradient"
+    notation = "..., ... v, ... -> ... v"
+    linear = ((0,),)
+    flops_per_point = 3.0
+    examples = (Example(("f64[4, 2]", "f64[4, 2, 6]", "f64[4, 2]")),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply the exponentials by the cotangent."""
+        dy, x, shift = operands
+        return dy[..., None] * np.exp(x - shift[..., None])
+
+
+@register
+class ExpSumAndPick(OperatorInfo):
+    """Along the last dimension the sum of exp(x - shift), and the element at an index.
+
+    One operator, so that the gradient by a large vocabulary is made in one piece. The shift is a
+    constant to gradients.
+    """
+
+    name = "exp_sum_and_pick"
+    notation = "... v+, ..., ... -> ..., ..."
+    flops_per_point = 3.0
+    examples = (
+        Example(("f64[4, 2, 6]", "f64[4, 2]", "i64[4, 2]"), ranges={2: (0, 6)}, constants=(1,)),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, Array]:
+        """Sum the part; pick, or zero what lies elsewhere."""
+        x, shift, indices = operands
+        local, inside = local_positions(indices, view)
+        picked = np.take_along_axis(x, local[..., None], axis=-1)[..., 0] * inside
+        return np.asarray(np.exp(x - shift[..., None]).sum(axis=-1)), picked
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Needs the operands alone."""
+        dx = build.emit("exp_sum_and_pick_gradient", *at.cotangents, *at.operands)
+        return [dx, None, None]
+
+
+@register
+class ExpSumAndPickGradient(OperatorInfo):
+    """The gradient from the two cotangents, the operand, the shift and the index."""
+
+    name = "exp_sum_and_pick_gradient"
+    notation = "..., ..., ... v, ..., ... -> ... v"
+    linear = ((0, 1),)
+    flops_per_point = 3.0
+    examples = (
+        Example(
+            ("f64[4, 2]", "f64[4, 2]", "f64[4, 2, 6]", "f64[4, 2]", "i64[4, 2]"),
+            ranges={4: (0, 6)},
+        ),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply the exponentials by the one cotangent, add the other at the index."""
+        d_sum, d_picked, x, shift, indices = operands
+        result = np.exp(x - shift[..., None])
+        result *= d_sum[..., None]
+        local, inside = local_positions(indices, view)
+        at = local[..., None]
+        picked = np.take_along_axis(result, at, axis=-1) + (d_picked * inside)[..., None]
+        np.put_along_axis(result, at, picked, axis=-1)
+        return result
+
+
+def emit_cross_entropy(build: Builder, logits: Value, labels: Value, sparse: bool) -> Value:
+    """Emit the cross entropy of each row of ``[..., class]``, splittable over rows and classes.
+
+    Parameters
+    ----------
+    build : Builder
+        Where to emit.
+    logits : Value
+        Scores of the classes.
+    labels : Value
+        The class of each row, or with `sparse` false the weight of each class.
+    sparse : bool
+        Which of the two.
+
+    Returns
+    -------
+    Value
+        One loss a row, ``[...]``.
+    """
+    shift = build.emit("row_max", build.emit("stop_gradient", logits))
+    if sparse:
+        total, picked = build.emit_all("exp_sum_and_pick", logits, shift, labels)
+        normalizer = build.emit("add", build.emit("log", total), shift)
+        return build.emit("sub", normalizer, picked)
+    total = build.emit("exp_sum", logits, shift)
+    normalizer = build.emit("add", build.emit("log", total), shift)
+    weight = build.emit("reduce_sum", labels, axis=-1)
+    score = build.emit("reduce_sum", build.emit("mul", logits, labels), axis=-1)
+    return build.emit("sub", build.emit("mul", normalizer, weight), score)
+
+
+# Cross entropy over classes that stay whole
+
+
+@register
+class SoftmaxCrossEntropy(OperatorInfo):
+    """The cross entropy of each row with the weights of its classes, which are constants."""
+
+    name = "softmax_cross_entropy"
+    notation = "... c^, ... c^ -> ..."
+    linear = ((1,),)
+    flops_per_point = 6.0
+    examples = (Example(("f64[4, 2, 6]", "f64[4, 2, 6]"), ranges={1: (0, 1)}, constants=(1,)),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Weigh the logarithms of the softmax."""
+        logits, labels = operands
+        return -np.asarray((log_softmax(logits) * labels).sum(axis=-1))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Needs the operands alone."""
+        operator = "softmax_cross_entropy_gradient"
+        return [build.emit(operator, at.cotangents[0], *at.operands), None]
+
+
+@register
+class SoftmaxCrossEntropyGradient(OperatorInfo):
+    """The gradient by the logits, from the cotangent, logits and labels."""
+
+    name = "softmax_cross_entropy_gradient"
+    notation = "..., ... c^, ... c^ -> ... c"
+    linear = ((0,), (2,))
+    flops_per_point = 7.0
+    examples = (Example(("f64[4, 2]", "f64[4, 2, 6]", "f64[4, 2, 6]")),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Return (softmax sum(labels) - labels) dy."""
+        dy, logits, labels = operands
+        weight = labels.sum(axis=-1, keepdims=True)
+        return (softmax(logits) * weight - labels) * dy[..., None]
+
+
+@register
+class SparseSoftmaxCrossEntropy(OperatorInfo):
+    """The cross entropy of each row with its class."""
+
+    name = "sparse_softmax_cross_entropy"
+    notation = "... c^, ... -> ..."
+    flops_per_point = 5.0
+    examples = (Example(("f64[4, 2, 6]", "i64[4, 2]"), ranges={1: (0, 6)}),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Pick from the logarithms of the softmax."""
+        logits, labels = operands
+        picked = np.take_along_axis(log_softmax(logits), labels[..., None], axis=-1)
+        return -picked[..., 0]
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Needs the operands alone."""
+        operator = "sparse_softmax_cross_entropy_gradient"
+        return [build.emit(operator, at.cotangents[0], *at.operands), None]
+
+
+@register
+class SparseSoftmaxCrossEntropyGradient(OperatorInfo):
+    """The gradient by the logits, from the cotangent, logits and labels."""
+
+    name = "sparse_softmax_cross_entropy_gradient"
+    notation = "..., ... c^, ... -> ... c"
+    linear = ((0,),)
+    flops_per_point = 6.0
+    examples = (Example(("f64[4, 2]", "f64[4, 2, 6]", "i64[4, 2]"), ranges={2: (0, 6)}),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Take one from the softmax at the label."""
+        dy, logits, labels = operands
+        y = softmax(logits)
+        at = labels[..., None]
+        np.put_along_axis(y, at, np.take_along_axis(y, at, axis=-1) - 1, axis=-1)
+        return y * dy[..., None]
+
+
+# Losses of elements
+
+
+@register
+class SigmoidCrossEntropy(OperatorInfo):
+    """The cross entropy of every element as a choice of its own; the labels are constants."""
+
+    name = "sigmoid_cross_entropy"
+    notation = "..., ... -> ..."
+    flops_per_point = 5.0
+    examples = (Example(("f64[4, 6]", "f64[4, 6]"), constants=(1,)),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Return log(1 + exp(logits)) - logits labels."""
+        logits, labels = operands
+        return np.logaddexp(logits.dtype.type(0), logits) - logits * labels
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Needs the operands alone."""
+        dx = build.emit("sigmoid_cross_entropy_gradient", at.cotangents[0], *at.operands)
+        return [unbroadcast(build, dx, at.operands[0]), None]
+
+
+@register
+class SigmoidCrossEntropyGradient(OperatorInfo):
+    """The gradient by the logits, from the cotangent, logits and labels."""
+
+    name = "sigmoid_cross_entropy_gradient"
+    notation = "..., ..., ... -> ..."
+    linear = ((0,),)
+    flops_per_point = 6.0
+    examples = (Example(("f64[4, 6]",) * 3),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Return (sigmoid(logits) - labels) dy; the hyperbolic tangent does not overflow."""
+        dy, logits, labels = operands
+        return (0.5 + 0.5 * np.tanh(0.5 * logits) - labels) * dy
+
+
+def emit_mean_squared_error(build: Builder, prediction: Value, target: Value) -> Value:
+    """Emit the mean of the squared errors of all elements, a scalar."""
+    errors = build.emit("squared_difference", prediction, target)
+    total = build.emit("reduce_sum", errors)
+    return build.emit("scale", total, factor=1.0 / errors.type.elements)

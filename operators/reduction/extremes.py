@@ -1,0 +1,236 @@
+"""Operators that keep the greatest or the least of what falls to one position.
+
+As in `scatter`, positions may point along a dimension that is split. The gradient is shared evenly
+by all that are as far.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shardwright.operators.builder import Builder
+from shardwright.operators.indexing.gather import local_positions, require_integers
+from shardwright.operators.indexing.scatter import ByTuples, IntoTensor, tuple_size
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
+from shardwright.operators.rule import Rule, ShardView, resolve
+
+
+def _farthest(extremum: np.ufunc, dtype: Any) -> Any:
+    """Return the number that any other replaces."""
+    limits = np.finfo(dtype) if np.issubdtype(dtype, np.floating) else np.iinfo(dtype)
+    return limits.min if extremum is np.maximum else limits.max
+
+
+def _names(letter: str, count: int, mark: str = "") -> str:
+    return " ".join(f"{letter}{d}{mark}" for d in range(count))
+
+
+# Segments
+
+
+class UnsortedSegmentExtremum(OperatorInfo):
+    """An extremum for each of ``segments`` segments, of the rows that positions put in it.
+
+    A segment without rows has the farthest number that its type holds. Where it is not
+    ``differentiable`` the rows may be split.
+    """
+
+    defaults: ClassVar = {"segments": 1, "differentiable": True}
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[2, 4, 3]", "i64[2, 4]"), {"segments": 2}, {1: (0, 2)}),
+        Example(
+            ("f64[2, 4, 3]", "i64[2, 4]"),
+            {"segments": 2, "differentiable": False},
+            {1: (0, 2)},
+            (0,),
+        ),
+        Example(("i64[2, 4]", "i64[2, 4]"), {"segments": 6, "differentiable": False}, {1: (-1, 7)}),
+    )
+    function: ClassVar[np.ufunc]
+
+    @property
+    def flops(self) -> float:
+        """One comparison for each element."""
+        return float(self.operand_types[0].elements)
+
+    def make_rule(self) -> Rule:
+        """Contract the rows; extrema of parts stay partial, but the gradient needs all rows."""
+        x, segments = shapes = [operand.shape for operand in self.operand_types]
+        partial = "+max" if self.function is np.maximum else "+min"
+        mark = "^" if self.attributes["differentiable"] else partial
+        rows, row = _names("i", len(segments), mark), _names("e", len(x) - len(segments))
+        sizes = {"v": self.attributes["segments"]}
+        return resolve(f"{rows} {row}, {rows} -> v {row}", shapes, sizes)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the rows."""
+        require_integers(self, 1)
+        return (self.operand_types[0].dtype,)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Compare the rows of equal segments."""
+        return _segment_extrema(self.function, view, *operands)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Find the extrema again, which is cheaper than to keep them."""
+        if not self.attributes["differentiable"]:
+            return [None, None]
+        operator = f"{self.name}_gradient"
+        return [build.emit(operator, at.cotangents[0], *at.operands), None]
+
+
+def _segment_extrema(function: np.ufunc, view: ShardView, x: Array, segments: Array) -> Array:
+    """Return the extrema of the own segments."""
+    local, inside = local_positions(segments.ravel(), view)
+    shape = (view.sizes["v"], *x.shape[segments.ndim :])
+    result = np.full(shape, _farthest(function, x.dtype), x.dtype)
+    function.at(result, local[inside], x.reshape(segments.size, *shape[1:])[inside])
+    return result
+
+
+class UnsortedSegmentExtremumGradient(OperatorInfo):
+    """The cotangents of the extrema of segments, where the rows have these."""
+
+    linear = ((0,),)
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[2, 3]", "f64[2, 4, 3]", "i64[2, 4]"), ranges={2: (0, 2)}),
+        Example(("f64[2]", "f64[2, 4]", "i64[2, 4]"), ranges={2: (-1, 3)}),
+    )
+    function: ClassVar[np.ufunc]
+
+    @property
+    def flops(self) -> float:
+        """One comparison for each element."""
+        return float(self.operand_types[1].elements)
+
+    def make_rule(self) -> Rule:
+        """Every rank serves the rows of its own segments, and needs all rows to compare."""
+        shapes = [operand.shape for operand in self.operand_types]
+        rows = _names("i", len(shapes[2]), "^")
+        row = _names("e", len(shapes[1]) - len(shapes[2]))
+        return resolve(f"v+ {row}, {rows} {row}, {rows} -> {rows} {row}", shapes)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the rows."""
+        require_integers(self, 2)
+        return (self.operand_types[1].dtype,)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Share the cotangent of each segment among the rows that are as far."""
+        dy, x, segments = operands
+        local, inside = local_positions(segments.ravel(), view)
+        rows = x.reshape(segments.size, *dy.shape[1:])
+        extrema = _segment_extrema(self.function, view, x, segments)
+        equal = (rows == extrema[local]) & inside.reshape(-1, *(1,) * (dy.ndim - 1))
+        count = np.zeros(dy.shape, np.int64)
+        np.add.at(count, local, equal)
+        share = dy / np.maximum(count, 1)
+        return np.where(equal, share[local], 0).astype(x.dtype).reshape(x.shape)
+
+
+# Tuples of positions
+
+
+class ScatterNdExtremum(IntoTensor):
+    """An extremum of a tensor and of slices at tuples of positions."""
+
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[6, 4]", "i64[4, 1]", "f64[4, 4]"), ranges={1: (0, 6)}),
+        Example(("i64[6, 2]", "i64[2, 4, 2]", "i64[2, 4]"), ranges={1: (0, 2)}),
+    )
+    function: ClassVar[np.ufunc]
+
+    @property
+    def mark(self) -> str:
+        """Every rank compares what falls in its own part; a gradient needs all slices."""
+        partial = "+max" if self.function is np.maximum else "+min"
+        return "^" if self.operand_types[0].is_float else partial
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Copy and compare."""
+        x, positions, updates = operands
+        index, inside = self.local(positions, view)
+        result = x.copy()
+        self.function.at(result, tuple(place[inside] for place in index), updates[inside])
+        return result
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Find the extrema again, which is cheaper than to keep them."""
+        operator = f"{self.name}_gradient"
+        dx, updates = build.emit_all(operator, at.cotangents[0], *at.operands)
+        return [dx, None, updates]
+
+
+class ScatterNdExtremumGradient(ByTuples):
+    """The cotangent of `scatter_nd_max` or of the least: by the tensor, and by the slices."""
+
+    linear = ((0,),)
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[6, 4]", "f64[6, 4]", "i64[4, 1]", "f64[4, 4]"), ranges={2: (0, 6)}),
+        Example(("f64[6, 2]", "f64[6, 2]", "i64[2, 4, 2]", "f64[2, 4]"), ranges={2: (0, 2)}),
+    )
+    function: ClassVar[np.ufunc]
+
+    def make_rule(self) -> Rule:
+        """Every rank serves the slices that fall in its own part."""
+        dy, x, positions, updates = (operand.shape for operand in self.operand_types)
+        count = tuple_size(x, positions)
+        places, rest = self.names("i", len(positions) - 1, "^"), self.names("e", len(x) - count)
+        tensor, slices = f"{self.names('v', count, '+')} {rest}", f"{places} {rest}"
+        notation = f"{tensor}, {tensor}, {places} k^, {slices} -> {tensor}, {slices}"
+        return resolve(notation, [dy, x, positions, updates])
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Those of the tensor and of the slices."""
+        require_integers(self, 2)
+        return (self.operand_types[1].dtype, self.operand_types[3].dtype)
+
+    def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
+        """Share the cotangent of each element among all that are as far."""
+        dy, x, positions, updates = operands
+        index, inside = self.local(positions, view)
+        own = tuple(place[inside] for place in index)
+        extrema = x.copy()
+        self.function.at(extrema, own, updates[inside])
+        stayed = x == extrema
+        deep = inside.reshape(*inside.shape, *(1,) * (x.ndim - len(index)))
+        came = (updates == extrema[index]) & deep
+        count = stayed.astype(np.int64)
+        np.add.at(count, own, came[inside])
+        share = dy / np.maximum(count, 1)
+        found = np.where(stayed, share, 0), np.where(came, share[index], 0)
+        return found[0].astype(x.dtype), found[1].astype(updates.dtype)
+
+
+def _define(name: str, title: str, summary: str, base: type, gradient: type) -> None:
+    """Register an operator and its gradient, for the greatest and for the least."""
+    for function, short, word in ((np.maximum, "max", "greatest"), (np.minimum, "min", "least")):
+        forward = {"name": f"{name}_{short}", "function": function}
+        backward = {"name": f"{name}_{short}_gradient", "function": function}
+        about = f"The cotangent of `{name}_{short}`, shared by all that are the {word}."
+        register(type(f"{title}{short.title()}", (base,), {"__doc__": summary % word, **forward}))
+        kind = f"{title}{short.title()}Gradient"
+        register(type(kind, (gradient,), {"__doc__": about, **backward}))
+
+
+_define(
+    "unsorted_segment",
+    "UnsortedSegment",
+    "The %s of the rows that the second operand puts in each of ``segments`` segments.",
+    UnsortedSegmentExtremum,
+    UnsortedSegmentExtremumGradient,
+)
+_define(
+    "scatter_nd",
+    "ScatterNd",
+    "The %s of an element and of what slices bring to it at tuples of positions.",
+    ScatterNdExtremum,
+    ScatterNdExtremumGradient,
+)

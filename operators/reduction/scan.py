@@ -1,0 +1,189 @@
+"""Operators whose elements depend on their position along a dimension."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import (
+    Array,
+    Example,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
+from shardwright.operators.reduction.softmax import AlongAxis
+from shardwright.operators.rule import Rule, ShardView
+
+
+@register
+class CumulativeSum(AlongAxis):
+    """The sum of all elements up to each along ``axis``.
+
+    With ``exclusive`` the element itself is left out; with ``reverse`` sums run from the end.
+    """
+
+    name = "cumsum"
+    defaults: ClassVar = {"axis": -1, "exclusive": False, "reverse": False}
+    linear = ((0,),)
+    flops_per_point = 1.0
+    examples = (
+        Example(("f64[4, 6]",)),
+        Example(("f64[4, 6, 2]",), {"axis": 1, "exclusive": True}),
+        Example(("f64[4, 6]",), {"axis": 0, "exclusive": True, "reverse": True}),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Add up."""
+        x, axis = operands[0], self.axes[0]
+        if self.attributes["reverse"]:
+            x = np.flip(x, axis)
+        total = np.cumsum(x, axis=axis, dtype=x.dtype)
+        if self.attributes["exclusive"]:
+            total = np.roll(total, 1, axis)
+            np.moveaxis(total, axis, 0)[0] = 0
+        return np.flip(total, axis) if self.attributes["reverse"] else total
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Sums of the cotangent from the other end."""
+        attributes = {**self.attributes, "reverse": not self.attributes["reverse"]}
+        return [build.emit("cumsum", at.cotangents[0], **attributes)]
+
+
+@register
+class CumulativeProduct(AlongAxis):
+    """The product of all elements up to each along ``axis``."""
+
+    name = "cumprod"
+    flops_per_point = 1.0
+    examples = (
+        Example(("f64[4, 6]",), ranges={0: (0.5, 2.0)}),
+        Example(("f64[4, 3, 2]",), {"axis": 1}, {0: (-2.0, -0.5)}),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply."""
+        return np.cumprod(operands[0], axis=self.axes[0], dtype=operands[0].dtype)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Sum what follows of the cotangent times the product, over the element: not zero."""
+        terms = build.emit("mul", at.cotangents[0], at.results[0])
+        sums = build.emit("cumsum", terms, axis=self.axes[0], reverse=True)
+        return [build.emit("div", sums, at.operands[0])]
+
+
+class CumulativeExtremum(AlongAxis):
+    """The extremum of all elements up to each along ``axis``, and where the last such stands."""
+
+    flops_per_point = 1.0
+    function: ClassVar[np.ufunc]
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[4, 6]",)),
+        Example(("i64[4, 6, 2]",), {"axis": 1}),
+    )
+
+    def make_rule(self) -> Rule:
+        """Keep the dimension whole."""
+        rule = super().make_rule()
+        return replace(rule, results=rule.results * 2)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """That of the operand, and that of positions."""
+        return (self.operand_types[0].dtype, "int64")
+
+    def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, Array]:
+        """Compare."""
+        x, axis = operands[0], self.axes[0]
+        found = self.function.accumulate(x, axis=axis)
+        shape = [-1 if d == axis else 1 for d in range(x.ndim)]
+        places = np.arange(x.shape[axis]).reshape(shape)
+        last = np.maximum.accumulate(np.where(x == found, places, 0), axis=axis)
+        return found, last
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Put the cotangent of the extrema back to where they come from."""
+        x, axis = at.operands[0], self.axes[0]
+        how = {"axis": axis, "size": x.type.shape[axis]}
+        operands = (at.cotangents[0], at.results[1])
+        return [build.emit("gather_elements_gradient", *operands, name=None, like=x, **how)]
+
+
+@register
+class CumulativeMaximum(CumulativeExtremum):
+    """The greatest of all elements up to each along ``axis``, and where the last such stands."""
+
+    name = "cummax"
+    function = np.maximum
+
+
+@register
+class CumulativeMinimum(CumulativeExtremum):
+    """The least of all elements up to each along ``axis``, and where the last such stands."""
+
+    name = "cummin"
+    function = np.minimum
+
+
+@register
+class Reverse(AlongAxis):
+    """The elements in opposite order along the dimensions ``axis``."""
+
+    name = "reverse"
+    linear = ((0,),)
+    flops_per_point = 0.0
+    examples = (Example(("f64[4, 6]",)), Example(("f64[4, 3, 2]",), {"axis": (0, 2)}))
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Turn round."""
+        return np.flip(operands[0], self.axes)
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Turn round again."""
+        return [build.emit("reverse", at.cotangents[0], axis=self.attributes["axis"])]
+
+
+class Triangle(OperatorInfo):
+    """A part of matrices ``[..., m, n]``, beside zeros.
+
+    ``diagonal`` says how far from the main diagonal, to the right, the part ends or begins.
+    """
+
+    notation = "... m n -> ... m n"
+    defaults: ClassVar = {"diagonal": 0}
+    linear = ((0,),)
+    flops_per_point = 0.0
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(("f64[4, 6]",)),
+        Example(("f64[2, 4, 4]",), {"diagonal": -1}),
+    )
+    compare: ClassVar[Callable[..., Array]]
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Compare rows and columns, wherever the own part lies."""
+        x = operands[0]
+        rows = view.starts["m"] + self.attributes["diagonal"] + np.arange(view.sizes["m"])
+        columns = view.starts["n"] + np.arange(view.sizes["n"])
+        return np.where(self.compare(columns, rows[:, None]), x, x.dtype.type(0))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """The same part of the cotangent."""
+        return [build.emit(self.name, at.cotangents[0], **self.attributes)]
+
+
+@register
+class LowerTriangle(Triangle):
+    """What stands on and below a diagonal."""
+
+    name = "tril"
+    compare = np.less_equal
+
+
+@register
+class UpperTriangle(Triangle):
+    """What stands on and above a diagonal."""
+
+    name = "triu"
+    compare = np.greater_equal

@@ -1,0 +1,1 @@
+"""Operators over windows: convolution, pooling, resizing; and halos between slices."""

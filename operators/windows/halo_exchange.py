@@ -1,0 +1,314 @@
+"""The exchange of halos, its transpose, and operators between the two.
+
+An operator over windows reads what its rule writes ``h~``. Where ``h`` is split, every rank needs
+the run of elements that its windows read, which is longer than its slice. `halo_exchange` makes of
+a tensor the tensor of all runs, one after the other, equally long and split evenly: elements that
+two ranks read are there twice. The operator then works on runs, each rank by itself. What an
+operator leaves as runs, `halo_sum` adds up to slices; each of the two is the other's transpose.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shardwright.ir.errors import IRError, StrategyError
+from shardwright.ir.graph import Attributes, Node, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.builder import Builder
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.halo import Halo, deal
+from shardwright.operators.info import (
+    Array,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    operator_info,
+    register,
+)
+from shardwright.operators.rule import Dims
+
+_NO_HALO = {"size": 1, "windows": 1, "stride": 1, "before": 0, "span": 1}
+
+
+class OverHalo(Communication):
+    """A move between slices and runs along ``dimension``, of which there are ``slices``.
+
+    The other attributes are those of a `Halo`.
+    """
+
+    defaults: ClassVar = {"axes": (), "dimension": 0, "slices": 1, **_NO_HALO}
+    transpose: ClassVar[str]
+
+    @property
+    def halo(self) -> Halo:
+        """The windows."""
+        return Halo(**{name: self.attributes[name] for name in _NO_HALO})
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Keep the layout: the slices of the whole become those of the runs, or the reverse.
+
+        Raises
+        ------
+        StrategyError
+            If the dimension is not split as the move says, or has another size.
+        """
+        at, slices = self.attributes["dimension"], self.attributes["slices"]
+        if layout.splits[at] != self.axes or mesh.extent(self.axes) != slices:
+            raise StrategyError(
+                f"{self.name}: dimension {at} is split over {list(layout.splits[at])}, it must be "
+                f"split over {list(self.axes)}, {slices} ways"
+            )
+        size, expected = self.operand_types[0].shape[at], self.taken_size()
+        if size != expected:
+            raise StrategyError(
+                f"{self.name}: dimension {at} has the size {size}, expected {expected}"
+            )
+        return layout
+
+    def taken_size(self) -> int:
+        """Return the size of the dimension in the operand."""
+        raise NotImplementedError
+
+    def run_elements(self) -> int:
+        """Return the size of the dimension where all runs stand one after the other."""
+        slices: int = self.attributes["slices"]
+        return slices * self.halo.length(slices)
+
+    def with_size(self, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+        """Return a shape with another size of the dimension."""
+        at = self.attributes["dimension"]
+        return (*shape[:at], size, *shape[at + 1 :])
+
+    def sent_share(self, mesh: Mesh) -> float:
+        """Return the margins' share of the operand."""
+        margins = self.halo.margins([mesh.sizes[axis] for axis in self.axes])
+        if margins is None:
+            raise IRError(f"{self.name}: windows reach beyond the neighbouring slices")
+        held = -(
+            -self.operand_types[0].shape[self.attributes["dimension"]] // mesh.extent(self.axes)
+        )
+        return sum(margins) / held
+
+    def along(self, start: int, length: int) -> Any:
+        """Return the index of a run of the dimension."""
+        return (*(slice(None),) * self.attributes["dimension"], slice(start, start + length))
+
+    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+        """Move back."""
+        return [build.emit(self.transpose, at.cotangents[0], **self.attributes)]
+
+
+@register
+class HaloExchange(OverHalo):
+    """Give every member the run of elements that its windows read; zeros beside the space."""
+
+    name = "halo_exchange"
+    transpose = "halo_sum"
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """All runs, one after the other."""
+        return self.with_size(shape, self.run_elements())
+
+    def taken_size(self) -> int:
+        """The elements once."""
+        return self.halo.size
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Copy the pieces of each run together."""
+        length, found = self.halo.length(len(parts)), []
+        for member in range(len(parts)):
+            run = np.zeros(self.with_size(parts[0].shape, length), parts[0].dtype)
+            for piece in self.halo.pieces(extents, member):
+                read = parts[piece.owner][self.along(piece.start, piece.length)]
+                run[self.along(piece.place, piece.length)] = read
+            found.append(run)
+        return found
+
+
+@register
+class HaloSum(OverHalo):
+    """Give every member its slice, each element the sum of it in all runs."""
+
+    name = "halo_sum"
+    transpose = "halo_exchange"
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The elements once."""
+        return self.with_size(shape, self.attributes["size"])
+
+    def taken_size(self) -> int:
+        """All runs, one after the other."""
+        return self.run_elements()
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Keep the layout; what is partial must be sums, since elements are added up."""
+        if layout.partial and layout.reduction != "sum":
+            raise StrategyError(
+                f"halo_sum: the operand is partial over {list(layout.partial)} "
+                f"({layout.reduction}), it must be partial sums"
+            )
+        return super().moved(layout, mesh)
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Add the pieces of each run to the slices."""
+        found = [
+            np.zeros(self.with_size(parts[0].shape, count), parts[0].dtype)
+            for _, count in deal(self.halo.size, tuple(extents))
+        ]
+        for member, run in enumerate(parts):
+            for piece in self.halo.pieces(extents, member):
+                read = run[self.along(piece.place, piece.length)]
+                found[piece.owner][self.along(piece.start, piece.length)] += read
+        return found
+
+
+# Operators over windows
+
+
+@dataclass(frozen=True)
+class HaloPlan:
+    """What stands around an operator whose windows are split.
+
+    Parameters
+    ----------
+    attributes : mapping
+        Attributes of the operator on runs.
+    operands, results : mapping of int to tuple of attributes
+        For each operand the exchanges before it, and for each result the sums after it, by
+        dimension.
+    """
+
+    attributes: Attributes
+    operands: Mapping[int, tuple[Attributes, ...]]
+    results: Mapping[int, tuple[Attributes, ...]]
+
+
+def halo_plan(
+    info: OperatorInfo, attributes: Attributes, strategy: Strategy, mesh: Mesh
+) -> HaloPlan:
+    """Return what an operator needs under a strategy; nothing where no windows are split.
+
+    Nothing is exchanged where every rank reads its own slice alone.
+    """
+    split = {f: axes for f, axes in strategy.assignment if f in info.halos}
+    slices = {factor: mesh.extent(axes) for factor, axes in split.items()}
+    sent = {
+        factor: vars(info.halos[factor])
+        for factor, axes in split.items()
+        if not info.halos[factor].is_local([mesh.sizes[axis] for axis in axes])
+    }
+
+    def moves(dims: Dims) -> tuple[Attributes, ...]:
+        return tuple(
+            {
+                "axes": split[factor],
+                "dimension": dimension,
+                "slices": slices[factor],
+                **sent[factor],
+            }
+            for factor in sent
+            for dimension, factors in enumerate(dims)
+            if factors == (f"{factor}~",)
+        )
+
+    def some(tensors: Sequence[Dims]) -> dict[int, tuple[Attributes, ...]]:
+        return {i: found for i, dims in enumerate(tensors) if (found := moves(dims))}
+
+    attributes = info.on_runs(slices) if split else attributes
+    return HaloPlan(attributes, some(info.rule.operands), some(info.rule.results))
+
+
+@dataclass(frozen=True)
+class SplitOperator:
+    """An operator as it was emitted under a strategy.
+
+    Parameters
+    ----------
+    info : OperatorInfo
+        The operator that is there.
+    plan : HaloPlan
+        What stands around it.
+    read, made : tuple of Value
+        What the operator itself reads and makes.
+    results : tuple of Value
+        What comes out in the end.
+    """
+
+    info: OperatorInfo
+    plan: HaloPlan
+    read: tuple[Value, ...]
+    made: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+
+def emit_split(
+    build: Builder, node: Node, operands: Sequence[Value], strategy: Strategy
+) -> SplitOperator:
+    """Emit an operator under a strategy, with the exchanges and sums that it needs.
+
+    Parameters
+    ----------
+    build : Builder
+        Where to emit; has a mesh.
+    node : Node
+        The operator in the whole program.
+    operands : sequence of Value
+        What it reads, in the layouts of the strategy.
+    strategy : Strategy
+        How it is split.
+    """
+    assert build.mesh is not None
+    types = [value.type for value in operands]
+    info = operator_info(node.operator, types, node.attributes)
+    plan = halo_plan(info, node.attributes, strategy, build.mesh)
+    read = tuple(
+        _moved(build, "halo_exchange", x, plan.operands.get(i, ())) for i, x in enumerate(operands)
+    )
+    inner = operator_info(node.operator, [value.type for value in read], plan.attributes)
+    left = inner.rule.result_layouts(strategy, build.mesh)
+    made = tuple(
+        Value(build.unique_name(f"{r.name}.runs") if i in plan.results else r.name, kind, layout)
+        for i, (r, kind, layout) in enumerate(
+            zip(node.results, inner.result_types, left, strict=True)
+        )
+    )
+    names = tuple(value.name for value in read)
+    build.append(
+        replace(node, operands=names, results=made, attributes=plan.attributes, strategy=strategy)
+    )
+    results = tuple(
+        _moved(build, "halo_sum", value, plan.results.get(i, ()), result.name)
+        for i, (value, result) in enumerate(zip(made, node.results, strict=True))
+    )
+    return SplitOperator(inner, plan, read, made, results)
+
+
+def emit_split_gradient(
+    build: Builder, operator: SplitOperator, cotangents: Sequence[Value]
+) -> list[Value | None]:
+    """Emit the gradient of what `emit_split` has emitted, by each operand."""
+    plan = operator.plan
+    pulled = [
+        _moved(build, "halo_exchange", dy, plan.results.get(i, ()))
+        for i, dy in enumerate(cotangents)
+    ]
+    at = Linearization(operator.read, operator.made, pulled)
+    return [
+        None if value is None else _moved(build, "halo_sum", value, plan.operands.get(i, ()))
+        for i, value in enumerate(operator.info.gradient(build, at))
+    ]
+
+
+def _moved(
+    build: Builder, operator: str, value: Value, moves: Sequence[Attributes], name: str = ""
+) -> Value:
+    """Emit exchanges, the first dimension first, or sums, the last dimension first."""
+    order = list(moves) if operator == "halo_exchange" else list(reversed(moves))
+    for i, attributes in enumerate(order):
+        how: dict[str, Any] = dict(attributes)
+        last = name if i == len(order) - 1 else ""
+        value = build.emit(operator, value, name=last or None, **how)
+    return value

@@ -1,0 +1,138 @@
+"""What operators over windows share: which factors have halos, and their form on runs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardwright.ir.graph import Attributes
+from shardwright.operators.halo import Halo
+from shardwright.operators.info import Array, OperatorInfo
+from shardwright.operators.rule import Shape, ShardView
+from shardwright.operators.windows.geometry import Index, Windows
+
+
+class Windowed(OperatorInfo):
+    """An operator between a space and the windows over it.
+
+    The factor of the windows along dimension ``d`` is ``s<d>``, that of the space ``s<d>~``, or the
+    same where every window is one element of its own.
+
+    On runs (see `halo_exchange`) the attribute ``slices`` says in how many each dimension is split,
+    and ``space`` how large the space is; what is held of it are then the runs of all slices.
+    """
+
+    windows: Windows
+    space: Shape  # of the whole space, never of the runs
+
+    @property
+    def slices(self) -> Shape:
+        """In how many runs each dimension of the space lies; one where it lies as it is."""
+        given: Shape = self.attributes["slices"]
+        return given or (1,) * len(self.space)
+
+    def true_space(self, held: Shape) -> Shape:
+        """Return the size of the space, given that of what is held of it."""
+        slices, space = self.attributes["slices"], self.attributes["space"]
+        if not slices:
+            return held
+        return tuple(n if s == 1 else t for n, s, t in zip(held, slices, space, strict=True))
+
+    @cached_property
+    def _every_halo(self) -> dict[str, Halo]:
+        count, windows = self.windows.count(self.space), self.windows
+        return {
+            f"s{d}": Halo(n, count[d], windows.stride[d], windows.padding[d][0], windows.span[d])
+            for d, n in enumerate(self.space)
+            if not windows.is_pointwise(d)
+        }
+
+    @cached_property
+    def halos(self) -> Mapping[str, Halo]:
+        """Those of the dimensions that do not lie as runs."""
+        return {f: h for f, h in self._every_halo.items() if self.slices[int(f[1:])] == 1}
+
+    @property
+    def runs(self) -> Mapping[str, int]:
+        """The dimensions that lie as runs."""
+        return {f"s{d}": n for d, n in enumerate(self.slices) if n > 1}
+
+    def on_runs(self, slices: Mapping[str, int]) -> Attributes:
+        """Add ``space`` and ``slices``; padding is written out, since it belongs to the space."""
+        padding = {"padding": self.windows.padding} if "padding" in self.defaults else {}
+        return {
+            **self.attributes,
+            **padding,
+            "space": self.space,
+            "slices": tuple(slices.get(f"s{d}", 1) for d in range(len(self.space))),
+        }
+
+    def held(self) -> Shape:
+        """Return the size of what is held of the space."""
+        return tuple(
+            n if slices == 1 else slices * self._every_halo[f"s{d}"].length(slices)
+            for d, (n, slices) in enumerate(zip(self.space, self.slices, strict=True))
+        )
+
+    # On one rank
+
+    def own_windows(self, view: ShardView) -> Windows:
+        """Return the windows over a rank's own elements: runs hold their padding."""
+        if not self.runs:
+            return self.windows
+        pairs = zip(self.windows.padding, self.slices, strict=True)
+        return replace(self.windows, padding=tuple(p if n == 1 else (0, 0) for p, n in pairs))
+
+    def own_index(self, view: ShardView) -> Index:
+        """Return where a rank's own elements are in what it holds; a last run may be longer."""
+        return (
+            ...,
+            *(
+                slice(None) if n == 1 else slice(0, self._needed(d, view))
+                for d, n in enumerate(self.slices)
+            ),
+        )
+
+    def _needed(self, d: int, view: ShardView) -> int:
+        return self._every_halo[f"s{d}"].needed(view.sizes[f"s{d}"])
+
+    def own(self, x: Array, view: ShardView) -> Array:
+        """Return the elements that a rank's windows read."""
+        return x[self.own_index(view)] if self.runs else x
+
+    def own_filled(self, x: Array, view: ShardView, value: float) -> Array:
+        """Return the same with `value` beside the space."""
+        x = self.own(x, view)
+        for d, n in enumerate(self.slices):
+            if n == 1:
+                continue
+            begin = self._every_halo[f"s{d}"].begin(view.starts[f"s{d}"])
+            outside = (np.arange(x.shape[2 + d]) + begin < 0) | (
+                np.arange(x.shape[2 + d]) + begin >= self.space[d]
+            )
+            if outside.any():
+                shape = (-1, *(1,) * (len(self.space) - 1 - d))
+                x = np.where(outside.reshape(shape), x.dtype.type(value), x)
+        return x
+
+    def with_rest(self, x: Array, view: ShardView, at: int) -> Array:
+        """Return a rank's own elements as it holds them: zeros where a run is longer."""
+        shape = view.result_shapes[at]
+        if not self.runs or x.shape == shape:
+            return x
+        result = np.zeros(shape, x.dtype)
+        result[self.own_index(view)] = x
+        return result
+
+    def own_shape(self, view: ShardView, shape: Shape) -> Shape:
+        """Return the shape of a rank's own elements of a tensor that it holds in `shape`."""
+        sizes = (
+            held if n == 1 else self._needed(d, view)
+            for d, (held, n) in enumerate(zip(shape[2:], self.slices, strict=True))
+        )
+        return (*shape[:2], *sizes)
+
+
+PLACEMENT: dict[str, Any] = {"space": (), "slices": ()}  # attributes that only runs have

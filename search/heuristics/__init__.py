@@ -1,0 +1,1 @@
+"""Strategies chosen by rule, to compare the exact search with."""

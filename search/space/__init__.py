@@ -1,0 +1,1 @@
+"""The assignment problem of a program: variables, costs, memory."""

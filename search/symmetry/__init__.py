@@ -1,0 +1,1 @@
+"""Search over orbits of layouts under permutations of equal mesh axes."""

@@ -1,0 +1,206 @@
+"""The reduced problem as the compiled loops read it: costs, neighbours, and rows of memory.
+
+Costs are float64 and whole, so that sums are exact. A forbidden entry is `big`, more than any
+allowed assignment costs if `MOST` permits: a relaxation, so that bounds stay valid.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.solver.anytime.dominance import table_classes
+from shardwright.solver.anytime.flat import HALF, Flat, offsets, ranges
+from shardwright.solver.memory import uncovered
+from shardwright.solver.problem import Array
+
+MOST = 2.0**50
+"""Forbidden entries are no larger than this, so that float64 adds them exactly."""
+
+
+class Graph(NamedTuple):
+    """Variables, and the pairs that each is the first or the second of.
+
+    The pairs of which v is the first are ``ahead[ahead_start[v]:ahead_start[v + 1]]``, those of
+    which it is the second are in `behind`. Row a of the table of pair e starts at
+    ``place[e] + a * size[second[e]]`` in `tables`; `turned` holds the transposed tables at the
+    same places. Equal tables are stored once. No allowed assignment costs more than `ceiling`.
+    """
+
+    offset: Array
+    size: Array
+    unary: Array
+    first: Array
+    second: Array
+    place: Array
+    tables: Array
+    turned: Array
+    ahead_start: Array
+    ahead: Array
+    behind_start: Array
+    behind: Array
+    big: float
+    ceiling: float
+
+
+class Rows(NamedTuple):
+    """Memory above what is unavoidable, at the times that matter.
+
+    The uses of variable v are ``start[v]`` to ``start[v + 1]``; use k occupies
+    ``amount[place[k] + strategy]`` in the rows ``first[k]`` to ``last[k]``. The rows stand at
+    ascending `times`.
+    """
+
+    times: Array
+    capacity: Array
+    start: Array
+    owner: Array
+    first: Array
+    last: Array
+    place: Array
+    amount: Array
+
+
+def build_graph(flat: Flat) -> Graph:
+    """Return the costs of a problem."""
+    ceiling = highest_cost(flat)
+    big = float(min(2 ** np.ceil(np.log2(ceiling)), MOST))
+    classes = table_classes(flat)
+    distinct, inverse = np.unique(classes, return_inverse=True)
+    counts = (flat.rows * flat.columns)[distinct]
+    place = offsets(counts)[:-1]
+    places = ranges(flat.table_offset[distinct], counts)
+    values = flat.tables[places]
+    tables = np.where(values >= HALF, big, values).astype(np.float64)
+    row_starts = np.repeat(place, flat.rows[distinct])
+    rows = ranges(np.zeros(len(distinct), np.int64), flat.rows[distinct])
+    length = np.repeat(flat.columns[distinct], flat.rows[distinct])
+    height = np.repeat(flat.rows[distinct], flat.rows[distinct])
+    columns = ranges(np.zeros(len(rows), np.int64), length)
+    turned = np.empty_like(tables)
+    turned[np.repeat(row_starts + rows, length) + columns * np.repeat(height, length)] = tables
+    count = len(flat.size)
+    return Graph(
+        offset=flat.offset,
+        size=flat.size,
+        unary=np.where(flat.unary >= HALF, big, flat.unary).astype(np.float64),
+        first=flat.first,
+        second=flat.second,
+        place=place[inverse.ravel()],
+        tables=tables,
+        turned=turned,
+        ahead_start=offsets(np.bincount(flat.first, minlength=count)),
+        ahead=np.argsort(flat.first, kind="stable"),
+        behind_start=offsets(np.bincount(flat.second, minlength=count)),
+        behind=np.argsort(flat.second, kind="stable"),
+        big=big,
+        ceiling=ceiling,
+    )
+
+
+def entries_left(graph: Graph, keep: Array) -> int:
+    """Return how many entries the tables have between the strategies kept."""
+    counts = np.add.reduceat(keep.astype(np.int64), graph.offset[:-1])
+    return int((counts[graph.first] * counts[graph.second]).sum())
+
+
+def highest_cost(flat: Flat) -> float:
+    """Return more than any allowed assignment costs, or saves."""
+    spread = 1.0
+    for values, counts in ((flat.unary, flat.size), (flat.tables, flat.rows * flat.columns)):
+        if len(counts):
+            allowed = np.abs(np.where(values >= HALF, 0, values))
+            spread += float(np.maximum.reduceat(allowed, offsets(counts)[:-1]).sum())
+    return 2.0 * spread
+
+
+def build_rows(flat: Flat) -> Rows:
+    """Return the times at which memory can run out; a time that another one covers is none."""
+    lowest, highest = _extremes(flat)
+    starts = np.concatenate([flat.use_start, flat.base_start])
+    ends = np.concatenate([flat.use_end, flat.base_end])
+    points = np.unique(np.concatenate([starts, ends]))
+    base = _profile(points, starts, ends, np.concatenate([lowest, flat.base_amount]))
+    top = base + _profile(points, flat.use_start, flat.use_end, highest - lowest)
+    kept = uncovered(points, flat.use_start, flat.use_end, base) & (top > flat.limit)
+    times = points[kept]
+    over = base > flat.limit
+    first = np.searchsorted(times, flat.use_start)
+    last = np.searchsorted(times, flat.use_end)
+    seen = np.flatnonzero(first < last)
+    amounts = flat.usage - np.repeat(lowest, flat.size[flat.use_variable])
+    capacity = flat.limit - base[kept]
+    if over.any():  # nothing can be chosen: say so in one row
+        times = times if len(times) else np.array([0])
+        capacity = np.full(len(times), -1)
+    return _merged(flat, amounts, seen, first[seen], last[seen], times, capacity)
+
+
+def affordable(flat: Flat) -> Array:
+    """Return a mask of the strategies that fit if all other variables use as little as they can."""
+    fits = np.ones(len(flat.unary), bool)
+    rows = build_rows(flat)
+    if len(rows.owner):
+        spans = np.stack([rows.first, rows.last], axis=1).ravel()
+        room = np.minimum.reduceat(np.append(rows.capacity, 0), spans)[::2]
+        counts = flat.size[rows.owner]
+        places = ranges(flat.offset[rows.owner], counts)
+        fits[places[rows.amount > np.repeat(room, counts)]] = False
+    elif (rows.capacity < 0).any():
+        fits[:] = False
+    return fits
+
+
+def carried(prices: Array, old: Rows, new: Rows) -> Array:
+    """Return the prices of other rows: each goes to the row nearest in time."""
+    found = np.zeros(len(new.capacity))
+    if len(found):
+        priced = np.flatnonzero(prices)
+        middles = (new.times[1:] + new.times[:-1]) / 2
+        np.add.at(found, np.searchsorted(middles, old.times[priced]), prices[priced])
+    return found
+
+
+def _merged(
+    flat: Flat,
+    amounts: Array,
+    seen: Array,
+    first: Array,
+    last: Array,
+    times: Array,
+    capacity: Array,
+) -> Rows:
+    """Add up the uses of one variable over the same rows."""
+    keys = np.stack([flat.use_variable[seen], first, last], axis=1).reshape(-1, 3)
+    merged, group = np.unique(keys, axis=0, return_inverse=True)
+    owner = merged[:, 0].copy()
+    place = offsets(flat.size[owner])
+    total = np.zeros(int(place[-1]), np.int64)
+    counts = flat.size[flat.use_variable[seen]]
+    source = ranges(flat.use_offset[seen], counts)
+    np.add.at(total, ranges(place[group.ravel()], counts), amounts[source])
+    return Rows(
+        times=times,
+        capacity=capacity,
+        start=offsets(np.bincount(owner, minlength=len(flat.size))),
+        owner=owner,
+        first=merged[:, 1].copy(),
+        last=merged[:, 2].copy(),
+        place=place[:-1],
+        amount=total,
+    )
+
+
+def _extremes(flat: Flat) -> tuple[Array, Array]:
+    if not len(flat.use_variable):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    starts = flat.use_offset[:-1]
+    return np.minimum.reduceat(flat.usage, starts), np.maximum.reduceat(flat.usage, starts)
+
+
+def _profile(points: Array, starts: Array, ends: Array, amounts: Array) -> Array:
+    change = np.zeros(len(points), np.int64)
+    np.add.at(change, np.searchsorted(points, starts), amounts)
+    np.subtract.at(change, np.searchsorted(points, ends), amounts)
+    return np.cumsum(change)

@@ -1,0 +1,1 @@
+"""Exact search with a certificate, for problems of narrow graphs."""

@@ -1,0 +1,136 @@
+"""Plans within a memory limit: what is claimed of them holds for the limit that was asked for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright import zoo
+from shardwright.compiler.driver import CompileOptions, compile_graph
+from shardwright.compiler.fitting import Attempt, Fitting, Leanest
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.memory import MemoryUseReport, peak_memory
+from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
+from shardwright.ir.graph import Graph
+from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.optimizer import Optimizer
+from shardwright.search.space.builder import build_search_space
+from shardwright.solver.evaluate import evaluate
+from tests.random_graphs import random_graph
+from tests.random_plans import profile_for, random_plan
+from tests.zoo_sizes import SMALL
+
+CPU = cluster("cpu")
+
+
+def answers(graph: Graph, devices: int, optimizer: Optimizer, gap: float, limits: int):
+    """Yield (limit, cost, bound) from no memory to more than enough; infinite where none fits."""
+
+    def compiled(limit: float):
+        options = CompileOptions(memory_limit=limit, optimizer=optimizer, gap=gap)
+        return compile_graph(graph, CPU, devices, options)
+
+    most = compiled(float("inf")).memory.peak_bytes
+    with pytest.raises(NoPlanError) as caught:
+        compiled(1.0)
+    least = caught.value.least_memory_bound
+    assert least is not None
+    for limit in sorted([*np.linspace(0.9 * least, 1.02 * most, limits - 1), most]):
+        try:
+            found = compiled(float(limit))
+        except InfeasibleError:
+            yield limit, np.inf, np.inf
+        except NotFoundError:
+            yield limit, np.inf, 0.0
+        else:
+            assert found.memory.peak_bytes <= limit
+            assert found.result is not None
+            yield limit, found.result.cost, found.result.lower_bound
+
+
+def assert_monotone(graph: Graph, devices: int, optimizer: Optimizer, gap: float, limits: int):
+    """Check that more memory never costs more, and that bounds hold for what fits less memory."""
+    best = np.inf
+    for limit, cost, bound in answers(graph, devices, optimizer, gap, limits):
+        assert cost <= best * (1 + gap + 1e-9), limit
+        assert bound <= min(best, cost) * (1 + 1e-9) or np.isinf(best), limit
+        best = min(best, cost)
+    assert np.isfinite(best)
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_more_memory_is_never_worse(block: int) -> None:
+    for seed in range(10 * block, 10 * block + 10):
+        random = np.random.default_rng(seed)
+        optimizer = Optimizer(str(random.choice(["sgd", "adam"])))  # type: ignore[arg-type]
+        graph = random_graph(seed, nodes=2 + seed % 5)
+        assert_monotone(graph, int(random.choice([2, 4, 8])), optimizer, gap=0.0, limits=12)
+
+
+QUICK = ("mlp", "two_matmul", "lenet5", "wide_deep", "dlrm", "feature_hash", "llama")
+
+
+@pytest.mark.parametrize("model", QUICK)
+def test_more_memory_is_never_worse_for_the_zoo(model: str) -> None:
+    assert_monotone(zoo.load(SMALL[model]).graph, 4, Optimizer("adam"), gap=1e-3, limits=5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_plans_neither_cost_less_than_bounds_nor_fit_where_nothing_does(seed: int) -> None:
+    profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
+    graph = canonicalize(random_graph(seed, nodes=2 + seed % 5))
+    space = build_search_space(graph, profile)
+    found = []
+    for _ in range(60):
+        program, assignment = random_plan(space, profile, random, sgd)
+        cost = float(evaluate(space.problem, assignment).cost)
+        found.append((peak_memory(program).peak_bytes, cost))
+    for limit, _, bound in answers(graph, 4, sgd, gap=0.0, limits=8):
+        fitting = [cost for peak, cost in found if peak <= limit]
+        assert bound <= min(fitting, default=np.inf)
+
+
+def test_a_program_that_exceeds_what_the_search_counts_is_no_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where only emitted programs are too large, nothing is proven."""
+    graph = random_graph(3, nodes=4)
+    with pytest.raises(InfeasibleError) as caught:
+        compile_graph(graph, CPU, 4, CompileOptions(memory_limit=1.0))
+    bound = caught.value.least_memory_bound
+    assert bound is not None
+    monkeypatch.setattr("shardwright.compiler.driver.peak_memory", doubled)
+    with pytest.raises(NotFoundError, match="no plan was found that fits") as missed:
+        compile_graph(graph, CPU, 4, CompileOptions(memory_limit=1.5 * bound))
+    assert missed.value.least_memory_bound == bound
+    assert missed.value.least_memory_bytes is not None
+    assert missed.value.least_memory_bytes >= 2 * bound
+
+
+def doubled(program: Graph) -> MemoryUseReport:
+    """Return twice the memory of a program."""
+    report = peak_memory(program)
+    return replace(report, peak_bytes=2 * report.peak_bytes)
+
+
+def test_a_plan_that_fits_is_kept_where_no_time_is_left_for_a_better_one() -> None:
+    compiled = compile_graph(random_graph(3, nodes=4), CPU, 4)
+    assert compiled.result is not None
+    assert compiled.decisions is not None
+    known = Attempt(0.0, compiled.result, compiled.decisions, compiled.program, compiled.memory, ())
+
+    def attempt(within: float) -> Attempt:
+        """Hold twice what is counted; find nothing between what failed and what fits."""
+        if 50 < within < 100:
+            raise NotFoundError("no time is left")
+        counted = within if within < 100 else 100.0
+        result = replace(known.result, memory_bytes=counted, cost=200 - counted, lower_bound=1.0)
+        memory = replace(known.memory, peak_bytes=2 * counted)
+        return replace(known, within=within, result=result, memory=memory)
+
+    def leanest() -> Leanest:
+        raise AssertionError("something fits")
+
+    found = Fitting(attempt, leanest, fine=False, gap=0.0, where="a mesh").within(150.0)
+    assert found.memory.peak_bytes <= 150
+    assert found.result.lower_bound == 1.0

@@ -1,0 +1,162 @@
+"""Choosing options that fit together, also for wide graphs and within little time."""
+
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.graph import Graph, Value
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
+from shardwright.search.driver import search
+from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.space import SearchSpace
+from shardwright.search.symmetry import alignment, orbit_search
+from shardwright.search.symmetry.alignment import align
+from shardwright.search.symmetry.orbit_search import search_by_class
+from shardwright.search.symmetry.orbits import images_of
+from tests.random_graphs import random_graph
+
+POD = cluster("h100-pod")
+MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
+
+
+def recurrent(steps: int, batch: int = 512, width: int = 4096) -> Graph:
+    """Return an unrolled network with gates, whose steps share their weights."""
+    build = Builder()
+    x = build.input(Value("x", TensorType("float32", (batch, steps, width))))
+    state = build.input(Value("state", TensorType("float32", (batch, width))))
+    weights = {
+        name: build.parameter(
+            Value(name, TensorType("float32", (width, width))), {"initializer": "normal(0.1)"}
+        )
+        for name in ("wz", "wh", "uz", "uh")
+    }
+    states = []
+    for step in range(steps):
+        part = build.emit("slice", x, begin=(0, step, 0), size=(batch, 1, width))
+        now = build.emit("reshape", part, shape=(batch, width))
+        gates = [
+            build.emit(
+                "add",
+                build.emit("matmul", now, weights[f"w{gate}"]),
+                build.emit("matmul", state, weights[f"u{gate}"]),
+            )
+            for gate in "zh"
+        ]
+        z, new = build.emit("sigmoid", gates[0]), build.emit("tanh", gates[1])
+        kept = build.emit("mul", build.emit("sub", build.emit("ones_like", z), z), new)
+        state = build.emit("add", kept, build.emit("mul", z, state))
+        states.append(state)
+    stacked = build.emit("stack", *states, axis=1)
+    loss = build.emit("reduce_mean", build.emit("mul", stacked, stacked))
+    return build.graph("recurrent", (loss.name,))
+
+
+def space_of(graph: Graph) -> tuple[SearchSpace, RedistributionPlanner]:
+    """Return the space by class."""
+    planner = RedistributionPlanner(MESH, POD)
+    profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_class=True)
+    return build_search_space(graph, profile), planner
+
+
+def test_wide_graphs_are_aligned_without_large_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where elimination is too wide, choices are joined; the plan costs what is said."""
+    monkeypatch.setattr(alignment, "_LARGEST_MESSAGE", 6)
+    joined = []
+
+    def noted(*arguments: object) -> list[int]:
+        joined.append(len(arguments[0]))  # type: ignore[arg-type]
+        return alignment_join(*arguments)  # type: ignore[arg-type]
+
+    alignment_join = alignment.join
+    monkeypatch.setattr(alignment, "join", noted)
+    compiled = compile_graph(recurrent(3), POD, 8, CompileOptions(gap=0.2), MESH)
+    assert joined
+    assert compiled.result is not None
+    emitted = program_seconds(compiled.passes.after("cleanup"), POD)
+    assert emitted == pytest.approx(compiled.result.cost, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_time_is_needed_for_an_alignment(seed: int) -> None:
+    """Without time choices are joined; the detours are honest, and mostly none."""
+    space, planner = space_of(random_graph(seed, nodes=5))
+    assignment = search(space).assignment
+    best, quick = align(space, assignment, planner), align(space, assignment, planner, time_limit=0)
+    assert quick.detours >= best.detours - 1e-15
+    assert quick.decisions.strategies.keys() == best.decisions.strategies.keys()
+
+
+def test_whole_tensors_need_no_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables in which every renaming fits are left out."""
+    seen: list[int] = []
+    best = alignment._Aligner._best
+
+    def noted(self: object, costs: list[object], tables: object) -> object:
+        seen.append(len(costs))
+        return best(self, costs, tables)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(alignment._Aligner, "_best", noted)
+    space, planner = space_of(recurrent(4, batch=2, width=2))
+    align(space, search(space).assignment, planner)
+    assert seen == [0]
+
+
+def test_a_search_by_class_hands_down_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that ticks a second at every look, each stage has less than the one before."""
+    limits: list[float] = []
+    ticks = count()
+    monkeypatch.setattr(
+        orbit_search, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks)))
+    )
+    real = {name: getattr(orbit_search, name) for name in ("search", "align", "images_of")}
+
+    def limited(name: str, position: int) -> None:
+        def stage(*arguments: object) -> object:
+            limits.append(float(arguments[position]))  # type: ignore[arg-type]
+            return real[name](*arguments)
+
+        monkeypatch.setattr(orbit_search, name, stage)
+
+    limited("search", 3)
+    limited("align", 4)
+    limited("images_of", 4)
+    space, planner = space_of(random_graph(3, nodes=5))
+    search_by_class(space, planner, None, 100.0)
+    assert limits[0] < 100.0
+    assert limits == sorted(limits, reverse=True)
+    assert len(limits) == len(set(limits)) >= 2
+
+
+def test_images_are_given_up_when_time_is_up() -> None:
+    space, planner = space_of(random_graph(0, nodes=4))
+    classes = [np.arange(size) for size in space.problem.sizes]
+    assert images_of(space, classes, planner, time_limit=0.0) is None
+    assert images_of(space, classes, planner) is not None
+
+
+def test_building_the_problem_looks_at_the_time_at_every_edge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time runs out after the last operator; the edges are not all priced."""
+    planner = RedistributionPlanner(MESH, POD)
+    profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_class=True)
+    graph = random_graph(1, nodes=5)
+    module = "shardwright.search.space.builder"
+    ticks = count()
+    clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
+    monkeypatch.setattr(f"{module}.time", clock)
+    with pytest.raises(StrategyError, match="longer than the time limit"):
+        build_search_space(graph, profile, time_limit=len(graph.nodes) + 2)

@@ -1,0 +1,197 @@
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.profile import check_cotangents
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
+from shardwright.ir.errors import (
+    InfeasibleError,
+    NotFoundError,
+    OptionError,
+    PassError,
+    StrategyError,
+)
+from shardwright.ir.graph import Graph
+from shardwright.passes.optimizer import Optimizer
+from shardwright.search import driver as strategy_search
+from shardwright.search.driver import SEARCH_MODES, search
+from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.space import SearchSpace
+from shardwright.solver.problem import Problem
+from shardwright.solver.solution import Solution
+from tests.random_graphs import multilayer_perceptron, random_graph
+
+CPU = cluster("cpu")
+
+
+def space_of(graph: Graph, devices: int) -> SearchSpace:
+    planner = RedistributionPlanner(mesh_for(CPU, devices), CPU)
+    return build_search_space(graph, TimeProfile(planner, UpdateRule("sgd_update", 0, False)))
+
+
+def cheapest(problem: Problem) -> float | None:
+    """Return the least cost of all assignments; None where they are too many to try."""
+    sizes = problem.sizes
+    if np.prod(np.array(sizes, dtype=float)) > 3e6:
+        return None
+    total = np.zeros(sizes)
+    for i, variable in enumerate(problem.variables):
+        total = total + variable.cost.reshape([-1 if d == i else 1 for d in range(len(sizes))])
+    for pair in problem.pairs:
+        shape = [sizes[d] if d in (pair.first, pair.second) else 1 for d in range(len(sizes))]
+        table = pair.table if pair.first < pair.second else pair.table.T
+        total = total + table.reshape(shape)
+    return float(total.min())
+
+
+def test_exact_search_equals_brute_force_on_300_random_graphs() -> None:
+    compared = 0
+    for seed in range(1000):
+        space = space_of(random_graph(seed, nodes=1 + seed % 3), 2)
+        least = cheapest(space.problem)
+        if least is None:
+            continue
+        found = search(space)
+        assert found.status == "optimal"
+        assert found.cost == pytest.approx(least, rel=1e-9)
+        assert found.lower_bound <= least * (1 + 1e-12)
+        compared += 1
+        if compared == 300:
+            return
+    pytest.fail(f"only {compared} of the random graphs are small enough, 300 are wanted")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_mode_beats_exact_search(seed: int) -> None:
+    space = space_of(random_graph(seed, nodes=6), 8)
+    best = search(space)
+    assert best.status == "optimal"
+    for mode in SEARCH_MODES:
+        assert best.cost <= search(space, mode).cost * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("mode", SEARCH_MODES)
+def test_the_emitted_program_costs_what_the_search_said(mode: str, optimizer: str) -> None:
+    for seed in range(4):
+        options = CompileOptions(search=mode, optimizer=Optimizer(optimizer), loss_scale=8.0)  # type: ignore[arg-type]
+        compiled = compile_graph(random_graph(seed, nodes=6), CPU, 8, options)
+        assert compiled.result is not None
+        assert program_seconds(compiled.program, CPU) == pytest.approx(
+            compiled.result.cost, rel=1e-6
+        )
+
+
+def test_gradients_lie_as_their_rules_say() -> None:
+    mesh = mesh_for(CPU, 8)
+    profile = TimeProfile(RedistributionPlanner(mesh, CPU))
+    for seed in range(10):
+        build_search_space(random_graph(seed, nodes=6), profile)
+    for table in profile._tables.values():
+        check_cotangents(table, mesh)
+
+
+def test_a_limit_that_binds_is_kept_and_costs_time() -> None:
+    graph = multilayer_perceptron()
+    free = compile_graph(graph, CPU, 8)
+    assert free.result is not None
+    limit = 0.95 * free.memory.peak_bytes
+    tight = compile_graph(graph, CPU, 8, CompileOptions(memory_limit=limit))
+    assert tight.result is not None
+    assert tight.memory.peak_bytes <= limit
+    assert tight.result.cost > free.result.cost
+
+
+def test_an_impossible_limit_names_the_least_that_would_do() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(memory_limit=10.0))
+    error = caught.value
+    assert error.least_memory_bytes is not None
+    assert error.least_memory_bound is not None
+    assert 10.0 < error.least_memory_bound <= error.least_memory_bytes
+    assert str(error) == (
+        "no plan fits 10 B on each device: every plan takes at least 45.86 KiB, the leanest "
+        "program found takes 48.01 KiB (activations 32.01 KiB, parameters 16.00 KiB) (in mesh x=2 "
+        "x y=2 x z=2); 87% of it is taken by 2x matmul 20.00 KiB, w2 8.00 KiB, w3 8.00 KiB, w0 "
+        "4.00 KiB"
+    )
+
+
+def test_pins_are_honoured_and_priced() -> None:
+    graph = multilayer_perceptron()
+    node = next(node for node in graph.nodes if node.operator == "matmul")
+    whole = tuple((1,) * graph.values[name].type.rank for name in node.operands)
+    options = CompileOptions(pins={node.name: whole})
+    pinned, free = compile_graph(graph, CPU, 8, options), compile_graph(graph, CPU, 8)
+    assert pinned.result is not None
+    assert free.result is not None
+    assert pinned.decisions is not None
+    assert not pinned.decisions.strategies[node.name].assignment
+    price = pinned.result.cost - free.result.cost
+    assert pinned.pin_prices[node.name] == pytest.approx(price)
+
+
+def test_pins_of_results_are_honoured() -> None:
+    graph = multilayer_perceptron()
+    options = CompileOptions(result_pins={"matmul_1": ((1, 4),)})
+    compiled = compile_graph(graph, CPU, 8, options)
+    layout = compiled.passes.after("partition").values["matmul_1"].layout
+    assert layout is not None
+    assert layout.counts(compiled.mesh) == (1, 4)
+    wrong = CompileOptions(result_pins={"matmul_1": ((5, 1),)})
+    with pytest.raises(StrategyError, match="cannot leave its results split by"):
+        compile_graph(graph, CPU, 8, wrong)
+
+
+def test_wrong_pins_are_refused() -> None:
+    graph = multilayer_perceptron()
+    node = next(node for node in graph.nodes if node.operator == "matmul")
+    with pytest.raises(StrategyError, match="but the model has no such operator"):
+        compile_graph(graph, CPU, 8, CompileOptions(pins={"nothing": ((2,),)}))
+    with pytest.raises(StrategyError, match="cannot be split by"):
+        compile_graph(graph, CPU, 8, CompileOptions(pins={node.name: ((3, 1), (1, 1))}))
+
+
+def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None:
+    with pytest.raises(StrategyError) as caught:
+        compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(time_limit=1e-9))
+    assert "takes longer than the time limit of 1e-09 s: `matmul_0` alone has" in str(caught.value)
+    assert "strategies on mesh x=2 x y=2 x z=2; merge axes of the mesh" in str(caught.value)
+
+
+def test_unknown_modes_are_refused() -> None:
+    with pytest.raises(PassError, match="no search is called `magic`"):
+        search(space_of(random_graph(1), 2), "magic")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="`mode` is `magic`, expected auto_parallel, "):
+        compile_graph(random_graph(1), CPU, 2, CompileOptions(mode="magic"))  # type: ignore[arg-type]
+
+
+def test_no_plan_in_time_is_told_from_no_plan_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = Solution(None, math.inf, 0.0, "unknown", "nothing")
+    monkeypatch.setattr(strategy_search, "solve", lambda *_, **__: unknown)
+    with pytest.raises(NotFoundError, match="no plan was found within the time limit of 7 s"):
+        search(space_of(multilayer_perceptron(), 2), time_limit=7)
+
+
+def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = multilayer_perceptron()
+    free = compile_graph(graph, CPU, 8).result
+    assert free is not None
+    assert "time limit" not in free.how
+    slow = strategy_search.search
+
+    def late(*arguments: Any, **options: Any) -> strategy_search.SearchResult:
+        return replace(slow(*arguments, **options), seconds=1e6)
+
+    monkeypatch.setattr("shardwright.compiler.driver.search", late)
+    ended = compile_graph(graph, CPU, 8, CompileOptions(search="dynamic_programming")).result
+    assert ended is not None
+    assert ended.how.endswith("; the time limit ended the search")

@@ -1,0 +1,27 @@
+import re
+
+import pytest
+
+from shardwright import zoo
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.errors import ShardwrightError
+from shardwright.passes.optimizer import Optimizer
+
+
+@pytest.mark.parametrize(
+    ("model", "most"),
+    [
+        ("gpt:layers=12,hidden=64,heads=4,batch=32,sequence=64,vocabulary=64", "12x blocks/*/"),
+        ("mlp:hidden=64", "layer1.weight"),
+    ],
+)
+def test_most_of_the_memory_is_named(model, most):
+    options = CompileOptions(memory_limit=10.0, optimizer=Optimizer("adam"))
+    with pytest.raises(ShardwrightError) as caught:
+        compile_graph(zoo.load(model).graph, cluster("cpu"), 4, options)
+    share = re.match(r"(\d+)% of it is taken by ", str(caught.value.hint))
+    assert share
+    assert int(share[1]) >= 75
+    assert most in str(caught.value.hint)

@@ -1,0 +1,124 @@
+"""A search by class finds what a search among all options finds, and bounds every plan."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
+from shardwright.ir.errors import InfeasibleError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.text import parse
+from shardwright.search.driver import search
+from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.space import SearchSpace
+from shardwright.search.symmetry.orbit_search import search_by_class
+from shardwright.search.symmetry.orbits import images_of
+from tests.random_graphs import multilayer_perceptron, random_graph
+
+POD = cluster("h100-pod")
+LEVEL = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
+FINE = Mesh(tuple(MeshAxis(name, 2, int(name < "c")) for name in "abcde"))
+RULE = UpdateRule("sgd_update", 0, False)
+
+
+def spaces(graph: Graph, mesh: Mesh) -> tuple[SearchSpace, SearchSpace, RedistributionPlanner]:
+    """Return the space by class, that of all options, and what prices both."""
+    planner = RedistributionPlanner(mesh, POD)
+    by_class, each = (TimeProfile(planner, RULE, by_class=c) for c in (True, False))
+    return build_search_space(graph, by_class), build_search_space(graph, each), planner
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_classes_bound_all_plans_and_images_reach_the_best(seed: int) -> None:
+    by_class, every, planner = spaces(random_graph(seed, nodes=5), LEVEL)
+    assert sum(by_class.problem.sizes) < sum(every.problem.sizes)
+    least = search(every).cost
+    assert search(by_class).cost <= least * (1 + 1e-12)
+    found, _ = search_by_class(by_class, planner)
+    assert found.status == "optimal"
+    assert found.lower_bound <= found.cost <= least * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_images_of_all_classes_hold_every_option(seed: int) -> None:
+    by_class, every, planner = spaces(random_graph(seed, nodes=4), LEVEL)
+    images = images_of(by_class, [np.arange(n) for n in by_class.problem.sizes], planner)
+    least = search(images).cost
+    assert least <= search(every).cost * (1 + 1e-12)
+    assert least >= search(by_class).cost * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("optimizer_parallel", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_on_a_fine_mesh_the_program_costs_what_the_search_said(
+    seed: int, optimizer_parallel: bool
+) -> None:
+    options = CompileOptions(optimizer_parallel=optimizer_parallel)
+    compiled = compile_graph(random_graph(seed, nodes=6), POD, 32, options, FINE)
+    result = compiled.result
+    assert result is not None
+    assert result.lower_bound <= result.cost
+    assert program_seconds(compiled.program, POD) == pytest.approx(result.cost, rel=1e-6)
+
+
+def test_a_finer_mesh_is_never_dearer() -> None:
+    graph, seconds = multilayer_perceptron(), []
+    for shape in ((4, 8), (4, 2, 4), (2, 2, 2, 4), (2, 2, 2, 2, 2)):
+        levels = [1] * (1 if shape[0] == 4 else 2) + [0] * 3
+        axes = (MeshAxis("abcde"[i], n, levels[i]) for i, n in enumerate(shape))
+        compiled = compile_graph(graph, POD, 32, CompileOptions(gap=0.0), Mesh(tuple(axes)))
+        assert compiled.result is not None
+        seconds.append((compiled.result.cost, compiled.result.lower_bound))
+    for (coarse, _), (_, bound) in pairwise(seconds):
+        assert bound <= coarse * (1 + 1e-9)
+
+
+def test_copies_of_a_parameter_with_several_readers_are_searched_too() -> None:
+    text = """
+        graph tied {
+          input x: f32[64, 32]
+          parameter w: f32[32, 32]
+          h: f32[64, 32] = matmul(x, w)
+          r: f32[64, 32] = relu(h)
+          y: f32[64, 32] = matmul(r, w)
+          loss: f32[] = reduce_sum(y)
+          return loss
+        }
+    """
+    by_class, _, planner = spaces(parse(text), LEVEL)
+    assert any(choice.kind == "copy" for choice in by_class.choices)
+    found, _ = search_by_class(by_class, planner)
+    images = images_of(by_class, [np.arange(n) for n in by_class.problem.sizes], planner)
+    assert len(images.problem.pairs) == len(by_class.problem.pairs)
+    again = search(images)
+    assert again.cost == pytest.approx(found.cost, rel=1e-12)
+    tight = 0.9 * again.memory_bytes
+    least = search(images, memory_limit=tight)
+    assert least.memory_bytes <= tight
+
+
+def test_a_given_layout_stays() -> None:
+    graph = multilayer_perceptron()
+    given = {graph.inputs[0].name: Layout((("z",), ()))}
+    compiled = compile_graph(graph, POD, 8, CompileOptions(arrivals=given), LEVEL)
+    arrived = next(v for v in compiled.program.inputs if v.name == graph.inputs[0].name)
+    assert arrived.layout == Layout((("z",), ()))
+
+
+def test_the_memory_limit_holds_by_class_too() -> None:
+    graph = multilayer_perceptron()
+    free = compile_graph(graph, POD, 8, CompileOptions(), LEVEL)
+    need = peak_memory(free.program).peak_bytes
+    tight = compile_graph(graph, POD, 8, CompileOptions(memory_limit=0.9 * need), LEVEL)
+    assert peak_memory(tight.program).peak_bytes <= 0.9 * need
+    with pytest.raises(InfeasibleError, match="every plan takes at least"):
+        compile_graph(graph, POD, 8, CompileOptions(memory_limit=need / 100), LEVEL)

@@ -1,0 +1,260 @@
+"""Bounds, local search, parts: each against plain sums over the problem as given."""
+
+import time
+from itertools import product
+
+import numpy as np
+import pytest
+
+from shardwright.solver import brute_force
+from shardwright.solver.anytime.background_bound import Beside
+from shardwright.solver.anytime.cpsat_finish import REACH, reparametrise
+from shardwright.solver.anytime.dual_ascent import Ascent, used
+from shardwright.solver.anytime.flat import flatten
+from shardwright.solver.anytime.graph import affordable, build_graph, build_rows, carried
+from shardwright.solver.anytime.large_neighbourhoods import Improvement
+from shardwright.solver.anytime.local_search import LocalSearch, change, descend, exchange, repair
+from shardwright.solver.anytime.reductions import normalised, restricted
+from shardwright.solver.anytime.search import Incumbent, Search
+from shardwright.solver.anytime.subproblem import narrowed, part_of
+
+
+class Case:
+    """A random problem, its pairs put in order but not reduced, and what brute force says."""
+
+    def __init__(self, problem):
+        self.known = brute_force(problem)
+        flat = normalised(flatten(problem))
+        everything = np.ones(len(flat.unary), bool)
+        self.flat = normalised(restricted(flat, everything, "put in order")[0])
+        self.graph, self.rows = build_graph(self.flat), build_rows(self.flat)
+        self.local = LocalSearch(self.graph, self.rows)
+
+    def all_that_fit(self):
+        """Return every allowed assignment that fits."""
+        choices = (np.array(each) for each in product(*map(range, self.flat.size.tolist())))
+        return [each for each in choices if self.local.allowed(each) and self.local.fits(each)]
+
+    def cost(self, choice):
+        """Return the cost of a choice by a plain loop, forbidden entries as `big`."""
+        flat, big = self.flat, self.graph.big
+        entries = flat.unary[flat.offset[:-1] + choice].tolist()
+        rows = flat.table_offset[:-1] + choice[flat.first] * flat.columns + choice[flat.second]
+        entries += flat.tables[rows].tolist()
+        return sum(big if entry >= 2**59 else entry for entry in entries)
+
+
+@pytest.fixture(scope="module")
+def random_choice():
+    random = np.random.default_rng(5)
+    return lambda size: np.array([random.integers(0, count) for count in size], dtype=np.int64)
+
+
+@pytest.fixture(scope="module")
+def cases(random_whole_problem):
+    found = []
+    for seed in range(2000, 2060):
+        case = Case(random_whole_problem(seed))
+        if len(case.flat.size) > 1 and case.flat.constant < 2**59:
+            found.append(case)
+    assert len(found) > 30
+    return found
+
+
+def test_bounds_never_exceed_the_optimum(cases):
+    for case in cases:
+        ascent = Ascent(case.graph, case.rows)
+        for _ in range(30):
+            bound = ascent.step(case.cost(np.zeros(len(case.flat.size), np.int64)))
+            assert bound + case.flat.constant <= case.known.cost
+
+
+def test_bounds_rise_while_prices_stay(cases):
+    for case in cases:
+        ascent = Ascent(case.graph, case.rows)
+        bounds = [ascent.sweep() for _ in range(10)]
+        assert bounds == pytest.approx(sorted(bounds), rel=1e-9)
+
+
+def test_marginals_bound_what_each_strategy_costs(cases):
+    useful = 0
+    for case in cases:
+        if case.flat.size.prod() > 500:
+            continue
+        ascent = Ascent(case.graph, case.rows)
+        for _ in range(20):
+            ascent.step(100.0)
+        marginals = ascent.marginals()
+        for choice in case.all_that_fit():
+            most = marginals[case.flat.offset[:-1] + choice].max()
+            assert ascent.best + most <= case.cost(choice)
+            useful += most > 0
+    assert useful > 100
+
+
+def test_strategies_that_are_too_large_are_in_no_assignment(cases):
+    dropped = 0
+    for case in cases:
+        if case.flat.size.prod() > 500:
+            continue
+        fits = affordable(case.flat)
+        dropped += (~fits).sum()
+        for choice in case.all_that_fit():
+            assert fits[case.flat.offset[:-1] + choice].all()
+    assert dropped > 20
+
+
+def test_a_search_of_the_likely_strategies_raises_the_bound_and_keeps_it_valid(cases):
+    raised = 0
+    for case in cases:
+        deadline = time.monotonic() + 60
+        incumbent = Incumbent(case.flat.constant, deadline, None)
+        search = Search(case.graph, case.rows, incumbent, 0, 1)
+        if search.trivial():
+            continue
+        incumbent.raise_bound(search.ascent.step(search.guess()))
+        search.decode()
+        if incumbent.choice is None or incumbent.closed:
+            continue
+        improvement = Improvement(search, case.flat)
+        before = incumbent.bound
+        for extra in (1, 2, 4):
+            improvement.size["likely"] = extra
+            assert improvement.search_likely(deadline)
+            assert incumbent.bound <= case.known.cost <= incumbent.cost
+        raised += incumbent.bound > before
+    assert raised >= 3
+
+
+def test_what_rises_beside_a_search_is_handed_over(cases):
+    raised = 0
+    for case in cases:
+        incumbent = Incumbent(case.flat.constant, time.monotonic() + 60, None)
+        search = Search(case.graph, case.rows, incumbent, 0, 2)
+        if search.trivial():
+            continue
+        incumbent.raise_bound(search.ascent.step(search.guess()))
+        search.decode()
+        if incumbent.choice is None:
+            continue
+        before = incumbent.bound
+        beside = Beside(search)
+        beside.thread.join()
+        beside.stop()
+        assert before <= incumbent.bound <= case.known.cost <= incumbent.cost
+        assert search.ascent.best == beside.ascent.best
+        raised += incumbent.bound > before
+    assert raised >= 3
+
+
+def test_prices_are_carried_to_the_nearest_rows(cases):
+    for case in cases:
+        rows = case.rows
+        prices = np.arange(1.0, len(rows.capacity) + 1)
+        assert (carried(prices, rows, rows) == prices).all()
+        if len(rows.times) > 1:
+            fewer = rows._replace(times=rows.times[1:], capacity=rows.capacity[1:])
+            expected = prices[1:].copy()
+            expected[0] += prices[0]
+            assert (carried(prices, rows, fewer) == expected).all()
+
+
+def test_costs_split_anew_are_the_same_costs(cases, random_choice):
+    for case in cases:
+        ascent = Ascent(case.graph, case.rows)
+        for _ in range(20):
+            ascent.step(100.0)
+        for messages in (ascent.messages, None):
+            prices = ascent.prices if messages else np.zeros(len(ascent.prices))
+            split = reparametrise(case.graph, case.rows, prices, messages, 1000.0)
+            assert (split.unary >= 0).all()
+            assert all((table >= 0).all() for table in split.tables)
+            choice = random_choice(case.flat.size)
+            terms = split.unary[case.flat.offset[:-1] + choice].tolist()
+            for e, table in enumerate(split.tables):
+                u, v = case.flat.first[e], case.flat.second[e]
+                terms.append(int(table[choice[u] * case.flat.size[v] + choice[v]]))
+            if max(terms) >= REACH:
+                assert not case.local.allowed(choice)
+                continue
+            assert case.local.allowed(choice)
+            left = case.rows.capacity - used(case.rows, choice)
+            total = split.floor + sum(terms) + int((split.prices * left).sum())
+            assert total == split.scale * case.cost(choice)
+
+
+def test_changes_keep_costs_and_memory_in_step(cases, random_choice):
+    for case in cases:
+        state = case.local.start(random_choice(case.flat.size))
+        for _ in range(10):
+            before = case.cost(state.choice)
+            v = int(np.argmax(case.flat.size))
+            more = change(case.graph, case.rows, state, v, int(random_choice(case.flat.size)[v]))
+            assert before + more == case.cost(state.choice)
+        fresh = case.local.start(state.choice)
+        assert (state.costs == fresh.costs).all()
+        assert (state.free == fresh.free).all()
+        assert (state.free == case.rows.capacity - used(case.rows, state.choice)).all()
+
+
+def test_local_search_never_gets_worse_and_stays_within_the_memory(cases, random_choice):
+    repaired = 0
+    for case in cases:
+        state = case.local.start(random_choice(case.flat.size))
+        if repair(case.graph, case.rows, state, case.local.trail, np.inf, 1000, -1) < 0:
+            continue
+        repaired += 1
+        costs = [case.cost(state.choice)]
+        for pairs in (False, True):
+            descend(case.graph, case.rows, state, pairs)
+            costs.append(case.cost(state.choice))
+        order = np.arange(len(case.flat.size))
+        exchange(case.graph, case.rows, state, case.local.trail, order, 8)
+        costs.append(case.cost(state.choice))
+        assert costs == sorted(costs, reverse=True)
+        assert (used(case.rows, state.choice) <= case.rows.capacity).all()
+        if case.local.allowed(state.choice):
+            assert case.known.cost <= costs[-1] + case.flat.constant
+    assert repaired > 20
+
+
+def test_a_part_costs_what_the_whole_does(cases, random_choice):
+    compared = 0
+    for case in cases:
+        whole = random_choice(case.flat.size)
+        if not case.local.allowed(whole):
+            continue
+        state = case.local.start(whole)
+        inside = np.flatnonzero(np.arange(len(whole)) % 3 != 1)
+        part = part_of(case.graph, case.rows, state, inside, np.ones(len(case.rows.capacity)))
+        local = LocalSearch(part.graph, part.rows)
+        base = local.cost(whole[inside]) - case.cost(whole)
+        for _ in range(5):
+            other = whole.copy()
+            other[inside] = random_choice(case.flat.size)[inside]
+            assert local.allowed(other[inside]) == case.local.allowed(other)
+            if case.local.allowed(other):
+                compared += 1
+                assert local.cost(other[inside]) - case.cost(other) == base
+            fits_outside = (case.rows.capacity - used(case.rows, whole) >= 0).all()
+            if fits_outside:
+                within = (used(case.rows, other) <= case.rows.capacity).all()
+                assert local.fits(other[inside]) == within
+    assert compared > 20
+
+
+def test_fusion_keeps_what_is_fused(cases, random_choice):
+    for case in cases:
+        choices = [random_choice(case.flat.size) for _ in range(3)]
+        keep = np.zeros(len(case.flat.unary), bool)
+        for choice in choices:
+            keep[case.flat.offset[:-1] + choice] = True
+        state = narrowed(case.flat, keep)
+        if state.infeasible:
+            assert not any(
+                case.local.allowed(choice) and case.local.fits(choice) for choice in choices
+            )
+            continue
+        lifted = state.lift(random_choice(state.flat.size))
+        allowed = np.stack(choices)
+        assert ((allowed == lifted).any(axis=0)).all()
