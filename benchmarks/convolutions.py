@@ -18,8 +18,8 @@ import numpy as np  # noqa: E402
 from machine import machine  # noqa: E402
 
 from shardwright.ir.types import TensorType  # noqa: E402
-from shardwright.operators.windows import depthwise_loops  # noqa: E402
 from shardwright.operators.info import operator_info  # noqa: E402
+from shardwright.operators.windows import depthwise_loops  # noqa: E402
 
 BATCH, KERNEL, REPEATS = 8, 3, 15
 # Points along a side, and (channels, groups): dense, grouped, depthwise.

@@ -48,7 +48,7 @@ from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.memory_shares import largest_shares
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.symmetry.alignment import align
-from shardwright.search.symmetry.orbit_search import search_by_class
+from shardwright.search.symmetry.orbit_search import search_orbits
 from shardwright.solver.solution import relative_gap
 
 _MINDSPORE_SEARCHES = ("exact", "dynamic_programming")  # that minimise what MindSpore's does
@@ -243,16 +243,16 @@ class _Automatic:
 
     def compile(self) -> _Emitted:
         """Search, and emit what is found."""
-        by_class = self.options.cost_model == "time" and self._mode == "exact"
+        by_orbit = self.options.cost_model == "time" and self._mode == "exact"
         limit = self.options.memory_on(self.cluster)
         begin = time.perf_counter()
-        profile = self._profile(by_class)
+        profile = self._profile(by_orbit)
         space = self._space(profile, self.options.pins)
         built = time.perf_counter() - begin
-        found = self._fitting(space, by_class, limit)
+        found = self._fitting(space, by_orbit, limit)
         self._check_cost(profile, found.result)
         result = replace(found.result, seconds=found.result.seconds + built)
-        prices = self._prices(profile, by_class, result, found.within)
+        prices = self._prices(profile, by_orbit, result, found.within)
         return _Emitted(found.program, self.mesh, found.decisions, result, prices)
 
     @property
@@ -264,7 +264,7 @@ class _Automatic:
         }
         return by_mode.get(self.options.mode, self.options.search)
 
-    def _fitting(self, space: SearchSpace, by_class: bool, limit: float) -> Attempt:
+    def _fitting(self, space: SearchSpace, by_orbit: bool, limit: float) -> Attempt:
         """Return the best plan whose program fits the limit."""
         deadline = time.perf_counter() + self.options.time_limit
         kept = len(self.passes.records)
@@ -277,7 +277,7 @@ class _Automatic:
 
         def attempt(within: float) -> Attempt:
             seconds = _SHARE * max(deadline - time.perf_counter(), 0.0)
-            result, decisions = self._decide(space, by_class, within, seconds)
+            result, decisions = self._decide(space, by_orbit, within, seconds)
             if result.seconds >= seconds:  # another machine may find another plan
                 result = replace(result, how=f"{result.how}; the time limit ended the search")
             return emit(within, result, decisions)
@@ -285,9 +285,9 @@ class _Automatic:
         def leanest() -> Leanest:
             result = minimal_memory(space)
             shares = largest_shares(space, result.assignment)
-            if by_class:
+            if by_orbit:
                 aligned = align(space, result.assignment, self.planner, self._given)
-                result = replace(result, cost=result.cost + aligned.detours)
+                result = replace(result, cost=result.cost + aligned.alignment_penalty)
                 decisions = aligned.decisions
             else:
                 decisions = space.decisions(result.assignment)
@@ -303,16 +303,16 @@ class _Automatic:
 
     @property
     def _given(self) -> frozenset[str]:
-        return frozenset(self.options.arrivals)
+        return frozenset(self.options.input_layouts)
 
     def _decide(
-        self, space: SearchSpace, by_class: bool, within: float, seconds: float
+        self, space: SearchSpace, by_orbit: bool, within: float, seconds: float
     ) -> tuple[SearchResult, Decisions]:
         progress, gap = self.progress, self.options.gap
-        if not by_class:
+        if not by_orbit:
             result = search(space, self._mode, within, seconds, progress, gap)
             return result, space.decisions(result.assignment)
-        return search_by_class(space, self.planner, within, seconds, progress, gap, self._given)
+        return search_orbits(space, self.planner, within, seconds, progress, gap, self._given)
 
     def _space(self, profile: CostProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:
         return build_search_space(
@@ -321,17 +321,17 @@ class _Automatic:
             states=len(self.options.optimizer.states),
             pins=pins,
             result_pins=self.options.result_pins,
-            arrivals=self._arrivals(),
+            input_layouts=self._input_layouts(),
             scattered=self.options.optimizer_parallel,
             time_limit=self.options.time_limit,
         )
 
-    def _arrivals(self) -> Mapping[str, Layout]:
+    def _input_layouts(self) -> Mapping[str, Layout]:
         """Return the layouts of the inputs; MindSpore's data set gives every rank all of it."""
         if self.options.cost_model == "time":
-            return self.options.arrivals
+            return self.options.input_layouts
         whole = {value.name: Layout.replicated(value.type.rank) for value in self.source.inputs}
-        return {**whole, **self.options.arrivals}
+        return {**whole, **self.options.input_layouts}
 
     def _emit(self, decisions: Decisions) -> Graph:
         scale, run = self.options.loss_scale, self.passes.run
@@ -349,13 +349,13 @@ class _Automatic:
             return fuse_all_reduces(program, fusion_ids(fusion_graph(program), fusion))
         return fuse_all_reduces(program, fusion_ids_by_size(reduced_gradients(program), fusion))
 
-    def _profile(self, by_class: bool) -> CostProfile:
+    def _profile(self, by_orbit: bool) -> CostProfile:
         if self.options.cost_model == "mindspore":
             given = self.options
             searches = given.mode == "auto_parallel" and given.search in _MINDSPORE_SEARCHES
             agree = searches and not given.optimizer_parallel
             return MindSporeProfile(MindSporeCosts(readers_agree=agree), self.mesh)
-        return TimeProfile(self.planner, update_rule(self.options), by_class)
+        return TimeProfile(self.planner, update_rule(self.options), by_orbit)
 
     def _check_cost(self, profile: CostProfile, result: SearchResult) -> None:
         """Refuse a program that does not cost what the search said, before gradients are fused."""
@@ -369,7 +369,7 @@ class _Automatic:
             )
 
     def _prices(
-        self, profile: CostProfile, by_class: bool, result: SearchResult, within: float
+        self, profile: CostProfile, by_orbit: bool, result: SearchResult, within: float
     ) -> Mapping[str, float]:
         """Return what each pin costs: how much better the plan is without it."""
         pins = self.options.pins
@@ -382,7 +382,7 @@ class _Automatic:
         for name in sorted(pins):
             others = {other: pin for other, pin in pins.items() if other != name}
             without, _ = self._decide(
-                self._space(profile, others), by_class, within, self.options.time_limit
+                self._space(profile, others), by_orbit, within, self.options.time_limit
             )
             prices[name] = max(result.cost - without.cost, 0.0)
         return prices

@@ -39,7 +39,7 @@ _OF_THE_PARTITION = (
     "cost_model",
     "pins",
     "result_pins",
-    "arrivals",
+    "input_layouts",
     "fusion",
     "optimizer_parallel",
 )
@@ -63,7 +63,7 @@ class CompileOptions:
         Strategies that a person has fixed, by operator.
     result_pins : mapping of str to split counts
         Splits of results that a person has fixed.
-    arrivals : mapping of str to Layout
+    input_layouts : mapping of str to Layout
         Inputs whose layout is given.
     memory_limit : float, optional
         Bytes that a rank may hold; the device's memory if not given.
@@ -93,7 +93,7 @@ class CompileOptions:
     optimizer: Optimizer = field(default_factory=Optimizer)
     pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
-    arrivals: Mapping[str, Layout] = field(default_factory=dict)
+    input_layouts: Mapping[str, Layout] = field(default_factory=dict)
     memory_limit: float | None = None
     fusion: FusionSettings | float = field(default_factory=FusionSettings)
     optimizer_parallel: bool = False
@@ -127,7 +127,7 @@ class CompileOptions:
             _MEMORY.check("memory_limit", self.memory_limit)
         if not isinstance(self.fusion, FusionSettings):
             NOT_NEGATIVE.check("fusion", self.fusion)
-        for name in ("pins", "result_pins", "arrivals"):
+        for name in ("pins", "result_pins", "input_layouts"):
             if not isinstance(getattr(self, name), Mapping):
                 raise wrong_value(name, getattr(self, name), "a mapping from names")
         for name in ("pins", "result_pins"):

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Port:
+class EdgeLayout:
     """One end of an edge: the layout of a tensor there, and of its cotangent.
 
     Parameters
@@ -38,10 +38,10 @@ class Port:
     layout: Layout
     cotangent: Layout | None
 
-    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Port":
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "EdgeLayout":
         """Return the same with other axes of the mesh in the place of these."""
         gradient = None if self.cotangent is None else self.cotangent.renamed(names, mesh)
-        return Port(self.layout.renamed(names, mesh), gradient)
+        return EdgeLayout(self.layout.renamed(names, mesh), gradient)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class OperatorTable:
         The choices.
     cost : array of shape (strategies,)
         Forward and backward cost of the operator itself.
-    operands : tuple of tuple of Port
+    operands : tuple of tuple of EdgeLayout
         For each operand, for each strategy, how it is taken.
     results : tuple of tuple of Layout
         For each result, for each strategy, how it is left.
@@ -67,7 +67,7 @@ class OperatorTable:
     info: OperatorInfo
     strategies: tuple[Strategy, ...]
     cost: Floats
-    operands: tuple[tuple[Port, ...], ...]
+    operands: tuple[tuple[EdgeLayout, ...], ...]
     results: tuple[tuple[Layout, ...], ...]
     memory: BackwardMemory
 
@@ -96,7 +96,9 @@ class CostProfile(Protocol):
         `wanted` says which operands need a gradient, `stored` which are parameters.
         """
 
-    def edges(self, tensor: TensorType, sources: Sequence[Port], targets: Sequence[Port]) -> Floats:
+    def edges(
+        self, tensor: TensorType, sources: Sequence[EdgeLayout], targets: Sequence[EdgeLayout]
+    ) -> Floats:
         """Return the cost of bringing a tensor, and its gradient back, for each pair of ends."""
 
     def again(
@@ -104,7 +106,9 @@ class CostProfile(Protocol):
     ) -> Floats:
         """Return the cost of bringing a tensor a second time."""
 
-    def leaving(self, tensor: TensorType, sources: Sequence[Port], target: Port) -> Floats:
+    def leaving(
+        self, tensor: TensorType, sources: Sequence[EdgeLayout], target: EdgeLayout
+    ) -> Floats:
         """Return the cost of handing out an output whole, from each of `sources`."""
 
     def accumulation(self, tensor: TensorType, layout: Layout) -> float:
@@ -113,7 +117,7 @@ class CostProfile(Protocol):
     def update(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of the optimizer's update of a parameter."""
 
-    def readers_meet(self) -> bool:
+    def readers_share_layout(self) -> bool:
         """Return whether the readers of a tensor share what it is brought to."""
         ...
 
@@ -142,7 +146,7 @@ def operator_table(
     mirrors = [info.infer_mirror_ops(strategy, mesh) for strategy in strategies]
     operands = tuple(
         tuple(
-            Port(layouts[i], layouts[i].with_partial(axes[i]) if want else None)
+            EdgeLayout(layouts[i], layouts[i].with_partial(axes[i]) if want else None)
             for layouts, axes in zip(taken, mirrors, strict=True)
         )
         for i, want in enumerate(wanted)

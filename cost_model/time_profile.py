@@ -13,7 +13,7 @@ from shardwright.cost_model.backward_memory import (
     work_of,
 )
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.profile import OperatorTable, Port
+from shardwright.cost_model.profile import EdgeLayout, OperatorTable
 from shardwright.cost_model.redistribution.layout_graph import kinds_of
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.roofline import emitted_seconds, operator_seconds, value_bytes
@@ -63,7 +63,7 @@ class TimeProfile:
         Prices and plans changes of layout.
     update_rule : UpdateRule, optional
         The optimizer; None where parameters are not updated.
-    by_class : bool
+    by_orbit : bool
         Whether one strategy stands for all that differ by axes that are alike. Edges then cost what
         they cost at least: as much as between the nearest of two classes.
     """
@@ -74,17 +74,17 @@ class TimeProfile:
         self,
         planner: RedistributionPlanner,
         update_rule: UpdateRule | None = None,
-        by_class: bool = False,
+        by_orbit: bool = False,
     ) -> None:
         self.planner = planner
         self.mesh: Mesh = planner.mesh
         self.cluster: Cluster = planner.cluster
         self.update_rule = update_rule
-        self.kinds = kinds_of(self.mesh) if by_class else None
-        self._seconds = planner.class_seconds if by_class else planner.seconds
+        self.kinds = kinds_of(self.mesh) if by_orbit else None
+        self._seconds = planner.orbit_seconds if by_orbit else planner.seconds
         self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
 
-    def readers_meet(self) -> bool:
+    def readers_share_layout(self) -> bool:
         """Return True: a tensor is brought to a layout once."""
         return True
 
@@ -169,7 +169,7 @@ class TimeProfile:
         split = emit_split(forward, node, operands, strategy)
         seconds = self._all_seconds(forward.nodes, operands)
         if not any(wanted):
-            ports = tuple(Port(layout, None) for layout in taken)
+            ports = tuple(EdgeLayout(layout, None) for layout in taken)
             none = Work((), (False,) * len(taken))
             return _Sides(seconds, ports, left, (0.0,) * len(taken), (0.0,) * len(left), none)
         build = Builder(self.mesh)
@@ -184,7 +184,7 @@ class TimeProfile:
         nodes, read = reached(build.nodes, [value.name for value in gradients if value is not None])
         seconds += self._all_seconds(nodes, [*split.read, *split.made, *cotangents])
         ports = tuple(
-            Port(layout, None if value is None else value.layout)
+            EdgeLayout(layout, None if value is None else value.layout)
             for layout, value in zip(taken, gradients, strict=True)
         )
         return _Sides(
@@ -204,7 +204,9 @@ class TimeProfile:
             for node in nodes
         )
 
-    def edges(self, tensor: TensorType, sources: Sequence[Port], targets: Sequence[Port]) -> Floats:
+    def edges(
+        self, tensor: TensorType, sources: Sequence[EdgeLayout], targets: Sequence[EdgeLayout]
+    ) -> Floats:
         """Return the seconds to bring a tensor and to return its cotangent."""
         starts = [port.layout for port in sources]
         ends = [port.layout for port in targets]
@@ -222,7 +224,9 @@ class TimeProfile:
         """Return the seconds to bring a tensor a second time."""
         return self._seconds(tensor, list(sources), list(targets))
 
-    def leaving(self, tensor: TensorType, sources: Sequence[Port], target: Port) -> Floats:
+    def leaving(
+        self, tensor: TensorType, sources: Sequence[EdgeLayout], target: EdgeLayout
+    ) -> Floats:
         """Return the seconds to make an output whole."""
         return self.edges(tensor, sources, (target,))
 
@@ -253,7 +257,7 @@ class _Sides:
     """An operator and its gradient under one strategy."""
 
     seconds: float
-    operands: tuple[Port, ...]
+    operands: tuple[EdgeLayout, ...]
     results: tuple[Layout, ...]
     saved_operands: tuple[float, ...]
     saved_results: tuple[float, ...]

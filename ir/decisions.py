@@ -8,7 +8,7 @@ from shardwright.ir.mesh import Mesh
 
 
 @dataclass(frozen=True)
-class Meeting:
+class SharedLayout:
     """Where the readers of one tensor meet.
 
     Parameters
@@ -31,10 +31,10 @@ class Meeting:
         """The layout in which cotangents are added up."""
         return self.layout.with_partial(self.gradient)
 
-    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Meeting":
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "SharedLayout":
         """Return the same with other axes in the place of these."""
         gradient = mesh.ordered(names[axis] for axis in self.gradient)
-        return Meeting(self.layout.renamed(names, mesh), gradient, self.saved)
+        return SharedLayout(self.layout.renamed(names, mesh), gradient, self.saved)
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Decisions:
         For every node.
     stored : mapping of str to Layout
         For every input and parameter, the layout in which it arrives or is kept.
-    meetings : mapping of str to Meeting
+    shared_layouts : mapping of str to SharedLayout
         For every tensor with several readers.
-    gathered_again : frozenset of str
+    regathered : frozenset of str
         Parameters whose gathered copy is not kept for the gradient but gathered again.
     """
 
     mesh: Mesh
     strategies: Mapping[str, Strategy]
     stored: Mapping[str, Layout]
-    meetings: Mapping[str, Meeting] = field(default_factory=dict)
-    gathered_again: frozenset[str] = frozenset()
+    shared_layouts: Mapping[str, SharedLayout] = field(default_factory=dict)
+    regathered: frozenset[str] = frozenset()

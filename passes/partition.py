@@ -89,7 +89,7 @@ def _place(
     info.check_strategy(strategy, decisions.mesh)
     taken = info.rule.operand_layouts(strategy)
     read = [
-        _brought(build, at[name], layout, name in decisions.gathered_again)
+        _brought(build, at[name], layout, name in decisions.regathered)
         for name, layout in zip(node.operands, taken, strict=True)
     ]
     split = emit_split(build, node, read, strategy)
@@ -102,8 +102,8 @@ def _brought(build: Builder, value: Value, layout: Layout, again: bool = False) 
 
 
 def _met(build: Builder, value: Value, decisions: Decisions) -> Value:
-    meeting = decisions.meetings.get(value.name)
-    return value if meeting is None else _brought(build, value, meeting.layout)
+    shared_layout = decisions.shared_layouts.get(value.name)
+    return value if shared_layout is None else _brought(build, value, shared_layout.layout)
 
 
 def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
@@ -111,7 +111,7 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
 
     A parameter used by data-parallel work, and an activation used by a column-split product, are
     one case: the gradients of the copies are partial sums. Readers of one tensor share a mirror
-    where its `Meeting` says so.
+    where its `SharedLayout` says so.
 
     Before::
 
@@ -151,15 +151,16 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
 def _shared_mirrors(graph: Graph, decisions: Decisions) -> dict[str, tuple[str, ...]]:
     """Return for each value at which readers meet the axes of the mirror that they share."""
     found = {}
-    for name, meeting in decisions.meetings.items():
-        value, gradient = graph.values[name], meeting.gradient
+    for name, shared_layout in decisions.shared_layouts.items():
+        value, gradient = graph.values[name], shared_layout.gradient
         if not gradient:
             continue
-        if value.layout != meeting.layout:
+        if value.layout != shared_layout.layout:
             name = next(
                 node.name
                 for node, _ in graph.uses[name]
-                if node.operator == "redistribute" and node.results[0].layout == meeting.layout
+                if node.operator == "redistribute"
+                and node.results[0].layout == shared_layout.layout
             )
         found[name] = gradient
     return found

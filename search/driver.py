@@ -131,7 +131,7 @@ def _solve(
 ) -> SearchResult:
     begin = time.perf_counter()
     problem = space.problem.limited(memory_limit)
-    if mode == "exact" and len(space.routes) < len(problem.pairs):
+    if mode == "exact" and len(space.edges) < len(problem.pairs):
         solution = _with_copies_last(space, problem, time_limit / 2, progress, gap)
         if solution is not None and solution.assignment is not None:
             found = evaluate(problem, solution.assignment)
@@ -177,7 +177,7 @@ def _with_copies_last(
 
     Copies cost nothing, but where they are variables of the elimination it takes longer.
     """
-    count = len(space.routes)
+    count = len(space.edges)
     free = problem.limited(None, pairs=count)
     solution = solve(free, time_limit=time_limit, progress=progress, gap=gap)
     if solution.assignment is None:

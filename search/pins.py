@@ -17,8 +17,8 @@ from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Node
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import SplitCounts
-from shardwright.search.space.interning import Shared
-from shardwright.search.space.space import Route, SearchSpace
+from shardwright.search.space.interning import Interner
+from shardwright.search.space.space import Edge, SearchSpace
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
 
 Integers = NDArray[np.int64]
@@ -84,7 +84,7 @@ def restricted(space: SearchSpace, kept: Mapping[int, Integers]) -> SearchSpace:
 class _Restriction:
     def __init__(self, kept: Mapping[int, Integers]) -> None:
         self.kept = kept
-        self.once = Shared().once  # what equal layers share is restricted once
+        self.intern = Interner().intern  # what equal layers share is restricted once
 
     def space(self, space: SearchSpace) -> SearchSpace:
         """Restrict every part of a space."""
@@ -95,8 +95,8 @@ class _Restriction:
             replace(choice, options=self._some(i, choice.options))
             for i, choice in enumerate(space.choices)
         )
-        routes = tuple(map(self._route, pairs, space.routes))
-        return replace(space, choices=choices, problem=problem, routes=routes)
+        edges = tuple(map(self._edge, pairs, space.edges))
+        return replace(space, choices=choices, problem=problem, edges=edges)
 
     def _key(self, index: int) -> bytes | None:
         return self.kept[index].tobytes() if index in self.kept else None
@@ -105,7 +105,7 @@ class _Restriction:
         if index not in self.kept:
             return options
         key = ("options", id(options), self._key(index))
-        return self.once(key, lambda: tuple(options[i] for i in self.kept[index]))
+        return self.intern(key, lambda: tuple(options[i] for i in self.kept[index]))
 
     def _variable(self, index: int, variable: Variable) -> Variable:
         if index not in self.kept:
@@ -122,15 +122,15 @@ class _Restriction:
             return table if columns is None else table[:, columns]
 
         key = ("table", id(pair.table), self._key(pair.first), self._key(pair.second))
-        return replace(pair, table=self.once(key, make))
+        return replace(pair, table=self.intern(key, make))
 
-    def _route(self, pair: Pair, route: Route) -> Route:
-        key = ("route", id(route), self._key(pair.first), self._key(pair.second))
-        return self.once(
+    def _edge(self, pair: Pair, edge: Edge) -> Edge:
+        key = ("route", id(edge), self._key(pair.first), self._key(pair.second))
+        return self.intern(
             key,
             lambda: replace(
-                route,
-                sources=self._some(pair.first, route.sources),
-                targets=self._some(pair.second, route.targets),
+                edge,
+                sources=self._some(pair.first, edge.sources),
+                targets=self._some(pair.second, edge.targets),
             ),
         )

@@ -14,7 +14,6 @@ from shardwright.arguments import (
     check_mode,
     with_own_options,
 )
-from shardwright.arrivals import arrivals
 from shardwright.batches import Samples, samples_for
 from shardwright.compiler.driver import Compiled, compile_graph, default_mesh
 from shardwright.compiler.options import (
@@ -27,6 +26,7 @@ from shardwright.compiler.plans.files import read_plan, write_plan
 from shardwright.compiler.plans.plan import Plan, make_plan
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import (
     ModelError,
     NoPlanError,
@@ -187,7 +187,7 @@ class _Request:
         """Compile on one mesh; None where the mode has its own."""
         definition, options = self.definition, self.options
         arriving = _arriving(definition, self.dataset_strategy, mesh)
-        options = replace(options, arrivals={**arriving, **options.arrivals})
+        options = replace(options, input_layouts={**arriving, **options.input_layouts})
         compiled = compile_graph(
             definition.graph, self.cluster, self.devices, options, mesh, self.progress
         )
@@ -270,7 +270,7 @@ def _mesh(
 def _arriving(
     definition: Definition, strategy: DatasetStrategy | None, mesh: Mesh | None
 ) -> dict[str, Layout]:
-    return {} if mesh is None else arrivals(definition.inputs, strategy, mesh)
+    return {} if mesh is None else input_layouts(definition.inputs, strategy, mesh)
 
 
 def _definition(model: str | Definition, batch: int | None, world: int) -> tuple[Definition, str]:

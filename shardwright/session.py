@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.arrivals import arrivals
 from shardwright.communication import get_group_size, world
 from shardwright.compiler.driver import Compiled, compile_graph, default_mesh
 from shardwright.compiler.options import (
@@ -17,6 +16,7 @@ from shardwright.compiler.options import (
     warn_of_idle_devices,
 )
 from shardwright.cost_model.cluster import cluster
+from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import DTYPES, TensorType
 from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
@@ -118,7 +118,7 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
             how,
             pins={**definition.pins, **how.pins},
             result_pins=definition.result_pins,
-            arrivals=arrivals(definition.inputs, options.dataset_strategy, mesh),
+            input_layouts=input_layouts(definition.inputs, options.dataset_strategy, mesh),
         )
     found = compile_graph(definition.graph, described, options.devices, how, mesh)
     check_trained(found.source)

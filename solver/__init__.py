@@ -35,7 +35,7 @@ Messages M(u to v) split (1) anew, whatever their values (`anytime.message_passi
 
 Fixing. With (4) as the bound and U the best cost known, strategy a of v goes if
 
-    bound + D_v(a) - min D_v >= U                               `exact`, `anytime.gap_closing`      (5)
+    bound + D_v(a) - min D_v >= U                               `exact`, `anytime.gap_closing`   (5)
 
     With any U' <= U in its place, what is better than U either costs U' or more, or is left:
     a bound on what is left bounds all, up to U'                `Improvement.search_likely`
@@ -47,8 +47,8 @@ Closing. In units of 1 / scale all of (4) is whole, and the memory left is s_t =
 
     cost(x) = bound + sum_v D_v + sum_uv T'_uv + sum_t p_t s_t,  all terms >= 0               (6)
 
-    `frontier.Frontier` searches it by Pareto fronts, `anytime.cpsat_finish.IntegerModel` by CP-SAT: either
-    something cheaper than U is found, or it is proven that there is nothing.
+    `frontier.Frontier` searches it by Pareto fronts, `anytime.cpsat_finish.IntegerModel` by
+    CP-SAT: either something cheaper than U is found, or it is proven that there is nothing.
 """
 
 from shardwright.solver.brute_force import brute_force

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.mindspore.costs import MindSporeCosts, is_followed
-from shardwright.cost_model.profile import OperatorTable, Port, operator_table
+from shardwright.cost_model.profile import EdgeLayout, OperatorTable, operator_table
 from shardwright.cost_model.redistribution.moves import Kinds
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -39,7 +39,7 @@ class MindSporeProfile:
         self.mesh = mesh
         self._tables: dict[object, OperatorTable] = {}
 
-    def readers_meet(self) -> bool:
+    def readers_share_layout(self) -> bool:
         """Return False: every reader pays by itself."""
         return False
 
@@ -73,7 +73,9 @@ class MindSporeProfile:
             self._tables[key] = operator_table(info, strategies, np.array(cost), wanted, self.mesh)
         return self._tables[key]
 
-    def edges(self, tensor: TensorType, sources: Sequence[Port], targets: Sequence[Port]) -> Floats:
+    def edges(
+        self, tensor: TensorType, sources: Sequence[EdgeLayout], targets: Sequence[EdgeLayout]
+    ) -> Floats:
         """Return the cost of MindSpore's redistribution for each pair of layouts."""
         starts = list(dict.fromkeys(port.layout.reduced() for port in sources))
         ends = list(dict.fromkeys(port.layout.reduced() for port in targets))
@@ -91,7 +93,9 @@ class MindSporeProfile:
         """Return zeros: nothing is gathered."""
         return np.zeros((len(sources), len(targets)))
 
-    def leaving(self, tensor: TensorType, sources: Sequence[Port], target: Port) -> Floats:
+    def leaving(
+        self, tensor: TensorType, sources: Sequence[EdgeLayout], target: EdgeLayout
+    ) -> Floats:
         """Return zeros: outputs stay as they are."""
         return np.zeros((len(sources), 1))
 

@@ -210,7 +210,7 @@ def renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
 
 
 @lru_cache(maxsize=64)
-def layout_graph(mesh: Mesh, rank: int, by_class: bool = False) -> LayoutGraph:
+def layout_graph(mesh: Mesh, rank: int, by_orbit: bool = False) -> LayoutGraph:
     """Return the layouts of tensors with `rank` dimensions on a mesh, and the moves between them.
 
     Parameters
@@ -219,10 +219,10 @@ def layout_graph(mesh: Mesh, rank: int, by_class: bool = False) -> LayoutGraph:
         The mesh.
     rank : int
         Number of dimensions.
-    by_class : bool
+    by_orbit : bool
         Whether one layout stands for all that differ by axes that are alike.
     """
-    kinds = kinds_of(mesh) if by_class else {name: i for i, name in enumerate(mesh.names)}
+    kinds = kinds_of(mesh) if by_orbit else {name: i for i, name in enumerate(mesh.names)}
     nodes = list(_all_orders(mesh, rank, kinds))
     place = {_form(layout, kinds): i for i, layout in enumerate(nodes)}
     leaving = tuple(

@@ -132,7 +132,7 @@ class RedistributionPlanner:
         columns = np.array([self._position(paths.graph, layout) for layout in targets])
         return paths.between(rows, columns)
 
-    def class_seconds(
+    def orbit_seconds(
         self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
     ) -> Floats:
         """Return the seconds from the class of each source to that of each target, as a table.
@@ -162,7 +162,7 @@ class RedistributionPlanner:
         Returns
         -------
         frozenset of int
-            Positions in `renamings` of those for which the way costs what `class_seconds` says.
+            Positions in `renamings` of those for which the way costs what `orbit_seconds` says.
         """
         ends = self._class_paths(tensor).ways(_plain(source), target)
         images = (_plain(target.renamed(names, self.mesh)) for names in self.renamings)
@@ -239,7 +239,7 @@ class RedistributionPlanner:
     def _class_paths(self, tensor: TensorType) -> ClassPaths:
         key = (tensor.shape, tensor.nbytes)
         if key not in self._classes:
-            graph = layout_graph(self.mesh, tensor.rank, by_class=True)
+            graph = layout_graph(self.mesh, tensor.rank, by_orbit=True)
             self._classes[key] = ClassPaths(graph, self._weights(graph, tensor))
         return self._classes[key]
 

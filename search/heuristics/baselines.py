@@ -190,8 +190,8 @@ def complete(
 ) -> tuple[int, ...]:
     """Return the best assignment in which the operators have the given strategies.
 
-    With operators fixed, what is left (storage, inputs, meetings) falls apart into small stars,
-    each solved by itself. A pinned operator keeps its pin.
+    With operators fixed, what is left (storage, inputs, shared layouts) falls apart into
+    small stars, each solved by itself. A pinned operator keeps its pin.
 
     Parameters
     ----------

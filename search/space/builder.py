@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import CostProfile, OperatorTable, Port
+from shardwright.cost_model.profile import CostProfile, EdgeLayout, OperatorTable
 from shardwright.cost_model.redistribution.layout_graph import layouts
 from shardwright.cost_model.redistribution.layout_orbits import representative
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.dataflow.cotangents import cotangent_flow
-from shardwright.ir.decisions import Meeting
+from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
@@ -24,8 +24,8 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.operators.models.optimizer import state_type
 from shardwright.search.pins import pinned_strategies, restricted
-from shardwright.search.space.draft import Draft, End
-from shardwright.search.space.interning import Shared
+from shardwright.search.space.draft import Draft, EdgeEnd
+from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import MemoryAccount
 from shardwright.search.space.saved_tensors import SavedTensors, counted_views, savers_of, states_of
 from shardwright.search.space.space import Choice, SearchSpace, Storage
@@ -48,7 +48,7 @@ def build_search_space(
     states: int = 0,
     pins: Mapping[str, SplitCounts] | None = None,
     result_pins: Mapping[str, SplitCounts] | None = None,
-    arrivals: Mapping[str, Layout] | None = None,
+    input_layouts: Mapping[str, Layout] | None = None,
     scattered: bool = False,
     time_limit: float = math.inf,
 ) -> SearchSpace:
@@ -66,7 +66,7 @@ def build_search_space(
         Operators whose strategy a person has fixed, in MindSpore's form.
     result_pins : mapping of str to split counts
         Operators whose results a person wants split so, as far as their strategies can.
-    arrivals : mapping of str to Layout
+    input_layouts : mapping of str to Layout
         Inputs whose layout is given; others arrive as it suits.
     scattered : bool
         Whether parameters must be stored as finely split as they can be.
@@ -78,7 +78,7 @@ def build_search_space(
     StrategyError
         If a pin names no operator, or cannot be; if the mesh is too fine for the time.
     """
-    builder = _SpaceBuilder(graph, profile, states, dict(pins or {}), dict(arrivals or {}))
+    builder = _SpaceBuilder(graph, profile, states, dict(pins or {}), dict(input_layouts or {}))
     builder.scattered, builder.result_pins = scattered, dict(result_pins or {})
     builder.time_limit = time_limit
     return builder.build()
@@ -91,10 +91,10 @@ class _SpaceBuilder:
         profile: CostProfile,
         states: int,
         pins: dict[str, SplitCounts],
-        arrivals: dict[str, Layout],
+        input_layouts: dict[str, Layout],
     ) -> None:
         self.graph, self.profile, self.mesh = graph, profile, profile.mesh
-        self.states, self.pins, self.arrivals = states, pins, arrivals
+        self.states, self.pins, self.input_layouts = states, pins, input_layouts
         self.scattered = False
         self.started, self.time_limit = time.perf_counter(), math.inf
         self.result_pins: dict[str, SplitCounts] = {}
@@ -104,10 +104,10 @@ class _SpaceBuilder:
         self.tables: dict[str, OperatorTable] = {}
         self.kept: dict[int, NDArray[np.int64]] = {}  # strategies of pinned operators
         self.variable: dict[str, int] = {}
-        self.readers: dict[str, list[End]] = {name: [] for name in graph.values}
-        self.once = Shared().once  # for what equal layers have in common
+        self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in graph.values}
+        self.intern = Interner().intern  # for what equal layers have in common
         self.order = {node.name: i for i, node in enumerate(graph.nodes)}
-        self.saved = SavedTensors(self.draft, self.memory, self.once, self._representative)
+        self.saved = SavedTensors(self.draft, self.memory, self.intern, self._representative)
         self.counted: Mapping[str, str] = {}
         self.ending: dict[
             int, set[int]
@@ -142,9 +142,9 @@ class _SpaceBuilder:
             for choice, cost, memory in zip(choices, self.draft.costs, uses, strict=True)
         )
         problem = Problem(variables, (*self.draft.pairs, *self.draft.copies))
-        pinned, routes = frozenset(self.pins) | set(self.result_pins), tuple(self.draft.routes)
+        pinned, edges = frozenset(self.pins) | set(self.result_pins), tuple(self.draft.edges)
         cost = self.profile.constant()
-        space = SearchSpace(self.graph, self.mesh, choices, problem, routes, cost, pinned)
+        space = SearchSpace(self.graph, self.mesh, choices, problem, edges, cost, pinned)
         return restricted(space, self.kept)
 
     # Variables
@@ -166,7 +166,7 @@ class _SpaceBuilder:
         held = table.memory
         for position, name in enumerate(node.operands):
             saved = held.operands[position]
-            end = End(variable, (table, position), table.operands[position], moment)
+            end = EdgeEnd(variable, (table, position), table.operands[position], moment)
             end.saved = saved if saved.any() else None
             end.position, end.separate = position, held.separate[position]
             self.readers[name].append(end)
@@ -175,54 +175,58 @@ class _SpaceBuilder:
         """Count what the gradient of an operator holds while it runs."""
         table, variable = self.tables[node.name], self.variable[node.name]
         ending = frozenset(self.ending.get(variable, ()))
-        work = self.once(("work", table, ending), lambda: table.memory.peak(ending))
+        work = self.intern(("work", table, ending), lambda: table.memory.peak(ending))
         backward = self.memory.backward(self.order[node.name])
         self.memory.hold_transient(variable, work, backward, backward + 1)
 
     def _add_output(self, value: Value, *, is_loss: bool) -> None:
         whole = Layout.replicated(value.type.rank)
-        port = Port(whole, whole if is_loss and value.name in self.flow.values else None)
+        port = EdgeLayout(whole, whole if is_loss and value.name in self.flow.values else None)
         variable = self.draft.add(Choice("output", value.name, (whole,)), np.zeros(1))
-        end = End(variable, ("output", port), (port,), self.memory.operators, leaves=True)
+        end = EdgeEnd(variable, ("output", port), (port,), self.memory.operators, leaves=True)
         self.readers[value.name].append(end)
 
     def _add_input(self, value: Value) -> None:
-        given = self.arrivals.get(value.name)
+        given = self.input_layouts.get(value.name)
         options = tuple(self._layouts(value.type)) if given is None else (given,)
         variable = self.draft.add(Choice("input", value.name, options), np.zeros(len(options)))
-        ports = tuple(Port(layout, None) for layout in options)
-        end = End(variable, ("input", value.type, given), ports, 0)
+        ports = tuple(EdgeLayout(layout, None) for layout in options)
+        end = EdgeEnd(variable, ("input", value.type, given), ports, 0)
         self._join(value, end)
 
     def _add_parameter(self, value: Value, updated: str | None) -> None:
         trained, reader = value.name in self.flow.values, self._reader(value)
         key = ("parameter", value.type, trained, reader and reader.key)
-        options, cost = self.once(key, lambda: self._storage(value, trained, reader))
+        options, cost = self.intern(key, lambda: self._storage(value, trained, reader))
         variable = self.draft.add(Choice("parameter", value.name, options), cost)
-        one = self.once(("bytes", key), lambda: storage_bytes(value.type, options, self.mesh))
+        one = self.intern(("bytes", key), lambda: storage_bytes(value.type, options, self.mesh))
         self._hold_parameter(value, trained, variable, one, reader)
-        ports = self.once(
+        ports = self.intern(
             ("ports", key),
-            lambda: tuple(Port(o.layout, o.layout if trained else None) for o in options),
+            lambda: tuple(EdgeLayout(o.layout, o.layout if trained else None) for o in options),
         )
         if updated is not None:  # the model's own update is brought to where the parameter lies
-            taken = tuple(Port(option.layout, None) for option in options)
-            end = End(variable, ("update", key), taken, self.memory.operators)
+            taken = tuple(EdgeLayout(option.layout, None) for option in options)
+            end = EdgeEnd(variable, ("update", key), taken, self.memory.operators)
             self.readers[updated].append(end)
         stays = reader is None and self.profile.stays(None) and self._agree(value)
-        writer = End(variable, (key, stays), ports, 0, stays=stays)
+        writer = EdgeEnd(variable, (key, stays), ports, 0, stays=stays)
         if reader is None:
             for each in self.readers[value.name]:
                 self._connect(value, writer, each)
             return
-        table = self.once(
+        table = self.intern(
             ("stored", key),
             lambda: self._stored(value, options, ports, reader),
         )
         self.draft.connect(writer, reader, value.type, table)
 
     def _stored(
-        self, value: Value, options: Sequence[Storage], ports: tuple[Port, ...], reader: End
+        self,
+        value: Value,
+        options: Sequence[Storage],
+        ports: tuple[EdgeLayout, ...],
+        reader: EdgeEnd,
     ) -> Floats:
         """Price a parameter between how it is stored and where it is read.
 
@@ -247,20 +251,22 @@ class _SpaceBuilder:
         ]
         return bool(taken) and bool(set.intersection(*taken))
 
-    def _reader(self, value: Value) -> End | None:
+    def _reader(self, value: Value) -> EdgeEnd | None:
         """Return the one reader of a parameter, or where several meet; None if there is neither."""
         readers = self.readers[value.name]
         if len(readers) == 1:
             return readers[0]
-        if not readers or not self.profile.readers_meet():
+        if not readers or not self.profile.readers_share_layout():
             return None
         wanted = value.name in self.flow.values
-        anywhere = self.once(
+        anywhere = self.intern(
             ("anywhere", value.type, wanted),
-            lambda: tuple(Port(at, at if wanted else None) for at in self._layouts(value.type)),
+            lambda: tuple(
+                EdgeLayout(at, at if wanted else None) for at in self._layouts(value.type)
+            ),
         )
         savers = savers_of(readers)
-        origin = End(-1, ("anywhere", anywhere), anywhere, 0)
+        origin = EdgeEnd(-1, ("anywhere", anywhere), anywhere, 0)
         middle = self._meeting(value, origin, readers, savers, bool(savers))
         for reader in readers:
             self._connect(value, middle, reader, savers)
@@ -270,7 +276,7 @@ class _SpaceBuilder:
         return middle
 
     def _storage(
-        self, value: Value, trained: bool, reader: End | None
+        self, value: Value, trained: bool, reader: EdgeEnd | None
     ) -> tuple[tuple[Storage, ...], Floats]:
         used = tuple(dict.fromkeys(self._taken(reader))) if reader else ()
         options = storage_options(
@@ -284,13 +290,13 @@ class _SpaceBuilder:
         return options, storage_costs(value.type, options, trained, self.profile)
 
     def _hold_parameter(
-        self, value: Value, trained: bool, variable: int, one: StorageBytes, reader: End | None
+        self, value: Value, trained: bool, variable: int, one: StorageBytes, reader: EdgeEnd | None
     ) -> None:
         """Count a parameter, the optimizer's states, its gathered copy and its gradient."""
         memory, readers = self.memory, self.readers[value.name]
         wider = state_type(value.type).nbytes / value.type.nbytes
         copies = 1 + self.states * wider if trained else 1
-        lasting = self.once(("lasting", copies, one), lambda: copies * one.stored)
+        lasting = self.intern(("lasting", copies, one), lambda: copies * one.stored)
         memory.hold(variable, lasting, 0, memory.end + 1)
         if reader is None:
             return
@@ -312,14 +318,14 @@ class _SpaceBuilder:
         else:
             memory.hold_gradient(variable, one.stored, made, memory.end + 1)
 
-    def _gradient_made(self, readers: Sequence[End]) -> int | None:
+    def _gradient_made(self, readers: Sequence[EdgeEnd]) -> int | None:
         """Return from when on the gradient of a tensor surely has a buffer of its own."""
         ends = sorted((end for end in readers if end.returns), key=lambda end: -end.moment)
         if ends and ends[0].separate:
             return self.memory.backward(ends[0].moment) + 1
         return self.memory.backward(ends[1].moment) + 1 if len(ends) > 1 else None  # their sum
 
-    def _taken(self, reader: End) -> list[Layout]:
+    def _taken(self, reader: EdgeEnd) -> list[Layout]:
         """Return as what a reader takes its operand, for each of its options."""
         return self.saved.layouts(reader)
 
@@ -334,11 +340,12 @@ class _SpaceBuilder:
         wanted = value.name in self.flow.values
         key = (table, "result", position, wanted)
         layouts = table.results[position]
-        ports = self.once(
-            key, lambda: tuple(Port(lies, lies.reduced() if wanted else None) for lies in layouts)
+        ports = self.intern(
+            key,
+            lambda: tuple(EdgeLayout(lies, lies.reduced() if wanted else None) for lies in layouts),
         )
         moment, saved = self.order[node.name], table.memory.results[position]
-        writer = End(self.variable[node.name], key, ports, moment)
+        writer = EdgeEnd(self.variable[node.name], key, ports, moment)
         writer.saved = saved if saved.any() else None
         writer.position = len(node.operands) + position
         writer.stays = self.profile.stays(table.info)
@@ -353,7 +360,7 @@ class _SpaceBuilder:
         position = [result.name for result in node.results].index(name)
         return found + bool(self.tables[node.name].memory.results[position].any())
 
-    def _join(self, value: Value, writer: End) -> None:
+    def _join(self, value: Value, writer: EdgeEnd) -> None:
         """Connect where a tensor is made with where it is read, and count what is saved of it."""
         readers = self.readers[value.name]
         savers = savers_of((writer, *readers))
@@ -364,7 +371,7 @@ class _SpaceBuilder:
                 *self.ending.get(savers[0].variable, ()),
                 savers[0].position,
             }
-        if len(readers) < 2 or not self.profile.readers_meet():
+        if len(readers) < 2 or not self.profile.readers_share_layout():
             for reader in readers:
                 self._connect(value, writer, reader)
             if len(readers) < 2:
@@ -382,10 +389,10 @@ class _SpaceBuilder:
     def _hold_transients(
         self,
         value: Value,
-        writer: End,
-        readers: Sequence[End],
-        savers: Sequence[End],
-        at: End,
+        writer: EdgeEnd,
+        readers: Sequence[EdgeEnd],
+        savers: Sequence[EdgeEnd],
+        at: EdgeEnd,
     ) -> None:
         """Count a tensor until its readers have run, and its gradient until its writer has."""
         memory, usage = self.memory, self._usage(value, at)
@@ -397,7 +404,9 @@ class _SpaceBuilder:
         if made is not None:
             memory.hold_transient(at.variable, usage, made, memory.backward(writer.moment))
 
-    def _connect(self, value: Value, writer: End, reader: End, savers: Sequence[End] = ()) -> None:
+    def _connect(
+        self, value: Value, writer: EdgeEnd, reader: EdgeEnd, savers: Sequence[EdgeEnd] = ()
+    ) -> None:
         """Price a tensor between two ends; the first saver may share the buffer of the other."""
         shares = (savers[:1] == [writer], savers[:1] == [reader])
 
@@ -423,37 +432,39 @@ class _SpaceBuilder:
             return np.where([[w.layout == at for at in taken] for w in writer.ports], table, np.inf)
 
         self._check_time()
-        table = self.once(("edges", value.type, writer.key, reader.key, shares), make)
+        table = self.intern(("edges", value.type, writer.key, reader.key, shares), make)
         self.draft.connect(writer, reader, value.type, table)
 
     def _meeting(
         self,
         value: Value,
-        writer: End,
-        readers: Sequence[End],
-        savers: Sequence[End],
+        writer: EdgeEnd,
+        readers: Sequence[EdgeEnd],
+        savers: Sequence[EdgeEnd],
         shared: bool,
-    ) -> End:
+    ) -> EdgeEnd:
         """Add a variable for the shared layout of the readers of a tensor."""
         self._check_time()
         first = savers[0] if shared else None
         keys = tuple((reader.key, reader is first) for reader in readers)
         key, ends = ("meeting", value.type, writer.key, keys, shared), (writer, *readers)
-        options, cost, ports = self.once(key, lambda: self._meetings(value, ends, shared))
+        options, cost, ports = self.intern(key, lambda: self._meetings(value, ends, shared))
         variable = self.draft.add(Choice("tensor", value.name, options), cost)
-        return End(variable, key, ports, writer.moment)
+        return EdgeEnd(variable, key, ports, writer.moment)
 
     def _meetings(
-        self, value: Value, ends: Sequence[End], shared: bool
-    ) -> tuple[tuple[Meeting, ...], Floats, tuple[Port, ...]]:
+        self, value: Value, ends: Sequence[EdgeEnd], shared: bool
+    ) -> tuple[tuple[SharedLayout, ...], Floats, tuple[EdgeLayout, ...]]:
         wanted = value.name in self.flow.values
-        found: dict[Meeting, None] = {}
+        found: dict[SharedLayout, None] = {}
         for port in (port for end in ends for port in end.ports):
             partial = port.cotangent.partial if port.cotangent is not None else ()
             lies = self._representative(port.layout.with_partial(partial))
-            found[Meeting(lies.reduced(), lies.partial)] = None
+            found[SharedLayout(lies.reduced(), lies.partial)] = None
         states = (True, False) if shared else (False,)
-        options = tuple(replace(meeting, saved=saved) for saved in states for meeting in found)
+        options = tuple(
+            replace(shared_layout, saved=saved) for saved in states for shared_layout in found
+        )
         adds = sum(any(p.cotangent is not None for p in end.ports) for end in ends[1:]) - 1
         cost = np.array(
             [
@@ -462,20 +473,20 @@ class _SpaceBuilder:
             ]
         )
         meeting_ports = tuple(
-            Port(option.layout, option.cotangent if wanted else None) for option in options
+            EdgeLayout(option.layout, option.cotangent if wanted else None) for option in options
         )
         return options, cost, meeting_ports
 
-    def _usage(self, value: Value, end: End) -> Floats:
+    def _usage(self, value: Value, end: EdgeEnd) -> Floats:
         """Return the bytes of a tensor as it lies at one end."""
-        return self.once(
+        return self.intern(
             ("usage", value.type, end.key),
             lambda: np.array([local_bytes(value.type, p.layout, self.mesh) for p in end.ports]),
         )
 
     def _layouts(self, tensor: TensorType) -> list[Layout]:
         """Return the layouts without partial axes that the tensor's shape allows."""
-        return self.once(
+        return self.intern(
             ("layouts", tensor.shape),
             lambda: [
                 layout

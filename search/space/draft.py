@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import Port
+from shardwright.cost_model.profile import EdgeLayout
 from shardwright.ir.types import TensorType
-from shardwright.search.space.space import Choice, Route
+from shardwright.search.space.space import Choice, Edge
 from shardwright.solver.problem import Pair
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(eq=False, slots=True)
-class End:
+class EdgeEnd:
     """One end of an edge: where a tensor is written or read. Ends with equal keys are equal.
 
     Parameters
@@ -23,7 +23,7 @@ class End:
         The choice that decides on the layout.
     key : object
         What it is made of, for interning.
-    ports : tuple of Port
+    ports : tuple of EdgeLayout
         The layouts that its options mean.
     moment : int
         When its operator runs forward.
@@ -41,7 +41,7 @@ class End:
 
     variable: int
     key: object
-    ports: tuple[Port, ...]
+    ports: tuple[EdgeLayout, ...]
     moment: int
     saved: Floats | None = None
     position: int = -1
@@ -63,7 +63,7 @@ class Draft:
     ----------
     choices, costs
         The variables, and the cost of their options.
-    pairs, routes
+    pairs, edges
         Priced edges, and what each of them prices.
     copies
         Pairs that price nothing: they tie the copies saved for backward to what is read.
@@ -72,9 +72,9 @@ class Draft:
     choices: list[Choice] = field(default_factory=list)
     costs: list[Floats] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
-    routes: list[Route] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
     copies: list[Pair] = field(default_factory=list)
-    _known: dict[int, Route] = field(default_factory=dict)
+    _known: dict[int, Edge] = field(default_factory=dict)
 
     def add(self, choice: Choice, cost: Floats) -> int:
         """Add a variable and return its number."""
@@ -82,9 +82,9 @@ class Draft:
         self.costs.append(cost)
         return len(self.choices) - 1
 
-    def connect(self, writer: End, reader: End, tensor: TensorType, table: Floats) -> None:
+    def connect(self, writer: EdgeEnd, reader: EdgeEnd, tensor: TensorType, table: Floats) -> None:
         """Add a priced edge."""
         self.pairs.append(Pair(writer.variable, reader.variable, table))
         if id(table) not in self._known:  # equal layers share it as they share the table
-            self._known[id(table)] = Route(tensor, writer.ports, reader.ports)
-        self.routes.append(self._known[id(table)])
+            self._known[id(table)] = Edge(tensor, writer.ports, reader.ports)
+        self.edges.append(self._known[id(table)])

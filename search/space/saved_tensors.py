@@ -4,7 +4,7 @@ A tensor with one saving end (a reader or its writer) takes the bytes of that en
 ends may share one buffer: those that use the layout at which all readers of the tensor meet. The
 end that runs first forward saves longest and always counts. For each other, a variable of its own
 (``copy``) says whether it shares the buffer or saves a copy. The second counts as a copy unless the
-first shares too, which is a state of the shared layout (`Meeting.saved`).
+first shares too, which is a state of the shared layout (`SharedLayout.saved`).
 
 Nothing is counted that the emitted program does not hold, so a bound within the limit is a bound.
 """
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.ir.decisions import Meeting
+from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import operator_class
-from shardwright.search.space.draft import Draft, End
+from shardwright.search.space.draft import Draft, EdgeEnd
 from shardwright.search.space.memory import MemoryAccount
 from shardwright.search.space.space import Choice
 from shardwright.solver.problem import Pair
@@ -53,12 +53,16 @@ class SavedTensors:
         self.draft, self.memory, self.once = draft, memory, once
         self.representative = representative
 
-    def layouts(self, end: End) -> list[Layout]:
+    def layouts(self, end: EdgeEnd) -> list[Layout]:
         """Return the layout at an end for each of its options."""
         return [self.representative(port.layout) for port in end.ports]
 
     def hold(
-        self, value: Value, savers: Sequence[End], meeting: End, states: Sequence[bool]
+        self,
+        value: Value,
+        savers: Sequence[EdgeEnd],
+        shared_layout: EdgeEnd,
+        states: Sequence[bool],
     ) -> None:
         """Count what the saving ends of one tensor hold.
 
@@ -66,23 +70,25 @@ class SavedTensors:
         ----------
         value : Value
             The tensor.
-        savers : sequence of End
+        savers : sequence of EdgeEnd
             Where it is saved, in forward order.
-        meeting : End
+        shared_layout : EdgeEnd
             The shared layout of its readers; the writer where it has one reader.
         states : sequence of bool
-            For each option of the meeting, whether the first saver shares its buffer.
+            For each option of the shared_layout, whether the first saver shares its buffer.
         """
         for position, end in enumerate(savers):
             assert end.saved is not None
             if position == 0:
                 self.memory.hold(end.variable, end.saved, end.moment, self._freed(end))
-            elif end is not meeting:
+            elif end is not shared_layout:
                 shareable = np.array(states) if position == 1 else np.ones(len(states), dtype=bool)
-                self.add_copy(value, end, meeting, shareable)
+                self.add_copy(value, end, shared_layout, shareable)
 
-    def add_copy(self, value: Value, end: End, meeting: End, shareable: NDArray[np.bool_]) -> None:
-        """Add the variable for whether a saving end shares the buffer of the meeting.
+    def add_copy(
+        self, value: Value, end: EdgeEnd, shared_layout: EdgeEnd, shareable: NDArray[np.bool_]
+    ) -> None:
+        """Add the variable for whether a saving end shares the buffer of the shared_layout.
 
         Its options are the layouts at the end: first shared, then as copies.
         """
@@ -91,18 +97,18 @@ class SavedTensors:
         copy = self.draft.add(Choice("copy", value.name, at + at), np.zeros(2 * len(at)))
         self.memory.hold(copy, size, end.moment, self._freed(end))
         read = self.once(("read", end.key), lambda: _equal(at, self.layouts(end)))
-        key = ("shared", meeting.key, end.key, shareable.tobytes())
-        shared = self.once(key, lambda: _shared(at, self.layouts(meeting), shareable))
+        key = ("shared", shared_layout.key, end.key, shareable.tobytes())
+        shared = self.once(key, lambda: _shared(at, self.layouts(shared_layout), shareable))
         self.draft.copies.append(Pair(copy, end.variable, read))
-        self.draft.copies.append(Pair(copy, meeting.variable, shared))
+        self.draft.copies.append(Pair(copy, shared_layout.variable, shared))
 
-    def _copied(self, end: End, at: Sequence[Layout]) -> Floats:
+    def _copied(self, end: EdgeEnd, at: Sequence[Layout]) -> Floats:
         assert end.saved is not None
         layouts = np.array([at.index(layout) for layout in self.layouts(end)])
         sizes = [end.saved[layouts == i].min() for i in range(len(at))]
         return np.array([0.0] * len(at) + sizes)
 
-    def _freed(self, end: End) -> int:
+    def _freed(self, end: EdgeEnd) -> int:
         return self.memory.backward(end.moment)
 
 
@@ -120,15 +126,15 @@ def _shared(
     return np.where(np.concatenate([same, np.ones_like(same)]), 0.0, np.inf)
 
 
-def savers_of(ends: Sequence[End]) -> list[End]:
+def savers_of(ends: Sequence[EdgeEnd]) -> list[EdgeEnd]:
     """Return the ends at which a tensor is saved for backward, in forward order."""
     return sorted((end for end in ends if end.saved is not None), key=lambda end: end.moment)
 
 
-def states_of(draft: Draft, end: End) -> list[bool]:
-    """Return for each option of a meeting whether the first saver shares it; else nothing."""
+def states_of(draft: Draft, end: EdgeEnd) -> list[bool]:
+    """Return for each option of a shared_layout whether the first saver shares it; else nothing."""
     options = draft.choices[end.variable].options
-    states = [option.saved for option in options if isinstance(option, Meeting)]
+    states = [option.saved for option in options if isinstance(option, SharedLayout)]
     return states if any(states) else []
 
 

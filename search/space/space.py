@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardwright.cost_model.profile import Port
-from shardwright.ir.decisions import Decisions, Meeting
+from shardwright.cost_model.profile import EdgeLayout
+from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
@@ -48,7 +48,7 @@ class Storage:
         return Storage(self.layout.renamed(names, mesh), used, self.again)
 
 
-Option = Strategy | Storage | Meeting | Layout
+Option = Strategy | Storage | SharedLayout | Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,20 +71,20 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class Route:
+class Edge:
     """What a pairwise table prices: a tensor between the options of two choices.
 
     Parameters
     ----------
     tensor : TensorType
         Its type.
-    sources, targets : tuple of Port
+    sources, targets : tuple of EdgeLayout
         How it lies, and its gradient, for each option of the one and of the other choice.
     """
 
     tensor: TensorType
-    sources: tuple[Port, ...]
-    targets: tuple[Port, ...]
+    sources: tuple[EdgeLayout, ...]
+    targets: tuple[EdgeLayout, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class SearchSpace:
         The variables.
     problem : Problem
         Their costs; without a memory limit.
-    routes : tuple of Route
+    edges : tuple of Edge
         What each pair of the problem prices; the pairs after those tell which copies are kept.
     constant : float
         Cost of the program that no choice changes.
@@ -113,7 +113,7 @@ class SearchSpace:
     mesh: Mesh
     choices: tuple[Choice, ...]
     problem: Problem
-    routes: tuple[Route, ...]
+    edges: tuple[Edge, ...]
     constant: float = 0.0
     pinned: frozenset[str] = frozenset()
 
@@ -131,17 +131,17 @@ class SearchSpace:
         """Return what an option for each choice decides."""
         strategies: dict[str, Strategy] = {}
         stored: dict[str, Layout] = {}
-        meetings: dict[str, Meeting] = {}
+        shared_layouts: dict[str, SharedLayout] = {}
         again: set[str] = set()
         for choice, option in zip(self.choices, options, strict=True):
             if isinstance(option, Strategy):
                 strategies[choice.name] = option
-            elif isinstance(option, Meeting):
-                meetings[choice.name] = option
+            elif isinstance(option, SharedLayout):
+                shared_layouts[choice.name] = option
             elif isinstance(option, Storage):
                 stored[choice.name] = option.layout
                 if option.again and option.used != option.layout:
                     again.add(choice.name)
             elif choice.kind == "input":
                 stored[choice.name] = option
-        return Decisions(self.mesh, strategies, stored, meetings, frozenset(again))
+        return Decisions(self.mesh, strategies, stored, shared_layouts, frozenset(again))

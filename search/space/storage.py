@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import CostProfile, Port
+from shardwright.cost_model.profile import CostProfile, EdgeLayout
 from shardwright.cost_model.redistribution.layout_graph import placements
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.layout import Layout
@@ -67,8 +67,8 @@ def storage_options(
 
 def _readable(tensor: TensorType, layouts: Sequence[Layout], profile: CostProfile) -> list[Layout]:
     """Return the layouts from which a parameter can be made whole."""
-    whole = Port(Layout.replicated(tensor.rank), None)
-    seconds = profile.edges(tensor, [Port(layout, None) for layout in layouts], [whole])
+    whole = EdgeLayout(Layout.replicated(tensor.rank), None)
+    seconds = profile.edges(tensor, [EdgeLayout(layout, None) for layout in layouts], [whole])
     return [layout for layout, cost in zip(layouts, seconds[:, 0], strict=True) if cost < np.inf]
 
 
@@ -117,13 +117,13 @@ class StorageBytes:
         The parameter itself.
     gathered : array
         The copy that its reader takes; 0 where that is the parameter itself, or is gathered again.
-    gathered_again : array
+    regathered : array
         The copy that is gathered again for the gradient; 0 where there is none.
     """
 
     stored: Floats
     gathered: Floats
-    gathered_again: Floats
+    regathered: Floats
 
 
 def storage_bytes(tensor: TensorType, options: Sequence[Storage], mesh: Mesh) -> StorageBytes:
@@ -139,8 +139,8 @@ def storage_bytes(tensor: TensorType, options: Sequence[Storage], mesh: Mesh) ->
 def storage_edges(
     tensor: TensorType,
     options: Sequence[Storage],
-    sources: Sequence[Port],
-    targets: Sequence[Port],
+    sources: Sequence[EdgeLayout],
+    targets: Sequence[EdgeLayout],
     taken: Sequence[Layout],
     profile: CostProfile,
 ) -> Floats:

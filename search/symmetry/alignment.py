@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import Port
+from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
-from shardwright.search.space.interning import Shared
-from shardwright.search.space.space import Option, Route, SearchSpace, Storage
+from shardwright.search.space.interning import Interner
+from shardwright.search.space.space import Edge, Option, SearchSpace, Storage
 from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.joining import join
 from shardwright.solver.problem import Pair
@@ -45,7 +45,7 @@ class Alignment:
     broken: Mapping[int, float]
 
     @property
-    def detours(self) -> float:
+    def alignment_penalty(self) -> float:
         """By how many seconds the plan costs more than the search by class said."""
         return sum(self.broken.values())
 
@@ -92,25 +92,25 @@ class _Aligner:
         self.time_limit = time_limit
         self.mesh, self.renamings = space.mesh, planner.renamings
         self.between = _differences(planner)
-        self.once = Shared().once  # for what equal layers have in common
+        self.intern = Interner().intern  # for what equal layers have in common
 
     def align(self) -> Alignment:
-        pairs = self.space.problem.pairs[: len(self.space.routes)]
+        pairs = self.space.problem.pairs[: len(self.space.edges)]
         chosen = [(self.assignment[pair.first], self.assignment[pair.second]) for pair in pairs]
         tables = [
-            self._table(pair, route, *options)
-            for pair, route, options in zip(pairs, self.space.routes, chosen, strict=True)
+            self._table(pair, edge, *options)
+            for pair, edge, options in zip(pairs, self.space.edges, chosen, strict=True)
         ]
         found = self._cheapest(self._between(pairs, tables))
         broken = {
-            i: self._detour(pair, self.space.routes[i], found, chosen[i])
+            i: self._detour(pair, self.space.edges[i], found, chosen[i])
             for i, (pair, table) in enumerate(zip(pairs, tables, strict=True))
             if table[found[pair.first], found[pair.second]]
         }
         return Alignment(self._decisions(found), broken)
 
     def _cheapest(self, between: Mapping[tuple[int, int], Floats]) -> list[int]:
-        """Return the renaming of each choice for which least takes a detour."""
+        """Return the renaming of each choice for which least takes a penalty."""
         leaves = self._leaves(between)
         rest = {ends: table for ends, table in between.items() if leaves.keys().isdisjoint(ends)}
         core = sorted({index for ends in rest for index in ends})
@@ -157,7 +157,7 @@ class _Aligner:
 
     def _always_fits(self, table: Floats, end: int) -> bool:
         key = ("fits", id(table), end)
-        return self.once(key, lambda: not table.min(axis=end).any())
+        return self.intern(key, lambda: not table.min(axis=end).any())
 
     def _between(
         self, pairs: Sequence[Pair], tables: Sequence[Floats]
@@ -174,14 +174,14 @@ class _Aligner:
         return found
 
     def _matters(self, table: Floats) -> bool:
-        """Return whether any renaming takes a detour; often none does, as for whole tensors."""
-        return self.once(("matters", id(table)), lambda: bool(table.any()))
+        """Return whether any renaming takes a penalty; often none does, as for whole tensors."""
+        return self.intern(("matters", id(table)), lambda: bool(table.any()))
 
     def _turned(self, table: Floats) -> Floats:
-        return self.once(("turned", id(table)), lambda: table.T)
+        return self.intern(("turned", id(table)), lambda: table.T)
 
     def _sum(self, one: Floats, other: Floats) -> Floats:
-        return self.once(("sum", id(one), id(other)), lambda: one + other)
+        return self.intern(("sum", id(one), id(other)), lambda: one + other)
 
     def _is_fixed(self, index: int) -> bool:
         choice = self.space.choices[index]
@@ -190,31 +190,31 @@ class _Aligner:
     def _fixed(self, index: int) -> Floats:
         """Return the cost of each renaming of an option that is given."""
         option = self._option(index)
-        images = [option.renamed(names, self.mesh) for names in self.renamings]
-        return np.array([0.0 if image == option else np.inf for image in images])
+        elements = [option.renamed(names, self.mesh) for names in self.renamings]
+        return np.array([0.0 if image == option else np.inf for image in elements])
 
     def _option(self, index: int) -> Option:
         return self.space.choices[index].options[self.assignment[index]]
 
-    def _table(self, pair: Pair, route: Route, source: int, target: int) -> Floats:
-        """Return what a pair of renamings costs: the bytes of a tensor that takes a detour."""
+    def _table(self, pair: Pair, edge: Edge, source: int, target: int) -> Floats:
+        """Return what a pair of renamings costs: the bytes of a tensor that takes a penalty."""
 
         def make() -> Floats:
-            tensor, here, there = route.tensor, route.sources[source], route.targets[target]
+            tensor, here, there = edge.tensor, edge.sources[source], edge.targets[target]
             fits = np.zeros(len(self.renamings), dtype=bool)
             fits[list(self._nearest(tensor, here, there))] = True
             price = np.where(fits, 0.0, float(tensor.nbytes))
             option = self._option(pair.first)
             if isinstance(option, Storage) and option.used is not None:  # gathered for this reader
-                images = [there.layout.renamed(names, self.mesh) for names in self.renamings]
-                price[[image != option.used for image in images]] = np.inf
+                elements = [there.layout.renamed(names, self.mesh) for names in self.renamings]
+                price[[image != option.used for image in elements]] = np.inf
             found: Floats = price[self.between]
             return found
 
-        return self.once((id(route), source, target), make)
+        return self.intern((id(edge), source, target), make)
 
-    def _nearest(self, tensor: TensorType, here: Port, there: Port) -> frozenset[int]:
-        """Return the renamings of `there` for which neither direction takes a detour."""
+    def _nearest(self, tensor: TensorType, here: EdgeLayout, there: EdgeLayout) -> frozenset[int]:
+        """Return the renamings of `there` for which neither direction takes a penalty."""
         fits = self.planner.nearest(tensor, here.layout, there.layout)
         if here.cotangent is None or there.cotangent is None:
             return fits
@@ -225,18 +225,18 @@ class _Aligner:
     def _detour(
         self,
         pair: Pair,
-        route: Route,
+        edge: Edge,
         found: Sequence[int],
         options: tuple[int, int],
     ) -> float:
         """Return by how much a tensor costs more than its classes say."""
         one, other = found[pair.first], found[pair.second]
-        here, there = route.sources[options[0]], route.targets[options[1]]
+        here, there = edge.sources[options[0]], edge.targets[options[1]]
         names, others = self.renamings[one], self.renamings[other]
 
         def beyond(source: Layout, target: Layout) -> float:
-            least = self.planner.class_seconds(route.tensor, [source], [target])[0, 0]
-            return self.planner.way_seconds(route.tensor, source, target) - float(least)
+            least = self.planner.orbit_seconds(edge.tensor, [source], [target])[0, 0]
+            return self.planner.way_seconds(edge.tensor, source, target) - float(least)
 
         stored = self._option(pair.first)
         times = 2 if isinstance(stored, Storage) and stored.again else 1
@@ -255,7 +255,7 @@ class _Aligner:
     def _renamed(self, index: int, chosen: int) -> Option:
         key = (id(self.space.choices[index].options), self.assignment[index], chosen)
         names = self.renamings[chosen]
-        return self.once(key, lambda: self._option(index).renamed(names, self.mesh))
+        return self.intern(key, lambda: self._option(index).renamed(names, self.mesh))
 
 
 def _differences(planner: RedistributionPlanner) -> NDArray[np.int64]:

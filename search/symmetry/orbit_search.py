@@ -3,7 +3,7 @@
 Axes of one size on one level are alike, so most options differ by a renaming of axes only. One of
 each class is searched, with tensors priced between the nearest of two classes: no plan costs less.
 If options of the chosen classes fit together (`alignment`), the plan costs just that. If not, the
-classes that can be part of a better plan are searched by option (`images`).
+classes that can be part of a better plan are searched by option (`elements`).
 """
 
 import time
@@ -16,7 +16,7 @@ from shardwright.ir.errors import InfeasibleError, NotFoundError
 from shardwright.search.driver import Progress, SearchResult, search
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.symmetry.alignment import align
-from shardwright.search.symmetry.orbits import images_of
+from shardwright.search.symmetry.orbits import orbit_space
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.marginals import options_below
 from shardwright.solver.problem import Problem
@@ -24,10 +24,10 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _REACHES = (1 / 4, 1.0)  # parts of the gap that are searched by option in turn
 _MOST_OPTIONS = 200_000  # that are searched at once
-_ROUNDS = 4  # searches by class, the later ones with detours
+_ROUNDS = 4  # searches by class, the later ones with alignment_penalty
 
 
-def search_by_class(
+def search_orbits(
     space: SearchSpace,
     planner: RedistributionPlanner,
     memory_limit: float | None = None,
@@ -75,11 +75,11 @@ def search_by_class(
         classes = options_below(space.problem, below - space.constant, remaining())
         if classes is None or sum(map(len, classes)) * len(planner.renamings) > _MOST_OPTIONS:
             break
-        images = images_of(space, classes, planner, fixed, remaining())
-        if images is None:
+        elements = orbit_space(space, classes, planner, fixed, remaining())
+        if elements is None:
             break
         try:
-            found = search(images, "exact", memory_limit, remaining(), progress, gap)
+            found = search(elements, "exact", memory_limit, remaining(), progress, gap)
         except InfeasibleError:  # among these options
             lowest = max(lowest, below)
             continue
@@ -88,7 +88,7 @@ def search_by_class(
         # What is no image of a class that was kept costs at least `below`.
         lowest = max(lowest, min(found.lower_bound, below))
         if found.cost < best.cost:
-            best, decisions = found, images.decisions(found.assignment)
+            best, decisions = found, elements.decisions(found.assignment)
     met = relative_gap(best.cost, lowest) <= OPTIMALITY_GAP
     how = f"{best.how}, by class of like axes" if len(planner.renamings) > 1 else best.how
     status = "optimal" if met else "feasible"
@@ -106,35 +106,37 @@ def _aligned(
     progress: Progress | None,
     gap: float,
 ) -> tuple[SearchResult, Decisions]:
-    """Search by class; where options do not fit, again with what the detours cost on top."""
+    """Search by class; where options do not fit together, again with alignment penalties."""
     first = search(space, "exact", memory_limit, remaining(), progress, gap)
     found, best, decisions, dearer = first, None, None, space
     for _ in range(_ROUNDS):
         aligned = align(space, found.assignment, planner, fixed, remaining())
         at_least = found.cost
-        if found is not first:  # what it costs without the detours that were added
+        if found is not first:  # what it costs without the alignment_penalty that were added
             at_least = float(evaluate(space.problem, found.assignment).cost) + space.constant
-        if best is None or at_least + aligned.detours < best.cost:
-            best = replace(found, cost=at_least + aligned.detours, lower_bound=first.lower_bound)
+        if best is None or at_least + aligned.alignment_penalty < best.cost:
+            best = replace(
+                found, cost=at_least + aligned.alignment_penalty, lower_bound=first.lower_bound
+            )
             decisions = aligned.decisions
         near = relative_gap(best.cost, best.lower_bound) <= max(gap, OPTIMALITY_GAP)
         if near or not aligned.broken or remaining() <= 0:
             break
-        dearer = _with_detours(dearer, aligned.broken, found.assignment)
+        dearer = _with_penalties(dearer, aligned.broken, found.assignment)
         found = search(dearer, "exact", memory_limit, remaining(), progress, gap)
     assert best is not None
     assert decisions is not None
     return best, decisions
 
 
-def _with_detours(
+def _with_penalties(
     space: SearchSpace, broken: Mapping[int, float], assignment: Sequence[int]
 ) -> SearchSpace:
     """Return a space in which what did not fit costs more."""
     pairs = list(space.problem.pairs)
-    for i, detour in broken.items():
+    for i, penalty in broken.items():
         pair = pairs[i]
         table = pair.table.copy()
-        table[assignment[pair.first], assignment[pair.second]] += detour
+        table[assignment[pair.first], assignment[pair.second]] += penalty
         pairs[i] = replace(pair, table=table)
     return replace(space, problem=Problem(space.problem.variables, tuple(pairs)))

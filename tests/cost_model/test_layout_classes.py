@@ -31,11 +31,11 @@ def test_the_nearest_of_a_class_are_those_with_the_shortest_path(
     tensor, planner = TensorType("float32", shape), RedistributionPlanner(mesh, cluster("a100-pod"))
     found = layout_graph(mesh, len(shape)).nodes
     position = {layout: i for i, layout in enumerate(found)}
-    each, by_class = planner.seconds(tensor, [*found], [*found]), planner.class_seconds
+    each, by_orbit = planner.seconds(tensor, [*found], [*found]), planner.orbit_seconds
     for i, j in np.random.default_rng(0).integers(0, len(found), (80, 2)):
         images = [position[found[j].renamed(names, mesh)] for names in planner.renamings]
         least = each[i, images].min()
-        assert by_class(tensor, [found[i]], [found[j]])[0, 0] == pytest.approx(least, rel=1e-12)
+        assert by_orbit(tensor, [found[i]], [found[j]])[0, 0] == pytest.approx(least, rel=1e-12)
         near = {k for k, image in enumerate(images) if each[i, image] <= least * (1 + 1e-9)}
         expected = near if np.isfinite(least) else set()
         assert planner.nearest(tensor, found[i], found[j]) == expected, (found[i], found[j])
@@ -88,7 +88,7 @@ def test_a_mesh_of_six_axes_has_few_classes() -> None:
     planner = RedistributionPlanner(fine, cluster("h100-pod"))
     tensor = TensorType("float32", (64, 64))
     source, target = Layout((("a", "d"), ("e",))), Layout((("b",), ("c", "d", "f")))
-    least = planner.class_seconds(tensor, [source], [target])[0, 0]
+    least = planner.orbit_seconds(tensor, [source], [target])[0, 0]
     for i in planner.nearest(tensor, source, target):
         image = target.renamed(planner.renamings[i], fine)
         assert planner.way_seconds(tensor, source, image) == pytest.approx(least, rel=1e-12)

@@ -132,8 +132,8 @@ def test_a_detour_is_never_cheaper(on: Cluster, shape: tuple[int, ...]) -> None:
     tensor, possible = TensorType("float32", shape), every_layout(CUBE, 2)
     seconds = RedistributionPlanner(CUBE, on).seconds(tensor, possible, possible)
     assert np.isfinite(seconds).all()
-    detours = (seconds[:, :, None] + seconds[None, :, :]).min(axis=1)
-    assert (seconds <= detours * (1 + 1e-12)).all()
+    alignment_penalty = (seconds[:, :, None] + seconds[None, :, :]).min(axis=1)
+    assert (seconds <= alignment_penalty * (1 + 1e-12)).all()
 
 
 def test_only_staying_is_free() -> None:

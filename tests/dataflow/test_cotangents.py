@@ -256,7 +256,7 @@ def test_a_tensor_that_is_an_output_too_returns_its_gradient_as_the_search_said(
     )
     decisions = plan.compiled.decisions
     assert decisions is not None
-    assert decisions.meetings["h"].layout == Layout.replicated(2)
+    assert decisions.shared_layouts["h"].layout == Layout.replicated(2)
     assert sw.verify(plan).equal
 
 

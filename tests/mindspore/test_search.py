@@ -48,10 +48,10 @@ def graph_of(lines: list[str]) -> Graph:
 def test_published_strategies(vector: dict[str, Any], mode: str) -> None:
     graph, mesh = graph_of(vector["graph"]), mesh_of_binary_axes(vector["devices"])
     profile = MindSporeProfile(MindSporeCosts(era=vector["era"]), mesh)
-    arrivals = {}
+    input_layouts = {}
     if vector["era"] == "2025":
-        arrivals = {v.name: Layout.replicated(v.type.rank) for v in graph.inputs}
-    space = build_search_space(graph, profile, arrivals=arrivals)
+        input_layouts = {v.name: Layout.replicated(v.type.rank) for v in graph.inputs}
+    space = build_search_space(graph, profile, input_layouts=input_layouts)
     result = search(space, mode)  # type: ignore[arg-type]
     strategies = space.decisions(result.assignment).strategies
     for name, expected in vector["expected"].items():
@@ -85,11 +85,11 @@ class Vector(Builder):
         """Search from inputs that are whole in 2025; return the split counts and the cost."""
         unread = [v.name for node in self.nodes for v in node.results if not self.is_read(v)]
         graph, mesh = self.graph("vector", tuple(unread)), mesh_of_binary_axes(devices)
-        arrivals = {v.name: Layout.replicated(v.type.rank) for v in graph.inputs}
+        input_layouts = {v.name: Layout.replicated(v.type.rank) for v in graph.inputs}
         costs = MindSporeCosts(era=era, elementwise_follow=elementwise_follow)
         profile = MindSporeProfile(costs, mesh)
-        arrivals = arrivals if era == "2025" else {}
-        space = build_search_space(graph, profile, arrivals=arrivals, pins=pins)
+        input_layouts = input_layouts if era == "2025" else {}
+        space = build_search_space(graph, profile, input_layouts=input_layouts, pins=pins)
         result = search(space, mode)  # type: ignore[arg-type]
         strategies = space.decisions(result.assignment).strategies
         counts = {}

@@ -14,7 +14,7 @@ import pytest
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.ir.decisions import Decisions, Meeting
+from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -87,10 +87,10 @@ def lies(*dimensions: str) -> Layout:
 def decided(
     strategies: Mapping[str, Strategy],
     stored: Mapping[str, Layout],
-    meetings: Mapping[str, Meeting] | None = None,
-    gathered_again: frozenset[str] = frozenset(),
+    shared_layouts: Mapping[str, SharedLayout] | None = None,
+    regathered: frozenset[str] = frozenset(),
 ) -> Decisions:
-    return Decisions(PAIR, strategies, stored, meetings or {}, gathered_again)
+    return Decisions(PAIR, strategies, stored, shared_layouts or {}, regathered)
 
 
 ONE_LAYER = """
@@ -205,7 +205,7 @@ PLANS = {
         decided(
             TWO_LAYERS_BY_ROWS,
             {"x": lies("x", ""), "v": lies("x", ""), "w": lies("x", "")},
-            gathered_again=frozenset({"v", "w"}),
+            regathered=frozenset({"v", "w"}),
         ),
         ("partition", "gradient", "lowering"),
     ),
@@ -221,7 +221,7 @@ PLANS = {
                 "loss": split(i1="x"),
             },
             {"x": lies("x", ""), "u": WHOLE, "v": lies("", "x"), "w": lies("", "x")},
-            {"a": Meeting(WHOLE, ("x",))},
+            {"a": SharedLayout(WHOLE, ("x",))},
         ),
     ),
     "readers_do_not_meet": Plan(
@@ -235,7 +235,7 @@ PLANS = {
                 "loss": split(i0="x"),
             },
             {"x": lies("x", ""), "u": WHOLE, "v": lies("", "x"), "w": WHOLE},
-            {"a": Meeting(lies("x", ""))},
+            {"a": SharedLayout(lies("x", ""))},
         ),
     ),
     "used_twice": Plan(
@@ -243,7 +243,7 @@ PLANS = {
         decided(
             {"a": split(m="x"), "b": split(m="x"), "loss": split(i0="x")},
             {"x": lies("x", ""), "w": lies("x", "")},
-            {"w": Meeting(WHOLE, ("x",))},
+            {"w": SharedLayout(WHOLE, ("x",))},
         ),
     ),
     # All weights have one type: what the gradient reads again must be the right one.
@@ -252,7 +252,7 @@ PLANS = {
         decided(
             {name: split(m="x") for name in "abc"} | {"loss": split(i0="x")},
             {"x": lies("x", ""), **{name: lies("x", "") for name in "uvw"}},
-            gathered_again=frozenset("uvw"),
+            regathered=frozenset("uvw"),
         ),
         ("gradient", "lowering"),
     ),

@@ -22,8 +22,8 @@ from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.symmetry import alignment, orbit_search
 from shardwright.search.symmetry.alignment import align
-from shardwright.search.symmetry.orbit_search import search_by_class
-from shardwright.search.symmetry.orbits import images_of
+from shardwright.search.symmetry.orbit_search import search_orbits
+from shardwright.search.symmetry.orbits import orbit_space
 from tests.random_graphs import random_graph
 
 POD = cluster("h100-pod")
@@ -65,7 +65,7 @@ def recurrent(steps: int, batch: int = 512, width: int = 4096) -> Graph:
 def space_of(graph: Graph) -> tuple[SearchSpace, RedistributionPlanner]:
     """Return the space by class."""
     planner = RedistributionPlanner(MESH, POD)
-    profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_class=True)
+    profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_orbit=True)
     return build_search_space(graph, profile), planner
 
 
@@ -89,11 +89,11 @@ def test_wide_graphs_are_aligned_without_large_messages(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_time_is_needed_for_an_alignment(seed: int) -> None:
-    """Without time choices are joined; the detours are honest, and mostly none."""
+    """Without time choices are joined; the alignment_penalty are honest, and mostly none."""
     space, planner = space_of(random_graph(seed, nodes=5))
     assignment = search(space).assignment
     best, quick = align(space, assignment, planner), align(space, assignment, planner, time_limit=0)
-    assert quick.detours >= best.detours - 1e-15
+    assert quick.alignment_penalty >= best.alignment_penalty - 1e-15
     assert quick.decisions.strategies.keys() == best.decisions.strategies.keys()
 
 
@@ -121,7 +121,7 @@ def test_a_search_by_class_hands_down_the_time_that_is_left(
     monkeypatch.setattr(
         orbit_search, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks)))
     )
-    real = {name: getattr(orbit_search, name) for name in ("search", "align", "images_of")}
+    real = {name: getattr(orbit_search, name) for name in ("search", "align", "orbit_space")}
 
     def limited(name: str, position: int) -> None:
         def stage(*arguments: object) -> object:
@@ -132,9 +132,9 @@ def test_a_search_by_class_hands_down_the_time_that_is_left(
 
     limited("search", 3)
     limited("align", 4)
-    limited("images_of", 4)
+    limited("orbit_space", 4)
     space, planner = space_of(random_graph(3, nodes=5))
-    search_by_class(space, planner, None, 100.0)
+    search_orbits(space, planner, None, 100.0)
     assert limits[0] < 100.0
     assert limits == sorted(limits, reverse=True)
     assert len(limits) == len(set(limits)) >= 2
@@ -143,8 +143,8 @@ def test_a_search_by_class_hands_down_the_time_that_is_left(
 def test_images_are_given_up_when_time_is_up() -> None:
     space, planner = space_of(random_graph(0, nodes=4))
     classes = [np.arange(size) for size in space.problem.sizes]
-    assert images_of(space, classes, planner, time_limit=0.0) is None
-    assert images_of(space, classes, planner) is not None
+    assert orbit_space(space, classes, planner, time_limit=0.0) is None
+    assert orbit_space(space, classes, planner) is not None
 
 
 def test_building_the_problem_looks_at_the_time_at_every_edge(
@@ -152,7 +152,7 @@ def test_building_the_problem_looks_at_the_time_at_every_edge(
 ) -> None:
     """Time runs out after the last operator; the edges are not all priced."""
     planner = RedistributionPlanner(MESH, POD)
-    profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_class=True)
+    profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_orbit=True)
     graph = random_graph(1, nodes=5)
     module = "shardwright.search.space.builder"
     ticks = count()

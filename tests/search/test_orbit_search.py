@@ -20,8 +20,8 @@ from shardwright.ir.text import parse
 from shardwright.search.driver import search
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
-from shardwright.search.symmetry.orbit_search import search_by_class
-from shardwright.search.symmetry.orbits import images_of
+from shardwright.search.symmetry.orbit_search import search_orbits
+from shardwright.search.symmetry.orbits import orbit_space
 from tests.random_graphs import multilayer_perceptron, random_graph
 
 POD = cluster("h100-pod")
@@ -33,28 +33,28 @@ RULE = UpdateRule("sgd_update", 0, False)
 def spaces(graph: Graph, mesh: Mesh) -> tuple[SearchSpace, SearchSpace, RedistributionPlanner]:
     """Return the space by class, that of all options, and what prices both."""
     planner = RedistributionPlanner(mesh, POD)
-    by_class, each = (TimeProfile(planner, RULE, by_class=c) for c in (True, False))
-    return build_search_space(graph, by_class), build_search_space(graph, each), planner
+    by_orbit, each = (TimeProfile(planner, RULE, by_orbit=c) for c in (True, False))
+    return build_search_space(graph, by_orbit), build_search_space(graph, each), planner
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_classes_bound_all_plans_and_images_reach_the_best(seed: int) -> None:
-    by_class, every, planner = spaces(random_graph(seed, nodes=5), LEVEL)
-    assert sum(by_class.problem.sizes) < sum(every.problem.sizes)
+    by_orbit, every, planner = spaces(random_graph(seed, nodes=5), LEVEL)
+    assert sum(by_orbit.problem.sizes) < sum(every.problem.sizes)
     least = search(every).cost
-    assert search(by_class).cost <= least * (1 + 1e-12)
-    found, _ = search_by_class(by_class, planner)
+    assert search(by_orbit).cost <= least * (1 + 1e-12)
+    found, _ = search_orbits(by_orbit, planner)
     assert found.status == "optimal"
     assert found.lower_bound <= found.cost <= least * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_images_of_all_classes_hold_every_option(seed: int) -> None:
-    by_class, every, planner = spaces(random_graph(seed, nodes=4), LEVEL)
-    images = images_of(by_class, [np.arange(n) for n in by_class.problem.sizes], planner)
-    least = search(images).cost
+    by_orbit, every, planner = spaces(random_graph(seed, nodes=4), LEVEL)
+    elements = orbit_space(by_orbit, [np.arange(n) for n in by_orbit.problem.sizes], planner)
+    least = search(elements).cost
     assert least <= search(every).cost * (1 + 1e-12)
-    assert least >= search(by_class).cost * (1 - 1e-12)
+    assert least >= search(by_orbit).cost * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("optimizer_parallel", [False, True])
@@ -94,22 +94,22 @@ def test_copies_of_a_parameter_with_several_readers_are_searched_too() -> None:
           return loss
         }
     """
-    by_class, _, planner = spaces(parse(text), LEVEL)
-    assert any(choice.kind == "copy" for choice in by_class.choices)
-    found, _ = search_by_class(by_class, planner)
-    images = images_of(by_class, [np.arange(n) for n in by_class.problem.sizes], planner)
-    assert len(images.problem.pairs) == len(by_class.problem.pairs)
-    again = search(images)
+    by_orbit, _, planner = spaces(parse(text), LEVEL)
+    assert any(choice.kind == "copy" for choice in by_orbit.choices)
+    found, _ = search_orbits(by_orbit, planner)
+    elements = orbit_space(by_orbit, [np.arange(n) for n in by_orbit.problem.sizes], planner)
+    assert len(elements.problem.pairs) == len(by_orbit.problem.pairs)
+    again = search(elements)
     assert again.cost == pytest.approx(found.cost, rel=1e-12)
     tight = 0.9 * again.memory_bytes
-    least = search(images, memory_limit=tight)
+    least = search(elements, memory_limit=tight)
     assert least.memory_bytes <= tight
 
 
 def test_a_given_layout_stays() -> None:
     graph = multilayer_perceptron()
     given = {graph.inputs[0].name: Layout((("z",), ()))}
-    compiled = compile_graph(graph, POD, 8, CompileOptions(arrivals=given), LEVEL)
+    compiled = compile_graph(graph, POD, 8, CompileOptions(input_layouts=given), LEVEL)
     arrived = next(v for v in compiled.program.inputs if v.name == graph.inputs[0].name)
     assert arrived.layout == Layout((("z",), ()))
 

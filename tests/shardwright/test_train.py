@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from shardwright import nn, ops
-from shardwright.arrivals import arrivals
 from shardwright.communication import get_group_size, get_rank, world
 from shardwright.dataset import ArrayDataset
 from shardwright.gradients import jit, value_and_grad
+from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.layout import Layout as MeshLayout
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -284,7 +284,7 @@ INPUT = [InputSpec("x", TensorType("float32", (8, 4)))]
     ],
 )
 def test_inputs_arrive_as_they_are_said_to(strategy, splits):
-    assert arrivals(INPUT, strategy, MESH) == {"x": MeshLayout(splits)}
+    assert input_layouts(INPUT, strategy, MESH) == {"x": MeshLayout(splits)}
 
 
 @pytest.mark.parametrize(
@@ -298,4 +298,4 @@ def test_inputs_arrive_as_they_are_said_to(strategy, splits):
 )
 def test_inputs_cannot_arrive_otherwise(strategy, what):
     with pytest.raises(ModelError, match=what):
-        arrivals(INPUT, strategy, MESH)
+        input_layouts(INPUT, strategy, MESH)

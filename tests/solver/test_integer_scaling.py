@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shardwright.solver import Pair, Problem, Variable, brute_force, evaluate, solve
-from shardwright.solver.exact.integer_scaling import solve_whole
 from shardwright.solver.exact import search as exact_search
+from shardwright.solver.exact.integer_scaling import solve_whole
 
 ProblemMaker = Callable[[int], Problem]
 

@@ -9,7 +9,7 @@ from shardwright.operators.info import SplitCounts
 from shardwright.tracing import InputSpec
 
 
-def arrivals(
+def input_layouts(
     inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh
 ) -> dict[str, Layout]:
     """Return the layouts in which inputs arrive.
