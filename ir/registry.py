@@ -1,0 +1,91 @@
+"""Registries: classes and functions by name, which files from outside the package can add to.
+
+Operators, passes, searches and cost profiles each have one. A file that is read again replaces what
+it registered before; two files cannot register one name.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from shardwright.ir.errors import OptionError, ShardwrightError
+from shardwright.ir.values import suggestion
+
+
+class _Defined(Protocol):
+    __module__: str
+    __qualname__: str
+
+
+Item = TypeVar("Item", bound=_Defined)
+
+
+class Registry(Generic[Item]):
+    """Classes or functions by name.
+
+    Parameters
+    ----------
+    kind : str
+        The word for one entry in messages: ``pass``, ``operator``.
+    error : type of ShardwrightError
+        Raised where a name is unknown or taken.
+    listed : bool
+        Whether the message about an unknown name lists all names where none is near.
+    """
+
+    def __init__(
+        self, kind: str, error: type[ShardwrightError] = OptionError, listed: bool = True
+    ) -> None:
+        self.kind, self.error, self.listed = kind, error, listed
+        self._items: dict[str, Item] = {}
+        self._origins: dict[str, tuple[str, str]] = {}
+
+    def add(self, name: str, item: Item) -> bool:
+        """Register `item` under `name`; return whether it replaces what its file had registered.
+
+        Raises
+        ------
+        ShardwrightError
+            If something else has that name.
+        """
+        origin = _origin(item)
+        owner = self._origins.setdefault(name, origin)
+        if owner != origin:
+            raise self.error(
+                f"the {self.kind} `{name}` is registered already, by `{owner[1]}` of {owner[0]}",
+                hint="choose another name",
+            )
+        replaced = name in self._items
+        self._items[name] = item
+        return replaced
+
+    def __getitem__(self, name: str) -> Item:
+        """Return the entry called `name`.
+
+        Raises
+        ------
+        ShardwrightError
+            If there is none; suggests the nearest name, or lists all.
+        """
+        if name not in self._items:
+            known = f"expected one of {', '.join(self)}" if self.listed else None
+            raise self.error(
+                f"unknown {self.kind} `{name}`", hint=suggestion(name, self._items) or known
+            )
+        return self._items[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names in the order of registration."""
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+def _origin(item: _Defined) -> tuple[str, str]:
+    """Return the file and the name in it of a class or function."""
+    module = sys.modules.get(item.__module__)
+    return str(getattr(module, "__file__", item.__module__)), item.__qualname__
