@@ -5,14 +5,15 @@
 
 Knows nothing of operators, tensors or devices. Costs are seconds for the compiler (float64) and
 plain integers for the contest instances (int64). An entry of at least `FORBIDDEN` may not be
-chosen. Arrays may be shared by reference: the solvers do the work once for each distinct array.
+chosen. Arrays may be shared by reference: the solvers do the work once for each distinct array,
+keyed by its `Identity`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,37 @@ FORBIDDEN = 1e17
 """An entry of a cost vector or a table that is at least this (``inf`` too) may not be chosen."""
 
 Array = NDArray[Any]
+
+Shared = TypeVar("Shared")
+
+PairRole = Literal["edge", "copy"]
+"""A priced edge, or the tie between a copy and the tensor that it is a copy of."""
+
+
+class Identity(int):
+    """A key for one shared object: equal keys mean the same object, so the same content.
+
+    The key keeps its object alive: an address is not used twice while a key holds it.
+
+    Examples
+    --------
+    >>> table = np.zeros(2)
+    >>> Identity(table) == Identity(table), Identity(table) == Identity(table.copy())
+    (True, False)
+    """
+
+    shared: object
+
+    def __new__(cls, shared: object) -> Identity:
+        """Make the key of an object."""
+        key = super().__new__(cls, id(shared))
+        key.shared = shared
+        return key
+
+
+def distinct(shared: Iterable[Shared]) -> list[Shared]:
+    """Return every distinct object once, in the order of first appearance."""
+    return list({Identity(item): item for item in shared}.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +95,21 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A cost that depends on two choices: ``table[strategy of first, strategy of second]``."""
+    """A cost that depends on two choices: ``table[strategy of first, strategy of second]``.
+
+    Parameters
+    ----------
+    first, second : int
+        Two variables, by position.
+    table : array of shape (strategies of first, strategies of second)
+    role : {"edge", "copy"}
+        Tells the pairs apart for the builder of the problem; the solvers ignore it.
+    """
 
     first: int
     second: int
     table: Array
+    role: PairRole = "edge"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,22 +150,25 @@ class Problem:
         """How many strategies each variable has."""
         return tuple(len(variable.cost) for variable in self.variables)
 
-    def limited(self, memory_limit: float | None, pairs: int | None = None) -> Problem:
-        """Return the same with another memory limit, and of the pairs only the first so many.
+    def limited(
+        self, memory_limit: float | None, pairs: int | None = None, role: PairRole | None = None
+    ) -> Problem:
+        """Return the problem with another memory limit, and only the pairs of a role.
 
-        What has been checked is not checked again.
+        Everything but the limit has been checked and is not checked again.
         """
         _check_limit(memory_limit)
         other = object.__new__(Problem)
+        kept = tuple(pair for pair in self.pairs[:pairs] if role in (None, pair.role))
         object.__setattr__(other, "variables", self.variables)
-        object.__setattr__(other, "pairs", self.pairs[:pairs])
+        object.__setattr__(other, "pairs", kept)
         object.__setattr__(other, "memory_limit", memory_limit)
         return other
 
 
 def check_problem(problem: Problem) -> None:
     """Raise SolverError if the problem is malformed."""
-    checked: set[int] = set()
+    checked: set[Identity] = set()
     for variable in problem.variables:
         try:
             _check_variable(variable, checked)
@@ -151,7 +196,7 @@ def _ends_text(problem: Problem, position: int, pair: Pair) -> str:
     return f"pair {position}, `{first}` and `{second}`"
 
 
-def _check_variable(variable: Variable, checked: set[int]) -> None:
+def _check_variable(variable: Variable, checked: set[Identity]) -> None:
     if variable.cost.ndim != 1 or variable.cost.size == 0:
         shape = variable.cost.shape
         raise SolverError(f"the cost has shape {shape}, expected one entry a strategy")
@@ -160,7 +205,7 @@ def _check_variable(variable: Variable, checked: set[int]) -> None:
         _check_use(use, variable.cost.size, checked)
 
 
-def _check_use(use: MemoryUse, strategies: int, checked: set[int]) -> None:
+def _check_use(use: MemoryUse, strategies: int, checked: set[Identity]) -> None:
     if use.usage.shape != (strategies,):
         raise SolverError(f"the memory use has shape {use.usage.shape}, expected ({strategies},)")
     if use.start > use.end:
@@ -168,14 +213,14 @@ def _check_use(use: MemoryUse, strategies: int, checked: set[int]) -> None:
             f"the interval [{use.start}, {use.end}) ends before it starts",
             hint="an empty interval is [t, t)",
         )
-    seen = id(use.usage) in checked
+    seen = Identity(use.usage) in checked
     _check_numbers(use.usage, "memory use", checked)
     if not seen and (use.usage.min() < 0 or use.usage.max() == np.inf):
         extreme = use.usage.min() if use.usage.min() < 0 else use.usage.max()
         raise SolverError(f"the memory use holds {extreme}, expected finite numbers of at least 0")
 
 
-def _check_pair(problem: Problem, pair: Pair, checked: set[int]) -> None:
+def _check_pair(problem: Problem, pair: Pair, checked: set[Identity]) -> None:
     count = len(problem.variables)
     for end in (pair.first, pair.second):
         if not 0 <= end < count:
@@ -189,11 +234,12 @@ def _check_pair(problem: Problem, pair: Pair, checked: set[int]) -> None:
     _check_numbers(pair.table, "table", checked)
 
 
-def _check_numbers(array: Array, what: str, checked: set[int]) -> None:
+def _check_numbers(array: Array, what: str, checked: set[Identity]) -> None:
     """Look at the numbers of each distinct array once."""
-    if id(array) in checked:
+    key = Identity(array)
+    if key in checked:
         return
-    checked.add(id(array))
+    checked.add(key)
     if array.dtype.kind not in "if":
         raise SolverError(f"the {what} holds {array.dtype}, expected float64 or int64")
     if array.dtype.kind == "f" and (np.isnan(array).any() or np.isneginf(array).any()):

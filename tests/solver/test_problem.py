@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from shardwright.ir.errors import SolverError
-from shardwright.solver import MemoryUse, Pair, Problem, Solution, Variable, evaluate
+from shardwright.solver import Identity, MemoryUse, Pair, Problem, Solution, Variable, evaluate
+from shardwright.solver.problem import distinct
 
 
 def two_variables() -> tuple[Variable, Variable]:
@@ -119,3 +120,23 @@ def test_gap():
     assert Solution((0,), 10.0, 9.0, "feasible", "").gap == pytest.approx(0.1)
     assert Solution((0,), 10.0, 10.0, "optimal", "").gap == 0
     assert Solution(None, np.inf, 10.0, "unknown", "").gap == np.inf
+
+
+def test_an_identity_keeps_its_object_alive():
+    keys = {Identity(np.zeros(3)) for _ in range(100)}
+    assert len(keys) == 100
+
+
+def test_equal_identities_are_one_object():
+    table, other = np.zeros(2), np.zeros(2)
+    assert Identity(table) == Identity(table) != Identity(other)
+    assert [array is table for array in distinct([table, other, table])] == [True, False]
+
+
+def test_a_limited_problem_keeps_the_pairs_of_a_role():
+    table = np.zeros((2, 3))
+    pairs = Pair(0, 1, table), Pair(0, 1, table, role="copy"), Pair(0, 1, table)
+    problem = Problem(two_variables(), pairs)
+    assert problem.limited(5.0).pairs == pairs
+    assert problem.limited(5.0, role="edge").pairs == (pairs[0], pairs[2])
+    assert problem.limited(5.0).memory_limit == 5.0
