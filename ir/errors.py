@@ -102,6 +102,10 @@ class PlanError(ShardwrightError):
     """A plan directory is missing, corrupt or from another version."""
 
 
+class PackageError(ShardwrightError):
+    """An optional package is needed and is not installed, or cannot be loaded."""
+
+
 class OutputError(ShardwrightError):
     """A file cannot be written, or it would replace one that the program did not write."""
 

@@ -8,7 +8,6 @@ reductions run instead; their order differs, and so do the last digits (1e-12 re
 mpi4py is loaded when a communicator is made, since loading it starts MPI.
 """
 
-import importlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.optional import optional
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.halo import deal
 from shardwright.operators.info import Array
@@ -29,15 +29,6 @@ from shardwright.runtime.communicator import ONE_DEVICE, Parts
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 # Operators that pass whole parts from member to member.
 _MOVES = ("broadcast", "collective_permute", "neighbor_exchange", "receive")
-
-
-def _load_mpi() -> Any:
-    try:
-        return importlib.import_module("mpi4py.MPI")
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
-        raise ExecutionError(
-            f"MPI cannot be used: {error}", hint="install the extra `shardwright[mpi]`"
-        ) from error
 
 
 class MpiCommunicator:
@@ -54,14 +45,16 @@ class MpiCommunicator:
 
     Raises
     ------
+    PackageError
+        If there is no MPI.
     ExecutionError
-        If there is no MPI; on rank 0, if there is another number of processes. The others end.
+        On rank 0, if there is another number of processes. The others end.
     """
 
     def __init__(self, mesh: Mesh | None = None, *, deterministic: bool = True) -> None:
         self.mesh = mesh or ONE_DEVICE
         self.deterministic = deterministic
-        self._mpi = _load_mpi()
+        self._mpi = optional("mpi4py.MPI", extra="mpi", need="a run over MPI")
         self._world = self._mpi.COMM_WORLD
         if self._world.size != self.mesh.size:
             if self._world.rank:  # rank 0 tells it, and fails, for all

@@ -8,14 +8,14 @@ learns a few random batches by heart.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 
 from shardwright.compiler.plans.document import InputDocument
 from shardwright.dataset import ArrayDataset, Cifar10Dataset, MnistDataset, digits
-from shardwright.ir.errors import ExecutionError, ModelError
+from shardwright.ir.errors import ExecutionError, PackageError
 from shardwright.operators.info import Array
 
 _BYTES = 256  # tokens are bytes
@@ -121,7 +121,7 @@ def _images(data: Path | None) -> tuple[str, ArrayDataset] | None:
         found = digits()
         count = len(found.columns["label"])
         return f"{count:,} handwritten digits of scikit-learn, enlarged from 8x8", found
-    except ModelError:
+    except PackageError:
         return None
 
 
@@ -186,7 +186,6 @@ def _token_samples(inputs: Sequence[InputDocument], data: Path | None) -> Sample
 
 def _text(data: Path | None) -> bytes:
     if data is None:
-        topics = import_module("pydoc_data.topics").topics
         return "\n".join(topics[name] for name in sorted(topics)).encode()
     try:
         return data.read_bytes()

@@ -5,19 +5,18 @@ elements which one tap of the kernel meets in all windows are one run, and the p
 before the next one begins. Knows nothing of windows: places are given as numbers.
 """
 
-import importlib
-import importlib.util
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from shardwright.ir.optional import is_installed, optional
 from shardwright.operators.info import Array
 
 Function = TypeVar("Function", bound=Callable[..., None])
 
-COMPILED = importlib.util.find_spec("numba") is not None
+COMPILED = is_installed("numba")
 """Whether the loops are fast; without numba they are not worth calling."""
 
 
@@ -128,7 +127,7 @@ def _weigh(x: Any, starts: Any, w: Any, sums: Any) -> None:
 @cache
 def _numba() -> Any:
     """Return numba, which from then on knows the functions that the loops call."""
-    numba = importlib.import_module("numba")
+    numba = optional("numba", extra="fast", need="a compiled convolution")
     for function in (_put, _lay, _take, _weigh):
         numba.extending.register_jitable(function)
     return numba

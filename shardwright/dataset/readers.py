@@ -1,7 +1,6 @@
 """Readers of data sets that lie in files, and the digits that scikit-learn comes with."""
 
 import gzip
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from shardwright.communication import Rank
 from shardwright.dataset.dataset import ArrayDataset
 from shardwright.ir.errors import ModelError
+from shardwright.ir.optional import optional
 from shardwright.operators.info import Array
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in three and one dimensions
@@ -133,18 +133,15 @@ def digits(num_shards: int | None = None, shard_id: int | Rank | None = None) ->
 
     Raises
     ------
-    ModelError
+    PackageError
         If scikit-learn is not installed.
 
     References
     ----------
     Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI, 1998.
     """
-    try:
-        data = import_module("sklearn.datasets").load_digits()
-    except ImportError:
-        hint = "install `shardwright[examples]`"
-        raise ModelError("the digits come with scikit-learn", hint=hint) from None
+    datasets = optional("sklearn.datasets", extra="examples", need="the data set of digits")
+    data = datasets.load_digits()
     nearest = np.arange(28) * 8 // 28
     images = data.images[:, nearest][:, :, nearest] / 16.0
     columns = {

@@ -1,11 +1,10 @@
 """From files of other systems to definitions: ``model.onnx:batch=8,loss=cross_entropy``."""
 
 import warnings
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from shardwright.ir.errors import ModelError, ShardwrightWarning
+from shardwright.ir.optional import optional
 from shardwright.tracing import Definition, InputSpec
 
 
@@ -26,9 +25,11 @@ def from_onnx(path: Path, sizes: str = "") -> Definition:
     Raises
     ------
     ModelError
-        If the package `onnx` is missing, the file cannot be read, or the model cannot be imported.
+        If the file cannot be read, or the model cannot be imported.
+    PackageError
+        If the package `onnx` is not installed.
     """
-    onnx = _frontend(path)
+    onnx = optional("shardwright.frontends.onnx", extra="onnx", need=f"reading `{path}`")
     given = _given(path, sizes)
     loss = given.pop("loss", "auto")
     class_axis = _axis(given.pop("class_axis", None))
@@ -47,18 +48,6 @@ def from_onnx(path: Path, sizes: str = "") -> Definition:
         for value in found.graph.inputs
     )
     return Definition(found.graph, specs, initial=found.initial)
-
-
-def _frontend(path: Path) -> Any:
-    try:
-        return import_module("shardwright.frontends.onnx")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("onnx", "google"):
-            raise
-        raise ModelError(
-            f"`{path}` is read with the package `onnx`, which is not installed",
-            hint="run `pip install 'shardwright[onnx]'`",
-        ) from None
 
 
 def _given(path: Path, sizes: str) -> dict[str, str]:

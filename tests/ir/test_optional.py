@@ -1,0 +1,42 @@
+"""Optional packages are imported on first use, or an error names the extra to install."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwright.ir.errors import PackageError
+from shardwright.ir.optional import is_installed, optional
+
+
+def test_an_installed_package_is_returned() -> None:
+    assert optional("json", extra="fast", need="the test") is json
+    assert is_installed("json")
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    assert not is_installed("nowhere")
+    with pytest.raises(PackageError) as caught:
+        optional("nowhere.inside", extra="mpi", need="training over MPI")
+    assert str(caught.value) == (
+        "training over MPI needs `nowhere`, which is not installed; "
+        "run `pip install 'shardwright[mpi]'`"
+    )
+
+
+def test_a_package_that_cannot_be_loaded_gives_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half_installed.py").write_text("raise RuntimeError('cannot load MPI library')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PackageError) as caught:
+        optional("half_installed", extra="mpi", need="training over MPI")
+    assert str(caught.value) == (
+        "training over MPI needs `half_installed`, which cannot be loaded: "
+        "cannot load MPI library; run `pip install 'shardwright[mpi]'`"
+    )
+
+
+def test_a_missing_module_of_ours_is_no_missing_package() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'shardwright\.nowhere'"):
+        optional("shardwright.nowhere", extra="onnx", need="the test")
