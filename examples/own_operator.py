@@ -5,7 +5,7 @@
 checks the operator under every strategy. A network with it is compiled and verified like any other:
 
     shardwright compile examples/own_operator.py:network --devices 8 --out plans/own
-    shardwright verify plans/own --operators examples/own_operator.py
+    shardwright verify plans/own --plugin examples/own_operator.py
 """
 
 import numpy as np

@@ -114,6 +114,10 @@ class ModelError(ShardwrightError):
     """A model definition cannot be found or traced."""
 
 
+class PluginError(ShardwrightError):
+    """A file or a package that registers operators, passes or searches cannot be loaded."""
+
+
 class ExecutionError(ShardwrightError):
     """A program could not be executed."""
 

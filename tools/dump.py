@@ -13,7 +13,6 @@ from shardwright.ir.text import to_text
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,
-    add_operators,
     compile_model,
     refuse_compile_options,
 )
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--diff", metavar="PASS", help="compile, and print what this pass changes")
     parser.add_argument("--rank", type=int, metavar="R", help="print the program of one rank")
     parser.add_argument("--format", choices=tuple(_FORMATS), default="text", help="(text)")
-    add_operators(parser)
     add_compile_options(parser, devices=False)
 
 

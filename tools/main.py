@@ -190,6 +190,7 @@ def _dispatch(given: list[str]) -> int:
     if known.command not in COMMANDS:
         commands = ", ".join(COMMANDS)
         raise UsageError(f"no command is called `{known.command}`", hint=f"there are {commands}")
+    rest = _load_plugins(given[1:])
     module = import_module(f"shardwright.tools.{known.command}")
     command = Parser(
         prog=f"shardwright {known.command}",
@@ -198,8 +199,34 @@ def _dispatch(given: list[str]) -> int:
         formatter_class=HelpFormatter,
     )
     module.add_arguments(command)
-    code: int = module.run(command.parse_args(given[1:]))
+    _add_plugin(command)
+    code: int = module.run(command.parse_args(rest))
     return code
+
+
+def _load_plugins(arguments: list[str]) -> list[str]:
+    """Load installed plugins and the files of ``--plugin``; return the other arguments.
+
+    Done before the command is imported, since its options list what is registered.
+    """
+    parser = Parser(prog="shardwright", add_help=False, allow_abbrev=False)
+    _add_plugin(parser)
+    found, rest = parser.parse_known_args(arguments)
+    plugins = import_module("shardwright.plugins")
+    plugins.load_installed_plugins()
+    for path in found.plugin:
+        plugins.load_plugin(path)
+    return rest
+
+
+def _add_plugin(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that registers operators, passes, searches or cost profiles",
+    )
 
 
 def _sentence(text: str) -> str:

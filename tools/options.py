@@ -16,7 +16,6 @@ from shardwright.passes.optimizer import STATES, Optimizer
 from shardwright.search.driver import SEARCH_MODES
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
-from shardwright.zoo.loading import import_operators
 
 _GIB = 2**30
 _MODEL = "a model of the zoo, with its sizes: `gpt:layers=4`; `file.py:function`; or `file.onnx`"
@@ -154,21 +153,6 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
         "--loss-scale", type=positive_number, metavar="F", help="factor that gradients carry (1)"
     )
     step.add_argument("--seed", type=seed, default=0, metavar="N", help="of initial values (0)")
-
-
-def add_operators(parser: argparse.ArgumentParser) -> None:
-    """Add the option that makes operators of a person's own known, before a plan is read."""
-    parser.add_argument(
-        "--operators",
-        type=_registering_file,
-        metavar="FILE",
-        help="a Python file that registers operators which the plan has",
-    )
-
-
-def _registering_file(text: str) -> Path:
-    import_operators(Path(text))
-    return Path(text)
 
 
 def _in_range(allowed: Range, kind: type[float]) -> Callable[[str], Any]:

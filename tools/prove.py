@@ -9,7 +9,6 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.proof import Proof, prove
 from shardwright.tools.documents import print_document, prove_document
 from shardwright.tools.main import say
-from shardwright.tools.options import add_operators
 from shardwright.tools.tables import styled, width
 
 UNDECIDED = 4  # exit code where nothing could be said
@@ -19,7 +18,6 @@ _DIFFERENT = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="directory of a plan")
-    add_operators(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

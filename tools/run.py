@@ -26,7 +26,7 @@ from shardwright.runtime import (
 )
 from shardwright.tools.documents import print_document, run_document
 from shardwright.tools.main import INTERRUPTED, UsageError, say
-from shardwright.tools.options import add_operators, positive, seed
+from shardwright.tools.options import positive, seed
 from shardwright.tools.progress import counting
 from shardwright.tools.tables import print_table, styled, width
 
@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save-every", type=positive, metavar="N", help="write it after every N steps, too"
     )
-    add_operators(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from shardwright.tools.documents import print_document, verify_document
-from shardwright.tools.options import add_operators, positive
+from shardwright.tools.options import positive
 from shardwright.tools.progress import counting
 from shardwright.tools.prove import exit_code, plan_to_check, print_proof
 from shardwright.tools.tables import styled
@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--full", action="store_true", help="run the plan itself, however large it is"
     )
-    add_operators(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

@@ -2,19 +2,16 @@
 
 import difflib
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from shardwright.communication import world
-from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
 from shardwright.tracing import Definition, trace
+from shardwright.user_files import guarded, imported
 from shardwright.zoo.bert import bert
 from shardwright.zoo.gpt import gpt
 from shardwright.zoo.imported import from_onnx
@@ -163,14 +160,14 @@ def _value(name: str, key: str, text: str, default: object) -> Any:
 def _from_file(path: Path, name: str, sizes: str) -> Definition:
     if not path.is_file():
         raise ModelError(f"there is no file `{path}`", hint="write `path/to/file.py:function`")
-    with _imported(path) as module:
+    with imported(path) as module:
         function = vars(module).get(name)
         if not callable(function):
             functions = {key: item for key, item in vars(module).items() if callable(item)}
             raise ModelError(
                 f"`{path}` has no function `{name}`", hint=_nearest(name, functions) or None
             )
-        made = _guarded(lambda: _called(function, name, sizes), path)
+        made = guarded(lambda: _called(function, name, sizes), path)
         if isinstance(made, Definition):
             return made
         if not isinstance(made, tuple) or not 2 <= len(made) <= 3 or not _is_network(made[0]):
@@ -183,55 +180,5 @@ def _from_file(path: Path, name: str, sizes: str) -> Definition:
         return trace(network, inputs, loss_fn=loss_fn[0] if loss_fn else None)
 
 
-def import_operators(path: Path) -> None:
-    """Run a file that registers operators, so that plans with them can be read.
-
-    Raises
-    ------
-    ModelError
-        If there is no such file, or it fails.
-    """
-    if not path.is_file():
-        raise ModelError(f"there is no file `{path}`", hint="name a file that registers operators")
-    with _imported(path):
-        pass
-
-
 def _is_network(item: object) -> bool:
     return isinstance(item, Cell) or callable(item)
-
-
-@contextmanager
-def _imported(path: Path) -> Iterator[ModuleType]:
-    """Run a file as a module of its own, which may import its neighbours, and forget it after."""
-    name = f"shardwright_model_{path.stem}"
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module, loader = module_from_spec(spec), spec.loader
-    folder, before = str(path.resolve().parent), set(sys.modules)
-    sys.path.insert(0, folder)
-    sys.modules[name] = module
-    try:
-        _guarded(lambda: loader.exec_module(module), path)
-        yield module
-    finally:
-        sys.path.remove(folder)
-        for other in set(sys.modules) - before:
-            if _lies_in(sys.modules[other], folder):
-                del sys.modules[other]
-
-
-def _lies_in(module: ModuleType, folder: str) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and str(Path(file).resolve().parent) == folder
-
-
-def _guarded(action: Callable[[], Any], path: Path) -> Any:
-    """Do what a person's file says, and tell its errors as ours."""
-    try:
-        return action()
-    except ShardwrightError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{type(error).__name__}: {error}", str(path)) from error

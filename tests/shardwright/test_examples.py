@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import shardwright as sw
+import shardwright.batches  # binds the digits before a test makes them few
 import shardwright.dataset as ds
 from shardwright import zoo
 from shardwright.communication import world
@@ -26,10 +27,9 @@ def few_digits(monkeypatch):
 
     monkeypatch.setattr(ds, "digits", shorter)
     monkeypatch.syspath_prepend(EXAMPLES)
-    before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
-        monkeypatch.delitem(sys.modules, name)
+    for example in EXAMPLES.glob("*.py"):
+        sys.modules.pop(example.stem, None)
 
 
 def losses_of(name, ranks=1):
@@ -84,7 +84,7 @@ def test_an_operator_of_ones_own_is_checked_compiled_and_verified(monkeypatch, t
     arguments = ["compile", f"{file}:network", "--devices", "4", "--cluster", "cpu"]
     assert main([*arguments, "--out", "plan"]) == 0
     assert main([*arguments, "--out", "plan"]) == 0  # reading the file again changes nothing
-    assert main(["verify", "plan", "--operators", file]) == 0
+    assert main(["verify", "plan", "--plugin", file]) == 0
     assert capsys.readouterr().out.count("equal: ") == 1
     checked = sw.check_operator("outer_product_mean")
     assert checked.strategies > 50

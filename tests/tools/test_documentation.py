@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.tools.main import COMMANDS, EXAMPLES, Parser, main
+from shardwright.tools.main import COMMANDS, EXAMPLES, Parser, _load_plugins, main
 from shardwright.zoo import load
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def test_commands_are_understood(place, line, monkeypatch):
     assert name in COMMANDS
     parser = Parser(prog=name)
     import_module(f"shardwright.tools.{name}").add_arguments(parser)
-    parser.parse_args(arguments)
+    parser.parse_args(_load_plugins(arguments))
 
 
 @pytest.mark.parametrize("path", [ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *DOCUMENTS])

@@ -1,0 +1,55 @@
+"""Python files of the user: run as modules, their errors told as the product's."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shardwright.ir.errors import ModelError, ShardwrightError
+
+
+@contextmanager
+def imported(path: Path, failure: type[ShardwrightError] = ModelError) -> Iterator[ModuleType]:
+    """Run a file as a module that may import its neighbours, and forget those afterwards.
+
+    Raises
+    ------
+    ShardwrightError
+        Of the type `failure`, if the file fails.
+    """
+    name = f"shardwright_model_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module, loader = module_from_spec(spec), spec.loader
+    folder, before = str(path.resolve().parent), set(sys.modules)
+    sys.path.insert(0, folder)
+    sys.modules[name] = module
+    try:
+        guarded(lambda: loader.exec_module(module), path, failure)
+        yield module
+    finally:
+        sys.path.remove(folder)
+        for other in set(sys.modules) - before:
+            if _is_in(sys.modules[other], folder):
+                del sys.modules[other]
+
+
+def _is_in(module: ModuleType, folder: str) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and str(Path(file).resolve().parent) == folder
+
+
+def guarded(
+    action: Callable[[], Any], path: Path, failure: type[ShardwrightError] = ModelError
+) -> Any:
+    """Run code of the user's file, and raise its errors as `failure`."""
+    try:
+        return action()
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        raise failure(f"{type(error).__name__}: {error}", str(path)) from error
