@@ -19,8 +19,8 @@ class ShardwrightError(Exception):
 
     Examples
     --------
-    >>> print(ShardwrightError("no operator is called `rleu`", hint="did you mean `relu`?"))
-    no operator is called `rleu`; did you mean `relu`?
+    >>> print(ShardwrightError("unknown operator `rleu`", hint="did you mean `relu`?"))
+    unknown operator `rleu`; did you mean `relu`?
     """
 
     def __init__(self, what: str, where: str | None = None, hint: str | None = None) -> None:

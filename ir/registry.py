@@ -5,19 +5,14 @@ it registered before; two files cannot register one name.
 """
 
 import sys
-from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.values import suggestion
 
 
-class _Defined(Protocol):
-    __module__: str
-    __qualname__: str
-
-
-Item = TypeVar("Item", bound=_Defined)
+Item = TypeVar("Item", bound=type[Any] | Callable[..., Any])
 
 
 class Registry(Generic[Item]):
@@ -85,7 +80,7 @@ class Registry(Generic[Item]):
         return len(self._items)
 
 
-def _origin(item: _Defined) -> tuple[str, str]:
+def _origin(item: type[Any] | Callable[..., Any]) -> tuple[str, str]:
     """Return the file and the name in it of a class or function."""
     module = sys.modules.get(item.__module__)
     return str(getattr(module, "__file__", item.__module__)), item.__qualname__

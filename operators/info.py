@@ -4,12 +4,10 @@ An operator is one class with its rule, kernel, gradient and flop count; all els
 rule. An instance is the operator applied to operands of given types with given attributes.
 """
 
-import difflib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
@@ -17,12 +15,10 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Attribute, Attributes, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.registry import Registry
 from shardwright.ir.types import TensorType
 from shardwright.operators.halo import Halo
 from shardwright.operators.rule import Rule, ShardView, base, resolve
-
-if TYPE_CHECKING:
-    from shardwright.operators.builder import Builder
 
 Array = NDArray[Any]
 SplitCounts = tuple[tuple[int, ...], ...]
@@ -51,6 +47,30 @@ class Example:
     attributes: Attributes = field(default_factory=dict)
     ranges: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     constants: tuple[int, ...] = ()
+
+
+class Emitter(Protocol):
+    """Emits operators; a gradient is written with it. `Builder` is one."""
+
+    def emit(
+        self,
+        operator: str,
+        *operands: Value,
+        name: str | None = None,
+        like: Value | None = None,
+        **attributes: Attribute,
+    ) -> Value:
+        """Emit an operator with one result and return the result."""
+
+    def emit_all(
+        self,
+        operator: str,
+        *operands: Value,
+        name: str | None = None,
+        like: Value | None = None,
+        **attributes: Attribute,
+    ) -> tuple[Value, ...]:
+        """Emit an operator and return its results."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +175,7 @@ class OperatorInfo:
         """Compute the results of one rank's part; `view` says which part it is."""
         raise IRError(f"`{self.name}` has no kernel: it only exists while a program is compiled")
 
-    def gradient(self, build: "Builder", at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Emit the gradient with respect to each operand; None where there is none.
 
         The cotangents have the layouts of the results without partial axes. What is returned has
@@ -359,33 +379,22 @@ class OperatorInfo:
         return axes
 
 
-_REGISTRY: dict[str, type[OperatorInfo]] = {}
-_ORIGINS: dict[str, tuple[str, str]] = {}  # file and class that each comes from
+_OPERATORS: Registry[type[OperatorInfo]] = Registry("operator", IRError, listed=False)
 
 
 def register(operator: type[OperatorInfo]) -> type[OperatorInfo]:
     """Add an operator class to the registry; a class decorator.
 
-    A file that is read again replaces the operators that it had registered.
+    A file that is loaded again replaces the operators that it registered.
 
     Raises
     ------
     IRError
         If the name is taken.
     """
-    origin = _origin(operator)
-    if _ORIGINS.setdefault(operator.name, origin) != origin:
-        raise IRError(f"an operator is called `{operator.name}` already, names are unique")
-    if operator.name in _REGISTRY:
+    if _OPERATORS.add(operator.name, operator):
         _cached.cache_clear()
-    _REGISTRY[operator.name] = operator
     return operator
-
-
-def _origin(operator: type[OperatorInfo]) -> tuple[str, str]:
-    """Return the file and the name of a class."""
-    module = sys.modules.get(operator.__module__)
-    return str(getattr(module, "__file__", operator.__module__)), operator.__qualname__
 
 
 def operator_class(name: str) -> type[OperatorInfo]:
@@ -396,16 +405,12 @@ def operator_class(name: str) -> type[OperatorInfo]:
     IRError
         If there is none; suggests the nearest.
     """
-    if name not in _REGISTRY:
-        near = difflib.get_close_matches(name, _REGISTRY, 1)
-        hint = f"did you mean `{near[0]}`?" if near else None
-        raise IRError(f"no operator is called `{name}`", hint=hint)
-    return _REGISTRY[name]
+    return _OPERATORS[name]
 
 
 def operator_names() -> tuple[str, ...]:
     """Return the names of all operators, sorted."""
-    return tuple(sorted(_REGISTRY))
+    return tuple(sorted(_OPERATORS))
 
 
 @lru_cache(maxsize=65536)

@@ -47,7 +47,8 @@ def _every_pass_survives_text() -> Iterator[None]:
 @pytest.fixture
 def own_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget afterwards the operators that a test registers."""
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
-    monkeypatch.setattr(registry, "_ORIGINS", dict(registry._ORIGINS))
+    operators = registry._OPERATORS
+    monkeypatch.setattr(operators, "_items", dict(operators._items))
+    monkeypatch.setattr(operators, "_origins", dict(operators._origins))
     yield
     registry._cached.cache_clear()

@@ -17,8 +17,14 @@ import numpy as np
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.builder import Builder
-from shardwright.operators.info import Array, Gradients, Linearization, OperatorInfo, register
+from shardwright.operators.info import (
+    Array,
+    Emitter,
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    register,
+)
 from shardwright.operators.rule import Rule, ShardView, resolve
 
 _REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -178,7 +184,7 @@ class AllReduce(Communication):
         total = reduce(_REDUCTIONS[self.attributes["reduction"]], parts)
         return [total] * len(parts)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Each part entered the sum once: the identity."""
         return [at.cotangents[0] if self.attributes["reduction"] == "sum" else None]
 
@@ -202,7 +208,7 @@ class AllGather(Communication):
         """Concatenate."""
         return [np.concatenate(parts, axis=self.attributes["dimension"])] * len(parts)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Keep the own slice."""
         return [build.emit("local_slice", at.cotangents[0], **self.attributes)]
 
@@ -227,7 +233,7 @@ class LocalSlice(Communication):
         """Cut."""
         return pieces(part, extents, self.attributes["dimension"])[index]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Gather the slices."""
         return [build.emit("all_gather", at.cotangents[0], **self.attributes)]
 
@@ -253,7 +259,7 @@ class ReduceScatter(Communication):
         total = reduce(_REDUCTIONS[self.attributes["reduction"]], parts)
         return pieces(total, extents, self.attributes["dimension"])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Gather the slices."""
         names = ("axes", "dimension", "group_size")
         attributes = {name: self.attributes[name] for name in names}
@@ -295,7 +301,7 @@ class AllToAll(Communication):
         columns = zip(*cut, strict=True)
         return [np.concatenate(c, axis=self.attributes["concat_dimension"]) for c in columns]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Run the inverse exchange."""
         inverse = {
             **self.attributes,
@@ -338,7 +344,7 @@ class CollectivePermute(Communication):
         members = np.arange(len(parts)).reshape(tuple(extents)).transpose(order).ravel()
         return [parts[int(member)] for member in members]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Restore the old order."""
         attributes = {**self.attributes, "axes": self.attributes["previous"], "previous": self.axes}
         return [build.emit("collective_permute", at.cotangents[0], **attributes)]
@@ -363,7 +369,7 @@ class ToPartial(Communication):
         """Keep or clear."""
         return part if index == 0 else np.zeros_like(part)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Each copy stands for the one value, which entered the sum once: the identity."""
         return [at.cotangents[0]]
 
@@ -387,7 +393,7 @@ class Mirror(Communication):
         """Keep."""
         return part
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sum over the group, or average it."""
         size = self.attributes["group_size"]
         total = build.emit("all_reduce", at.cotangents[0], axes=self.axes, group_size=size)

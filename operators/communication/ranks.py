@@ -12,9 +12,8 @@ import numpy as np
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
-from shardwright.operators.info import Array, Gradients, Linearization, register
+from shardwright.operators.info import Array, Emitter, Gradients, Linearization, register
 
 
 class OfRanks(Communication):
@@ -39,7 +38,7 @@ class Broadcast(OfRanks):
         """Copy from the root."""
         return [parts[self.attributes["root"]]] * len(parts)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent at the root; what the others held was not used."""
         root, size = self.attributes["root"], self.attributes["group_size"]
         ends = {"axes": self.axes, "source": root, "destination": root, "group_size": size}
@@ -64,7 +63,7 @@ class NeighborExchange(OfRanks):
             for s in sources
         ]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Shift back."""
         attributes = {**self.attributes, "shift": -self.attributes["shift"]}
         return [build.emit("neighbor_exchange", at.cotangents[0], **attributes)]
@@ -76,7 +75,7 @@ class _PointToPoint(OfRanks):
     defaults: ClassVar = {"axes": (), "source": 0, "destination": 0, "group_size": 0}
     transpose: ClassVar[str]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent the other way."""
         back = {
             **self.attributes,

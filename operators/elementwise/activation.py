@@ -8,11 +8,11 @@ from math import pi, sqrt
 
 import numpy as np
 
-from shardwright.operators.builder import Builder
 from shardwright.operators.elementwise.functions import define
 from shardwright.operators.elementwise.mathematics import erf
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -212,7 +212,7 @@ class PRelu(OperatorInfo):
         x, weight = operands
         return np.where(x > 0, x, x * _per_channel(weight, x.ndim))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Keep the operand and the weight."""
         return build.emit_all("prelu_gradient", at.cotangents[0], *at.operands)
 

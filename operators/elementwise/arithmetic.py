@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardwright.operators.builder import Builder
 from shardwright.operators.elementwise.functions import Binary, Unary, define
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -36,7 +36,7 @@ class Add(Binary):
         """Add."""
         return np.add(operands[0], operands[1])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent to both."""
         return [unbroadcast(build, at.cotangents[0], operand) for operand in at.operands]
 
@@ -52,7 +52,7 @@ class Sub(Binary):
         """Subtract."""
         return np.subtract(operands[0], operands[1])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent on, and its negative."""
         a, b = at.operands
         db = build.emit("neg", unbroadcast(build, at.cotangents[0], b))
@@ -70,7 +70,7 @@ class Mul(Binary):
         """Multiply."""
         return np.multiply(operands[0], operands[1])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply by the other operand."""
         a, b = at.operands
         da = build.emit("mul", at.cotangents[0], b)
@@ -90,7 +90,7 @@ class Div(Binary):
         """Divide."""
         return np.divide(operands[0], operands[1])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Divide the cotangent; from the operands, because the quotient may be a partial sum."""
         a, b = at.operands
         da = build.emit("div", at.cotangents[0], b)
@@ -112,7 +112,7 @@ class DivNoNan(Binary):
         nothing = b == 0
         return np.where(nothing, a.dtype.type(0), a / np.where(nothing, b.dtype.type(1), b))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """As that of a quotient."""
         a, b = at.operands
         da = build.emit("div_no_nan", at.cotangents[0], b)
@@ -132,7 +132,7 @@ class Atan2(Binary):
         """Apply the function."""
         return np.arctan2(operands[0], operands[1])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Turn the point by a right angle, over its squared distance."""
         (a, b), dy = at.operands, at.cotangents[0]
         squares = build.emit("add", build.emit("square", a), build.emit("square", b))
@@ -165,7 +165,7 @@ class Mod(Binary):
         """Divide and keep what is left."""
         return np.mod(operands[0], operands[1])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Differentiate ``a - floor_div(a, b) b``."""
         (a, b), dy = at.operands, at.cotangents[0]
         db = build.emit("neg", build.emit("mul", dy, build.emit("floor_div", a, b)))
@@ -183,7 +183,7 @@ class SquaredDifference(Binary):
         """Subtract and square."""
         return np.square(operands[0] - operands[1])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply by twice the difference."""
         a, b = at.operands
         difference = build.emit("scale", build.emit("sub", a, b), factor=2.0)
@@ -196,7 +196,7 @@ class Extremum(Binary):
 
     comparison: ClassVar[str]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent to the operand that won."""
         (a, b), dy = at.operands, at.cotangents[0]
         first = build.emit(self.comparison, a, b)
@@ -240,7 +240,7 @@ class Neg(Unary):
         """Negate."""
         return np.negative(operands[0])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Negate."""
         return [build.emit("neg", at.cotangents[0])]
 
@@ -259,7 +259,7 @@ class Scale(Unary):
         x = operands[0]
         return np.asarray(x * x.dtype.type(self.attributes["factor"]))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply by the same constant."""
         return [build.emit("scale", at.cotangents[0], factor=self.attributes["factor"])]
 
@@ -277,7 +277,7 @@ class AddScalar(Unary):
         x = operands[0]
         return np.asarray(x + x.dtype.type(self.attributes["value"]))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent."""
         return [at.cotangents[0]]
 
@@ -311,7 +311,7 @@ class BiasAdd(OperatorInfo):
         x, bias = operands
         return np.add(x, bias.reshape(-1, *(1,) * (x.ndim - 1 - self.axis)))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sum the cotangent over all other dimensions."""
         dy = at.cotangents[0]
         others = tuple(i for i in range(dy.type.rank) if i != self.axis)
@@ -383,7 +383,7 @@ class Power(Binary):
         """Raise."""
         return np.power(operands[0], operands[1])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """By the base ``b a^(b - 1)``, by the exponent ``a^b log a``."""
         (a, b), dy = at.operands, at.cotangents[0]
         lower = build.emit("power", a, build.emit("add_scalar", b, value=-1.0))

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardwright.operators.builder import Builder
 from shardwright.operators.elementwise.functions import Binary, Unary
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -199,7 +199,7 @@ class Mask(Binary):
         """Multiply by truth."""
         return np.where(operands[1], operands[0], operands[0].dtype.type(0))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Mask the cotangent."""
         masked = build.emit("mask", at.cotangents[0], at.operands[1])
         return [unbroadcast(build, masked, at.operands[0]), None]
@@ -225,7 +225,7 @@ class Where(OperatorInfo):
         """Choose."""
         return np.where(*operands)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent to what was chosen."""
         (chosen, a, b), dy = at.operands, at.cotangents[0]
         da = build.emit("mask", dy, chosen)

@@ -6,10 +6,10 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.types import TensorType, numpy_dtype
-from shardwright.operators.builder import Builder
 from shardwright.operators.elementwise.functions import Unary
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -43,7 +43,7 @@ class Cast(Unary):
             return operands[0]
         return operands[0].astype(numpy_dtype(after))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Convert back; through integers nothing passes."""
         operand, result = at.operands[0].type, at.results[0].type
         if not (operand.is_float and result.is_float):
@@ -89,7 +89,7 @@ class Identity(Unary):
         """Pass on."""
         return operands[0]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent."""
         return [at.cotangents[0]]
 

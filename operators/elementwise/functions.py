@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.graph import Attributes
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -57,7 +57,7 @@ class Function(Unary):
         """Apply the function."""
         return np.asarray(self.value(operands[0], **self.attributes), operands[0].dtype)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply the cotangent by the slope."""
         kept = at.operands[0] if self.keeps == "operand" else at.results[0]
         return [build.emit(f"{self.name}_gradient", at.cotangents[0], kept, **self.attributes)]

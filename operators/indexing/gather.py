@@ -10,9 +10,9 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.types import numpy_dtype
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -103,7 +103,7 @@ class Gather(OperatorInfo):
             found[elsewhere] = 0
         return found
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Add the cotangents of equal indices up."""
         (table, indices), axis = at.operands, self.axis
         rows, dy = table.type.shape[axis], at.cotangents[0]
@@ -154,7 +154,7 @@ class GatherGradient(OperatorInfo):
         total = segment_sums(np.moveaxis(terms, axis, 0), local, inside, view.sizes["v"])
         return np.moveaxis(total, 0, axis)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Linear: look the cotangent up."""
         axis = self.attributes["axis"]
         return [None, build.emit("gather", at.cotangents[0], at.operands[0], axis=axis)]
@@ -236,7 +236,7 @@ class Pick(OperatorInfo):
         local, inside = local_positions(indices, view)
         return np.take_along_axis(x, local[..., None], axis=-1)[..., 0] * inside
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Put the cotangent at the index."""
         (x, indices), dy = at.operands, at.cotangents[0]
         return [build.emit("pick_gradient", dy, indices, like=x, depth=x.type.shape[-1]), None]

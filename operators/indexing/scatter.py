@@ -10,10 +10,10 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
-from shardwright.operators.builder import Builder
 from shardwright.operators.indexing.gather import local_positions, require_integers, segment_sums
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -74,7 +74,7 @@ class GatherElements(AlongPositions):
         local, inside = local_positions(positions, view)
         return np.take_along_axis(x, local, self.axis) * inside
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Add the cotangents of equal positions up."""
         (x, positions), dy = at.operands, at.cotangents[0]
         how: dict[str, Any] = {"axis": self.axis, "size": x.type.shape[self.axis]}
@@ -109,7 +109,7 @@ class GatherElementsGradient(AlongPositions):
         np.add.at(result, tuple(where), dy * inside)
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Linear: look the cotangent up."""
         dx, positions = at.cotangents[0], at.operands[1]
         return [build.emit("gather_elements", dx, positions, axis=self.axis), None]
@@ -147,7 +147,7 @@ class ScatterElements(AlongPositions):
         result[tuple(index)] = updates[inside]
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Zero what was written over; look up what was written."""
         (_, positions, updates), dy = at.operands, at.cotangents[0]
         nothing = _zeros(build, updates)
@@ -156,7 +156,7 @@ class ScatterElements(AlongPositions):
         return [dx, None, build.emit("gather_elements", dy, positions, axis=axis)]
 
 
-def _zeros(build: Builder, like: Value) -> Value:
+def _zeros(build: Emitter, like: Value) -> Value:
     """Emit zeros in the split of a value, and never partial."""
     return build.emit("fill", like=like, shape=like.type.shape, dtype=like.type.dtype, value=0.0)
 
@@ -224,7 +224,7 @@ class GatherNd(ByTuples):
         index, inside = self.local(positions, view)
         return x[index] * inside.reshape(*inside.shape, *(1,) * (x.ndim - len(index)))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Add the cotangents of equal positions up."""
         (x, positions), dy = at.operands, at.cotangents[0]
         return [build.emit("scatter_nd", positions, dy, like=x, shape=x.type.shape), None]
@@ -276,7 +276,7 @@ class ScatterNd(ByTuples):
         places = int(np.prod(shape[:count]))
         return segment_sums(terms, linear, inside.ravel(), places).reshape(shape)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Linear: look the cotangent up."""
         return [None, build.emit("gather_nd", at.cotangents[0], at.operands[0])]
 
@@ -327,7 +327,7 @@ class ScatterNdUpdate(IntoTensor):
         result[tuple(place[inside] for place in index)] = updates[inside]
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Zero what was written over; look up what was written."""
         (_, positions, updates), dy = at.operands, at.cotangents[0]
         nothing = _zeros(build, updates)
@@ -376,13 +376,13 @@ class UnsortedSegmentSum(OperatorInfo):
         terms = x.reshape(segments.size, *view.result_shapes[0][1:])
         return segment_sums(terms, local, inside, view.sizes["v"])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Every row has the cotangent of its segment."""
         return [build.emit("gather", at.cotangents[0], at.operands[1]), None]
 
 
 def emit_scatter_elements_add(
-    build: Builder, x: Value, positions: Value, updates: Value, axis: int = 0
+    build: Emitter, x: Value, positions: Value, updates: Value, axis: int = 0
 ) -> Value:
     """Emit the sum of a tensor and of updates at positions along ``axis``; equal ones add up."""
     axis = dimension(axis, x.type.rank)
@@ -391,7 +391,7 @@ def emit_scatter_elements_add(
     return build.emit("add", x, added)
 
 
-def emit_scatter_nd_add(build: Builder, x: Value, positions: Value, updates: Value) -> Value:
+def emit_scatter_nd_add(build: Emitter, x: Value, positions: Value, updates: Value) -> Value:
     """Emit the sum of a tensor and of slices at tuples of positions; equal ones add up."""
     added = build.emit("scatter_nd", positions, updates, like=x, shape=x.type.shape)
     return build.emit("add", x, added)

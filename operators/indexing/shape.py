@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -86,7 +86,7 @@ class Regroup(OperatorInfo):
         """Regroup."""
         return operands[0].reshape(view.result_shapes[0])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Regroup back."""
         return [build.emit("reshape", at.cotangents[0], shape=at.operands[0].type.shape)]
 
@@ -215,7 +215,7 @@ class Transpose(OperatorInfo):
         """Reorder."""
         return np.transpose(operands[0], self.permutation)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Restore the order."""
         back = tuple(int(i) for i in np.argsort(self.permutation))
         return [build.emit("transpose", at.cotangents[0], permutation=back)]
@@ -249,7 +249,7 @@ class BroadcastTo(OperatorInfo):
         """Repeat."""
         return np.broadcast_to(operands[0], view.result_shapes[0])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sum over what was repeated."""
         return [unbroadcast(build, at.cotangents[0], at.operands[0])]
 
@@ -281,7 +281,7 @@ class Tile(OperatorInfo):
         """Repeat as often as the own part of the result asks."""
         return np.tile(operands[0], [view.sizes[f"m{i}"] for i in range(operands[0].ndim)])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sum over the copies."""
         shape, multiples = self.operand_types[0].shape, self.attributes["multiples"]
         pairs = tuple(n for pair in zip(multiples, shape, strict=True) for n in pair)

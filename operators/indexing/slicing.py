@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -81,7 +81,7 @@ class Slice(OperatorInfo):
         bounds = zip(self.attributes["begin"], view.result_shapes[0], self.strides, strict=True)
         return operands[0][tuple(slice(b, b + (s - 1) * t + 1, t) for b, s, t in bounds)]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Put zeros around and between."""
         before, shape = self.attributes["begin"], self.operand_types[0].shape
         ends = zip(shape, before, self.size, self.strides, strict=True)
@@ -132,7 +132,7 @@ class Pad(OperatorInfo):
         result[tuple(slice(b, b + (n - 1) * (t + 1) + 1, t + 1) for b, n, t in bounds)] = x
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Cut the elements out."""
         size, strides = self.operand_types[0].shape, tuple(t + 1 for t in self.between)
         begin = self.attributes["before"]
@@ -172,7 +172,7 @@ class Split(OperatorInfo):
         """Cut."""
         return tuple(np.split(operands[0], self.attributes["parts"], axis=self.axis))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Put the cotangents together."""
         return [build.emit("concat", *at.cotangents, axis=self.axis)]
 
@@ -220,7 +220,7 @@ class Concat(OperatorInfo):
         """Put together."""
         return np.concatenate(operands, axis=self.axis)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Cut the cotangent."""
         gradients, begin = [], [0] * self.operand_types[0].rank
         for operand in self.operand_types:
@@ -270,7 +270,7 @@ class Stack(OperatorInfo):
         """Put together."""
         return np.stack(operands, axis=self.axis)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Cut the cotangent, and drop the dimension."""
         shape, gradients = at.cotangents[0].type.shape, []
         size = (*shape[: self.axis], 1, *shape[self.axis + 1 :])

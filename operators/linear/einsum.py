@@ -6,9 +6,9 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -110,11 +110,11 @@ class Einsum(OperatorInfo):
         result = np.einsum(equation, *operands, optimize=len(operands) > 1)
         return np.asarray(result, operands[0].dtype)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """For each operand, the sum of products of the cotangent and the others."""
         return [self._operand_gradient(build, at, i) for i in range(len(at.operands))]
 
-    def _operand_gradient(self, build: Builder, at: Linearization, position: int) -> Value:
+    def _operand_gradient(self, build: Emitter, at: Linearization, position: int) -> Value:
         operand, term = at.operands[position], self.terms[position]
         others = [i for i in range(len(self.terms)) if i != position]
         terms = [self.result, *(self.terms[i] for i in others)]

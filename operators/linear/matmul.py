@@ -5,9 +5,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.graph import Value
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -61,7 +61,7 @@ class MatMul(OperatorInfo):
             _transposed(b, self.attributes["transpose_b"]),
         )
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply the cotangent by the other operand, and sum what was broadcast."""
         (a, b), dy = at.operands, at.cotangents[0]
         ta, tb = self.attributes["transpose_a"], self.attributes["transpose_b"]
@@ -78,7 +78,7 @@ class MatMul(OperatorInfo):
         return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
 
 
-def _weight_gradient(build: Builder, a: Value, dy: Value, transposed: bool) -> Value:
+def _weight_gradient(build: Emitter, a: Value, dy: Value, transposed: bool) -> Value:
     """Contract all leading dimensions at once, without an intermediate per batch."""
     return build.emit("contract_leading", *((dy, a) if transposed else (a, dy)))
 
@@ -108,7 +108,7 @@ class ContractLeading(OperatorInfo):
         return np.matmul(a.T, b)
 
 
-def unbroadcast(build: Builder, cotangent: Value, operand: Value) -> Value:
+def unbroadcast(build: Emitter, cotangent: Value, operand: Value) -> Value:
     """Sum a cotangent over the dimensions along which `operand` was broadcast."""
     extra = cotangent.type.rank - operand.type.rank
     shape = (1,) * extra + operand.type.shape

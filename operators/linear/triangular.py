@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -78,7 +78,7 @@ class SolveTriangular(OperatorInfo):
         turned = np.swapaxes(a, -1, -2) if self.attributes["transposed"] else a
         return np.asarray(np.linalg.solve(turned, b), operands[1].dtype)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Solve with the transpose; what the matrix has is the outer product of both solutions."""
         (a, b), x, lower = at.operands, at.results[0], self.attributes["lower"]
         transposed, unit = self.attributes["transposed"], int(self.attributes["unit_diagonal"])
@@ -122,7 +122,7 @@ class Cholesky(OperatorInfo):
         (a,) = _working(*operands)
         return np.asarray(np.linalg.cholesky((a + np.swapaxes(a, -1, -2)) / 2), operands[0].dtype)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Solve twice with the factor.
 
         References

@@ -14,9 +14,9 @@ import numpy as np
 from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -187,7 +187,7 @@ class ScaledDotProductAttention(Attention):
             out[:, :, :, block] = np.matmul(weights, v[:, :, None, seen])
         return out.reshape(view.result_shapes[0])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Needs the operands alone."""
         operator = "scaled_dot_product_attention_gradient"
         found = build.emit_all(operator, at.cotangents[0], *at.operands, **self.attributes)

@@ -4,9 +4,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -45,6 +45,6 @@ class Dropout(OperatorInfo):
         kept = uniform(seed, f"{key}/{int(step)}", index) >= rate
         return np.asarray(np.where(kept, x * (1 / (1 - rate)), 0), x.dtype)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Drop the same elements."""
         return [build.emit("dropout", at.cotangents[0], at.operands[1], **self.attributes), None]

@@ -8,10 +8,10 @@ the classes whole.
 import numpy as np
 
 from shardwright.ir.graph import Value
-from shardwright.operators.builder import Builder
 from shardwright.operators.indexing.gather import local_positions
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -58,7 +58,7 @@ class ExpSum(OperatorInfo):
         x, shift = operands
         return np.asarray(np.exp(x - shift[..., None]).sum(axis=-1))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Every exponential is its own derivative."""
         return [build.emit("exp_sum_gradient", at.cotangents[0], *at.operands), None]
 
@@ -101,7 +101,7 @@ class ExpSumAndPick(OperatorInfo):
         picked = np.take_along_axis(x, local[..., None], axis=-1)[..., 0] * inside
         return np.asarray(np.exp(x - shift[..., None]).sum(axis=-1)), picked
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Needs the operands alone."""
         dx = build.emit("exp_sum_and_pick_gradient", *at.cotangents, *at.operands)
         return [dx, None, None]
@@ -134,12 +134,12 @@ class ExpSumAndPickGradient(OperatorInfo):
         return result
 
 
-def emit_cross_entropy(build: Builder, logits: Value, labels: Value, sparse: bool) -> Value:
+def emit_cross_entropy(build: Emitter, logits: Value, labels: Value, sparse: bool) -> Value:
     """Emit the cross entropy of each row of ``[..., class]``, splittable over rows and classes.
 
     Parameters
     ----------
-    build : Builder
+    build : Emitter
         Where to emit.
     logits : Value
         Scores of the classes.
@@ -183,7 +183,7 @@ class SoftmaxCrossEntropy(OperatorInfo):
         logits, labels = operands
         return -np.asarray((log_softmax(logits) * labels).sum(axis=-1))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Needs the operands alone."""
         operator = "softmax_cross_entropy_gradient"
         return [build.emit(operator, at.cotangents[0], *at.operands), None]
@@ -221,7 +221,7 @@ class SparseSoftmaxCrossEntropy(OperatorInfo):
         picked = np.take_along_axis(log_softmax(logits), labels[..., None], axis=-1)
         return -picked[..., 0]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Needs the operands alone."""
         operator = "sparse_softmax_cross_entropy_gradient"
         return [build.emit(operator, at.cotangents[0], *at.operands), None]
@@ -263,7 +263,7 @@ class SigmoidCrossEntropy(OperatorInfo):
         logits, labels = operands
         return np.logaddexp(logits.dtype.type(0), logits) - logits * labels
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Needs the operands alone."""
         dx = build.emit("sigmoid_cross_entropy_gradient", at.cotangents[0], *at.operands)
         return [unbroadcast(build, dx, at.operands[0]), None]
@@ -285,7 +285,7 @@ class SigmoidCrossEntropyGradient(OperatorInfo):
         return (0.5 + 0.5 * np.tanh(0.5 * logits) - labels) * dy
 
 
-def emit_mean_squared_error(build: Builder, prediction: Value, target: Value) -> Value:
+def emit_mean_squared_error(build: Emitter, prediction: Value, target: Value) -> Value:
     """Emit the mean of the squared errors of all elements, a scalar."""
     errors = build.emit("squared_difference", prediction, target)
     total = build.emit("reduce_sum", errors)

@@ -12,9 +12,9 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -54,7 +54,7 @@ class RowNorm(OperatorInfo):
     flops_per_point = 8.0
     centred: ClassVar[bool]
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Make the statistics again from the operand, so that nothing else is kept."""
         (x, gamma), dy = at.operands[:2], at.cotangents[0]
         how = {"epsilon": self.attributes["epsilon"], "centred": self.centred}
@@ -165,7 +165,7 @@ class L2Normalize(AlongAxis):
         squares = np.square(operands[0]).sum(axis=self.axes, keepdims=True)
         return operands[0] / np.sqrt(np.maximum(squares, self.attributes["epsilon"]))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Needs the operand alone."""
         dy, x = at.cotangents[0], at.operands[0]
         return [build.emit("l2_normalize_gradient", dy, x, **self.attributes)]
@@ -243,7 +243,7 @@ class GroupNorm(Grouped):
         y: Array = self.standardized(x, view)[0] * gamma + beta
         return y.reshape(x.shape)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Make the statistics again from the operand."""
         x, gamma, _ = at.operands
         return build.emit_all("group_norm_gradient", at.cotangents[0], x, gamma, **self.attributes)
@@ -321,7 +321,7 @@ class ChannelMean(Channelwise):
         """Sum the part, and divide by the count of the whole."""
         return operands[0].sum(axis=self.others) / self.count
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Spread the cotangent."""
         x = at.operands[0]
         share = build.emit("scale", at.cotangents[0], factor=1.0 / self.count)
@@ -348,7 +348,7 @@ class ChannelVariance(Channelwise):
         (mean,) = self.per_channel(operands[1])
         return np.square(operands[0] - mean).sum(axis=self.others) / self.count
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Twice the distance from the mean."""
         x, mean = at.operands
         return [build.emit("channel_variance_gradient", at.cotangents[0], x, mean), None]
@@ -403,7 +403,7 @@ class BatchNormalize(Channelwise):
         mean, variance, gamma, beta = self.per_channel(*operands[1:])
         return (x - mean) * (gamma / np.sqrt(variance + self.attributes["epsilon"])) + beta
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """All five share their sums over the batch."""
         return build.emit_all(
             "batch_normalize_gradient", at.cotangents[0], *at.operands[:4], **self.attributes
@@ -435,7 +435,7 @@ class BatchNormalizeGradient(Channelwise):
 
 
 def emit_batch_norm(
-    build: Builder,
+    build: Emitter,
     x: Value,
     gamma: Value,
     beta: Value,
@@ -446,7 +446,7 @@ def emit_batch_norm(
 
     Parameters
     ----------
-    build : Builder
+    build : Emitter
         Where to emit.
     x, gamma, beta : Value
         The batch, and for each channel the scale and the shift.
@@ -476,7 +476,7 @@ def emit_batch_norm(
 
 
 def _emit_norm_of_parts(
-    build: Builder, x: Value, gamma: Value, beta: Value, epsilon: float, parts: int
+    build: Emitter, x: Value, gamma: Value, beta: Value, epsilon: float, parts: int
 ) -> tuple[Value, Value, Value]:
     """Normalize with the channels of each part as channels of their own."""
     samples, channels, *space = x.type.shape

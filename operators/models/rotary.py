@@ -5,9 +5,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -66,7 +66,7 @@ class RotaryEmbedding(OperatorInfo):
         result[second] = x[second] * cos + x[first] * sin
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Turn back."""
         attributes = {**self.attributes, "reverse": not self.attributes["reverse"]}
         return [build.emit("rotary_embedding", at.cotangents[0], **attributes)]

@@ -14,10 +14,10 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
-from shardwright.operators.builder import Builder
 from shardwright.operators.indexing.gather import require_integers, segment_sums
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -161,7 +161,7 @@ class Dispatch(Routed):
         total = segment_sums(terms, positions[inside], kept, experts * places)
         return total.reshape(experts, places, features)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Bring the cotangent back."""
         return _gradients(build, at, "combine", {"capacity": self.attributes["capacity"]})
 
@@ -191,13 +191,13 @@ class Combine(Routed):
             total += flat[positions[..., choice]] * factors[..., choice, None]
         return total
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Bring the cotangent to the slots."""
         how = {"experts": at.operands[0].type.shape[0], **self.attributes}
         return _gradients(build, at, "dispatch", how)
 
 
-def _gradients(build: Builder, at: Linearization, transpose: str, how: dict[str, Any]) -> Gradients:
+def _gradients(build: Emitter, at: Linearization, transpose: str, how: dict[str, Any]) -> Gradients:
     """Emit the gradients of `dispatch` or `combine`, each by the other."""
     dy, moved, routes = at.cotangents[0], at.operands[0], at.operands[1:]
     like = moved if transpose == "dispatch" else None
@@ -234,7 +234,7 @@ class RoutingWeightGradient(Routed):
             result[..., choice] = found * inside[..., choice]
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Linear in both: each gradient brings the other to its place."""
         (x, y, slots), dw = at.operands, at.cotangents[0]
         capacity, experts = self.attributes["capacity"], y.type.shape[0]

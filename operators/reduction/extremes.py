@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shardwright.operators.builder import Builder
 from shardwright.operators.indexing.gather import local_positions, require_integers
 from shardwright.operators.indexing.scatter import ByTuples, IntoTensor, tuple_size
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -78,7 +78,7 @@ class UnsortedSegmentExtremum(OperatorInfo):
         """Compare the rows of equal segments."""
         return _segment_extrema(self.function, view, *operands)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Find the extrema again, which is cheaper than to keep them."""
         if not self.attributes["differentiable"]:
             return [None, None]
@@ -161,7 +161,7 @@ class ScatterNdExtremum(IntoTensor):
         self.function.at(result, tuple(place[inside] for place in index), updates[inside])
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Find the extrema again, which is cheaper than to keep them."""
         operator = f"{self.name}_gradient"
         dx, updates = build.emit_all(operator, at.cotangents[0], *at.operands)

@@ -8,9 +8,9 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Attributes, Value
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -70,7 +70,7 @@ class Reduction(OperatorInfo):
         """Give a result back the reduced dimensions, with size one."""
         return x if self.attributes["keep_dims"] else np.expand_dims(x, self.axes)
 
-    def spread(self, build: Builder, at: Linearization) -> Value:
+    def spread(self, build: Emitter, at: Linearization) -> Value:
         """Emit the cotangent, repeated along the reduced dimensions."""
         operand, keep_dims = at.operands[0], self.attributes["keep_dims"]
         attributes = {"shape": operand.type.shape, "axis": self.axes, "keep_dims": keep_dims}
@@ -88,7 +88,7 @@ class ReduceSum(Reduction):
         """Add up."""
         return np.asarray(operands[0].sum(axis=self.axes, keepdims=self.attributes["keep_dims"]))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Spread the cotangent over the reduced dimensions."""
         return [self.spread(build, at)]
 
@@ -106,7 +106,7 @@ class ReduceMean(Reduction):
         total = x.sum(axis=self.axes, keepdims=self.attributes["keep_dims"])
         return np.asarray(total / x.dtype.type(self.count))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Spread the cotangent, divided by the whole count."""
         return [build.emit("scale", self.spread(build, at), factor=1.0 / self.count)]
 
@@ -136,7 +136,7 @@ class Selection(Reduction):
         keep_dims = self.attributes["keep_dims"]
         return np.asarray(function(operands[0], axis=self.axes, keepdims=keep_dims))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent to the extrema."""
         attributes = dict(self.attributes)
         if not attributes.pop("differentiable"):
@@ -219,7 +219,7 @@ class ReduceProd(Reduction):
         keep_dims = self.attributes["keep_dims"]
         return np.asarray(operands[0].prod(axis=self.axes, keepdims=keep_dims))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply the cotangent by the product of the others."""
         return [
             build.emit("reduce_prod_gradient", at.cotangents[0], *at.operands, **self.attributes)

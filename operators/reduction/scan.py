@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -47,7 +47,7 @@ class CumulativeSum(AlongAxis):
             np.moveaxis(total, axis, 0)[0] = 0
         return np.flip(total, axis) if self.attributes["reverse"] else total
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sums of the cotangent from the other end."""
         attributes = {**self.attributes, "reverse": not self.attributes["reverse"]}
         return [build.emit("cumsum", at.cotangents[0], **attributes)]
@@ -68,7 +68,7 @@ class CumulativeProduct(AlongAxis):
         """Multiply."""
         return np.cumprod(operands[0], axis=self.axes[0], dtype=operands[0].dtype)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sum what follows of the cotangent times the product, over the element: not zero."""
         terms = build.emit("mul", at.cotangents[0], at.results[0])
         sums = build.emit("cumsum", terms, axis=self.axes[0], reverse=True)
@@ -103,7 +103,7 @@ class CumulativeExtremum(AlongAxis):
         last = np.maximum.accumulate(np.where(x == found, places, 0), axis=axis)
         return found, last
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Put the cotangent of the extrema back to where they come from."""
         x, axis = at.operands[0], self.axes[0]
         how = {"axis": axis, "size": x.type.shape[axis]}
@@ -140,7 +140,7 @@ class Reverse(AlongAxis):
         """Turn round."""
         return np.flip(operands[0], self.axes)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Turn round again."""
         return [build.emit("reverse", at.cotangents[0], axis=self.attributes["axis"])]
 
@@ -168,7 +168,7 @@ class Triangle(OperatorInfo):
         columns = view.starts["n"] + np.arange(view.sizes["n"])
         return np.where(self.compare(columns, rows[:, None]), x, x.dtype.type(0))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """The same part of the cotangent."""
         return [build.emit(self.name, at.cotangents[0], **self.attributes)]
 

@@ -4,9 +4,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -68,7 +68,7 @@ class Softmax(AlongAxis):
         """Shift by the maximum, so that nothing overflows."""
         return softmax(operands[0], self.axes)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Needs the result alone."""
         axis = self.attributes["axis"]
         return [build.emit("softmax_gradient", at.cotangents[0], at.results[0], axis=axis)]
@@ -98,7 +98,7 @@ class LogSoftmax(AlongAxis):
         """Shift by the maximum, so that nothing overflows."""
         return log_softmax(operands[0], self.axes)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Needs the result alone."""
         axis = self.attributes["axis"]
         return [build.emit("log_softmax_gradient", at.cotangents[0], at.results[0], axis=axis)]

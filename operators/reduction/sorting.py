@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -63,7 +63,7 @@ class Ordered(OperatorInfo):
         positions = _order(x, self.axis, descending)[first]
         return np.take_along_axis(x, positions, self.axis), positions
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Put the cotangent of the values back to where they come from."""
         x, axis = at.operands[0], self.axis
         size = x.type.shape[axis]

@@ -11,14 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.builder import Builder
-from shardwright.operators.info import (
-    Array,
-    Example,
-    Gradients,
-    Linearization,
-    register,
-)
+from shardwright.operators.info import Array, Emitter, Example, Gradients, Linearization, register
 from shardwright.operators.rule import Rule, Shape, ShardView, resolve
 from shardwright.operators.windows import depthwise
 from shardwright.operators.windows.columns import accumulate_columns, columns, sample_blocks
@@ -169,7 +162,7 @@ class Convolution(ConvolutionFamily):
         _correlate(x, self.grouped(w, view), windows, result)
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Scatter the cotangent through the weight; correlate it with the operand."""
         (x, w), dy = at.operands, at.cotangents[0]
         size, kernel = self.space, self.windows.kernel
@@ -256,7 +249,7 @@ class TransposedConvolution(ConvolutionFamily):
         by_tap = w.reshape(groups, a, b, self.windows.taps)
         return by_tap[..., ::-1].swapaxes(1, 2).reshape(groups, b, a * self.windows.taps)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """A convolution of the cotangent, and its correlation with the operand."""
         (y, w), dx = at.operands, at.cotangents[0]
         dy = build.emit("convolution", dx, w, **self.explicit)
@@ -317,7 +310,7 @@ class ConvolutionWeightGradient(ConvolutionFamily):
                 total += np.matmul(cotangent, np.swapaxes(column, -1, -2))
         return total.reshape(shape)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Linear in both: each gradient is the convolution with the other."""
         (x, y), dw = at.operands, at.cotangents[0]
         dx = build.emit("transposed_convolution", y, dw, size=self.space, **self.explicit)

@@ -22,6 +22,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.halo import Halo, deal
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Gradients,
     Linearization,
     OperatorInfo,
@@ -96,7 +97,7 @@ class OverHalo(Communication):
         """Return the index of a run of the dimension."""
         return (*(slice(None),) * self.attributes["dimension"], slice(start, start + length))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Move back."""
         return [build.emit(self.transpose, at.cotangents[0], **self.attributes)]
 

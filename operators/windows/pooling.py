@@ -5,14 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.builder import Builder
-from shardwright.operators.info import (
-    Array,
-    Example,
-    Gradients,
-    Linearization,
-    register,
-)
+from shardwright.operators.info import Array, Emitter, Example, Gradients, Linearization, register
 from shardwright.operators.rule import Rule, Shape, ShardView, resolve
 from shardwright.operators.windows.geometry import Index, Windows, make_windows
 from shardwright.operators.windows.windowed import PLACEMENT, Windowed
@@ -143,7 +136,7 @@ class MaxPool(Pooling):
         x = self.own_filled(operands[0], view, least)
         return _greatest(self.taps(self.own_windows(view).pad(x, least), counts))
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent to the first of the greatest elements."""
         dy, x = at.cotangents[0], at.operands[0]
         return [build.emit("max_pool_gradient", dy, x, **self.attributes)]
@@ -222,7 +215,7 @@ class AveragePool(Average):
         result *= self.shares(view, result.dtype)
         return result
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Spread the cotangent over the windows."""
         size = self.space
         return [build.emit("average_pool_gradient", at.cotangents[0], size=size, **self.attributes)]
@@ -253,7 +246,7 @@ class AveragePoolGradient(Average):
             place += share
         return self.own_interior(total, view)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Linear: the pooling itself."""
         attributes = {k: v for k, v in self.attributes.items() if k != "size"}
         return [build.emit("average_pool", at.cotangents[0], **attributes)]

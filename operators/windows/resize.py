@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import (
     Array,
+    Emitter,
     Example,
     Gradients,
     Linearization,
@@ -208,7 +208,7 @@ class Resize(Interpolation):
         x = self.own(operands[0], view)
         return self.applied(x, [self.own_matrix(d, view) for d in range(len(self.space))])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Apply the transposed matrices."""
         attributes = {**self.attributes, "size": self.space}
         return [build.emit("resize_gradient", at.cotangents[0], **attributes)]
@@ -226,7 +226,7 @@ class ResizeGradient(Interpolation):
         matrices = [self.own_matrix(d, view).T for d in range(len(self.space))]
         return self.with_rest(self.applied(operands[0], matrices), view, 0)
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Linear: the operator it is the transpose of."""
         attributes = {**self.attributes, "size": self.after}
         return [build.emit("resize", at.cotangents[0], **attributes)]
@@ -294,7 +294,7 @@ class DepthToSpace(Blocks):
         order = (0, 3, 4, 1, 5, 2) if first else (0, 1, 4, 2, 5, 3)
         return apart.transpose(order).reshape(view.result_shapes[0])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Move back."""
         return [build.emit("space_to_depth", at.cotangents[0], **self.attributes)]
 
@@ -322,6 +322,6 @@ class SpaceToDepth(Blocks):
         order = (0, 3, 5, 1, 2, 4) if first else (0, 1, 3, 5, 2, 4)
         return apart.transpose(order).reshape(view.result_shapes[0])
 
-    def gradient(self, build: Builder, at: Linearization) -> Gradients:
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Move back."""
         return [build.emit("depth_to_space", at.cotangents[0], **self.attributes)]

@@ -122,5 +122,5 @@ def test_the_sets_need_not_be_complete():
 
 
 def test_another_class_cannot_take_a_name():
-    with pytest.raises(IRError, match="an operator is called `relu` already"):
+    with pytest.raises(IRError, match="the operator `relu` is registered already, by `Relu` of "):
         register(type("Relu", (ColumnMean,), {"name": "relu"}))

@@ -27,7 +27,7 @@ CASES: list[tuple[str, tuple[str, ...], Attributes, str]] = [
         {"slope": 1},
         "`relu` has no attribute `slope`; its attributes are none",
     ),
-    ("rleu", ("f32[2]",), {}, "no operator is called `rleu`; did you mean `relu`?"),
+    ("rleu", ("f32[2]",), {}, "unknown operator `rleu`; did you mean `relu`?"),
     ("relu", (), {}, "relu: 0 operands were given, `... -> ...` takes 1"),
     ("transpose", (), {}, "`transpose` cannot take the operands: none"),
     ("gather", ("f32[8, 2]",), {}, "`gather` cannot take the operands: f32[8, 2]"),
