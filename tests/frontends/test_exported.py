@@ -1,6 +1,6 @@
 """What PyTorch's exporters write: what is trained, what was merged, what is recognised.
 
-The files in `fixtures` are made by `benchmarks/onnx_fixtures.py`: five small models, exported by
+The files in `fixtures` are made by `benchmarks/imported/onnx_fixtures.py`: five models, exported by
 `torch.onnx.export` with `dynamo=True`, with `optimize=False` too (`dynamo-plain`), with
 `dynamo=False`, and with `do_constant_folding=False` too (`script-plain`).
 """

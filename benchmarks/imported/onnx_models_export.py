@@ -3,7 +3,7 @@
 Needs `torch`, `torchvision`, `transformers`, `onnx` and `onnxscript`, which the product does not:
 run it in an environment of its own. The models are small and have random weights.
 
-    python benchmarks/onnx_models_export.py FOLDER [MODEL ...]
+    python benchmarks/imported/onnx_models_export.py FOLDER [MODEL ...]
 
 For every model and way to export it writes `MODEL.WAY.onnx`, and once `MODEL.npz` with inputs,
 results, parameters, and their gradients for the mean square of the first result.

@@ -1,9 +1,9 @@
 """Imports the models that `onnx_models_export.py` exported, and compares them with PyTorch.
 
-    python benchmarks/onnx_models.py FOLDER [MODEL ...]
+    python benchmarks/imported/onnx_models.py FOLDER [MODEL ...]
 
 For every file: results and gradients against PyTorch's, what is trained against the module's own
-parameters, and which compositions were recognised. Writes `benchmarks/onnx_models.md` where all
+parameters, and which compositions were recognised. Writes `onnx_models.md` beside it where all
 models were asked for. Needs no PyTorch.
 """
 

@@ -1,6 +1,6 @@
 """Exports the small models in `tests/frontends/fixtures`, as `onnx_models_export.py` does.
 
-    python benchmarks/onnx_fixtures.py tests/frontends/fixtures
+    python benchmarks/imported/onnx_fixtures.py tests/frontends/fixtures
 
 Needs PyTorch and transformers. The files keep of the notes of the exporter what an import reads.
 """

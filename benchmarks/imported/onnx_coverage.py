@@ -1,7 +1,7 @@
 """How much of ONNX is imported: runs the ONNX project's own tests, and writes docs/onnx.md.
 
-python benchmarks/onnx_coverage.py            # all tests, and docs/onnx.md anew
-python benchmarks/onnx_coverage.py --only conv --verbose
+python benchmarks/imported/onnx_coverage.py            # all tests, and docs/onnx.md anew
+python benchmarks/imported/onnx_coverage.py --only conv --verbose
 """
 
 import argparse
@@ -21,8 +21,8 @@ from onnx_tests import (
 )
 from onnx_training import train_cases
 
-MARK = "<!-- All below is written by benchmarks/onnx_coverage.py. -->"
-DOCUMENT = Path(__file__).parent.parent / "docs" / "onnx.md"
+MARK = "<!-- All below is written by benchmarks/imported/onnx_coverage.py. -->"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "onnx.md"
 
 
 def counted(found: Sequence[Outcome]) -> list[tuple[str, int, int, int]]:
