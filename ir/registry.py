@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.values import suggestion
 
-
 Item = TypeVar("Item", bound=type[Any] | Callable[..., Any])
 
 

@@ -1,18 +1,16 @@
 """One node of an ONNX graph, as the functions of the table see it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from shardwright.frontends.onnx.conversion import Conversion, Scope
 from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
-from shardwright.frontends.onnx.table import Constant, Item
+from shardwright.frontends.onnx.items import Constant, Item, as_item
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array
-
-if TYPE_CHECKING:
-    from shardwright.frontends.onnx.importer import Importer, Scope
 
 
 class Call:
@@ -20,7 +18,7 @@ class Call:
 
     Parameters
     ----------
-    importer : Importer
+    importer : Conversion
         What grows the graph.
     operator : str
         The ONNX operator.
@@ -40,13 +38,13 @@ class Call:
 
     def __init__(
         self,
-        importer: "Importer",
+        importer: Conversion,
         operator: str,
         items: Sequence[Item],
         attributes: dict[str, Any],
         opset: int,
         outputs: int,
-        scope: "Scope",
+        scope: Scope,
         names: Sequence[str],
     ) -> None:
         self.importer = importer
@@ -178,4 +176,5 @@ class Call:
 
     def run(self, operator: str, *items: Item | Array, **attributes: Any) -> Any:
         """Convert another ONNX operator in the place of this one, and return its first result."""
-        return self.importer.run(self, operator, items, attributes)[0]
+        plain = [as_item(item) for item in items]
+        return self.importer.run(operator, plain, attributes, self.opset, self.scope)[0]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shardwright.frontends.onnx.items import Constant, Item
 from shardwright.frontends.onnx.stored import InitialValues, Stored
-from shardwright.frontends.onnx.table import Constant, Item
 from shardwright.ir.graph import Attribute, Attributes, Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder

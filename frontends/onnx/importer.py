@@ -6,15 +6,16 @@ all of whose inputs are constants is run by our own kernels at once, and is a co
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, helper
 
 from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.conversion import Conversion, Scope
 from shardwright.frontends.onnx.emission import Emission, evaluated
 from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
+from shardwright.frontends.onnx.items import Constant, Item, items_of
 from shardwright.frontends.onnx.provenance import Provenance
 from shardwright.frontends.onnx.schemas import (
     domain_of,
@@ -24,7 +25,7 @@ from shardwright.frontends.onnx.schemas import (
     schema_of,
     title,
 )
-from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS, Constant, Item, Result
+from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS
 from shardwright.frontends.onnx.types import (
     array_of,
     attribute_value,
@@ -33,10 +34,7 @@ from shardwright.frontends.onnx.types import (
     plain_name,
 )
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Attributes, Node, Value
-from shardwright.ir.types import TensorType, numpy_dtype
-from shardwright.operators.builder import Builder
-from shardwright.operators.info import Array
+from shardwright.ir.graph import Node, Value
 
 # Never folded as a whole: the nodes of a body are folded one by one.
 _WITH_BODY = ("If", "Loop", "Scan")
@@ -44,30 +42,7 @@ _WITH_BODY = ("If", "Loop", "Scan")
 _TAKE_NUMBERS = ("Clip", "Div", "Max", "Min", "Pow", "Where")
 
 
-@dataclass(frozen=True)
-class Scope:
-    """The names that a node can read, and the attributes of the function it stands in.
-
-    Parameters
-    ----------
-    names : ChainMap of str to Item
-        What each name stands for; those of the innermost graph first.
-    attributes : mapping of str to AttributeProto
-        Attributes of the function that is inlined.
-    opsets : mapping of str to int
-        Version of each operator set.
-    """
-
-    names: ChainMap[str, Item]
-    attributes: Mapping[str, AttributeProto]
-    opsets: Mapping[str, int]
-
-    def inside(self) -> "Scope":
-        """Return the scope of a branch."""
-        return replace(self, names=self.names.new_child())
-
-
-class Importer:
+class Importer(Conversion):
     """Grows our graph from ONNX nodes.
 
     Parameters
@@ -83,77 +58,17 @@ class Importer:
         functions: Mapping[tuple[str, str], FunctionProto],
         names: Iterable[str] = (),
     ) -> None:
+        super().__init__()
         self.functions = functions
         self.provenance = Provenance()  # which tensors of the file were parameters
-        self.emission = Emission()
         for name in names:
             self.emission.names[name] = self.build.unique_name(plain_name(name))
         self._node: NodeProto | None = None
-        self._step: Value | None = None
-        self._frozen: dict[int, tuple[Constant, Constant]] = {}
-
-    @property
-    def build(self) -> Builder:
-        """What grows the graph."""
-        return self.emission.build
 
     @property
     def where(self) -> str | None:
         """The node that is being converted, for messages."""
         return None if self._node is None else f"{self._node.op_type} `{title(self._node)}`"
-
-    # Items
-
-    def value(self, item: Item) -> Value:
-        """Return an item as a value of the program.
-
-        Raises
-        ------
-        UnsupportedError
-            If it is no tensor.
-        """
-        if isinstance(item, Value):
-            return item
-        if isinstance(item, Constant):
-            return self.emission.enter(item)
-        raise UnsupportedError("a sequence or an optional where a tensor is expected")
-
-    def type(self, item: Item) -> TensorType:
-        """Return the type of an item."""
-        if isinstance(item, Constant):
-            return TensorType(item.dtype, item.shape)
-        return self.value(item).type
-
-    def dtype(self, item: Item) -> str:
-        """Return the element type of an item."""
-        return item.dtype if isinstance(item, Constant) else self.value(item).type.dtype
-
-    @staticmethod
-    def item(array: Array, dtype: str) -> Item:
-        """Return an array as a constant of an element type."""
-        return Constant(np.asarray(array, numpy_dtype(dtype)), dtype)
-
-    def constant(self, array: Array, dtype: str) -> Value:
-        """Return the value of an array in an element type."""
-        return self.value(self.item(array, dtype))
-
-    def frozen(self, item: Item) -> Item:
-        """Return an item as one that is not trained; equal items give the same one."""
-        if not isinstance(item, Constant) or not item.trained:
-            return item
-        if id(item) not in self._frozen:
-            self._frozen[id(item)] = (item, replace(item, trained=False))
-        return self._frozen[id(item)][1]
-
-    def step(self) -> Value:
-        """Return the number of the training step, which is counted on."""
-        if self._step is None:
-            number = Value(self.build.unique_name("step"), TensorType("int64", ()))
-            attributes: Attributes = {"initializer": "zeros", "trainable": False}
-            self._step = self.build.parameter(number, attributes)
-            following = self.build.emit("add_scalar", number, name="step.next", value=1)
-            self.build.updates.append((number.name, following.name))
-        return self._step
 
     # Graphs
 
@@ -307,13 +222,16 @@ class Importer:
             self.emission = outer
 
     def run(
-        self, call: Call, operator: str, items: Sequence[Item | Array], attributes: dict[str, Any]
+        self,
+        operator: str,
+        items: Sequence[Item],
+        attributes: dict[str, Any],
+        opset: int,
+        scope: Scope,
     ) -> tuple[Item, ...]:
-        """Convert another operator in the place of `call`."""
-        plain = [_item(item) for item in items]
-        names = [""] * len(plain)
-        inner = Call(self, operator, plain, attributes, call.opset, 1, call.scope, names)
-        return self._converted(inner)
+        """Convert an operator that is no node of the model."""
+        names = [""] * len(items)
+        return self._converted(Call(self, operator, items, attributes, opset, 1, scope, names))
 
     # Names
 
@@ -333,15 +251,6 @@ def renamed_result(node: Node, old: str, new: str) -> Node:
     operands = tuple(new if name == old else name for name in node.operands)
     results = tuple(replace(r, name=new) if r.name == old else r for r in node.results)
     return replace(node, operands=operands, results=results)
-
-
-def items_of(result: Result) -> tuple[Item, ...]:
-    """Return what a converter returned as items; a list stands for several results."""
-    return tuple(map(_item, result)) if isinstance(result, list) else (_item(result),)
-
-
-def _item(result: Item | Array) -> Item:
-    return Constant(result, result.dtype.name) if isinstance(result, np.ndarray) else result
 
 
 def _check_emptiness(call: Call) -> None:

@@ -20,14 +20,16 @@ from onnx import (
     version_converter,
 )
 
+from shardwright.frontends.onnx.conversion import Scope
 from shardwright.frontends.onnx.converters.loss import append_loss
 from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
-from shardwright.frontends.onnx.importer import Importer, Scope
+from shardwright.frontends.onnx.importer import Importer
+from shardwright.frontends.onnx.items import Constant, Item
 from shardwright.frontends.onnx.patterns.rewrites import fuse
 from shardwright.frontends.onnx.provenance import provenance, warnings_of
 from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
 from shardwright.frontends.onnx.stored import InitialValues, Stored
-from shardwright.frontends.onnx.table import CONVERTERS, Constant, Item
+from shardwright.frontends.onnx.table import CONVERTERS
 from shardwright.frontends.onnx.types import dtype_of, plain_name
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Graph, Value

@@ -7,7 +7,8 @@ import numpy as np
 
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS, Item, converts
+from shardwright.frontends.onnx.items import Item
+from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS, converts
 from shardwright.frontends.onnx.types import dtype_of, enum_of
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype

@@ -4,7 +4,8 @@ from math import prod
 
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.table import Item, converts
+from shardwright.frontends.onnx.items import Item
+from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
 from shardwright.operators.models.normalization import emit_batch_norm

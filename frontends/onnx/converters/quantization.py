@@ -5,7 +5,8 @@ import numpy as np
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.linear import geometry, product
 from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.table import Item, converts
+from shardwright.frontends.onnx.items import Item
+from shardwright.frontends.onnx.table import converts
 from shardwright.frontends.onnx.types import dtype_of
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype

@@ -8,7 +8,8 @@ from onnx import TensorProto
 
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.table import FOLDERS, Item, converts
+from shardwright.frontends.onnx.items import Item
+from shardwright.frontends.onnx.table import FOLDERS, converts
 from shardwright.frontends.onnx.types import array_of, dtype_of
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype
