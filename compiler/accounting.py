@@ -75,7 +75,7 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
     if operand is None:
         return None
     info = operator_info(node.operator, [operand.type], node.attributes) if operand else None
-    if not isinstance(info, Communication) or info.is_local or node.operator == "redistribute":
+    if not isinstance(info, Communication) or not info.is_collective:
         return None
     mesh = program.mesh or Mesh(())
     layout = operand.layout or Layout.replicated(operand.type.rank)

@@ -76,8 +76,7 @@ def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:
 
     In a hand-written program a communication operator that names no axes speaks of all ranks.
     """
-    kind = operator_class(node.operator)
-    if not issubclass(kind, Communication) or kind.is_local or node.operator == "redistribute":
+    if not operator_class(node.operator).is_collective:
         return ()
     axes = node.attributes.get("axes")
     if isinstance(axes, tuple) and axes:
@@ -103,11 +102,11 @@ def emitted_seconds(node: Node, operands: Sequence[Value], mesh: Mesh, cluster: 
     left = [value.layout or Layout.replicated(value.type.rank) for value in node.results]
     if not isinstance(info, Communication):
         return operator_seconds(info, taken, left, mesh, cluster)
-    if node.operator in ("mirror", "redistribute", "send"):
+    if info.is_free:
         return 0.0
     size = local_bytes(operands[0].type, taken[0], mesh)
     bare = node.results[0].layout is None
-    axes = info.axes if info.is_local else info.axes or (mesh.names if bare else ())
+    axes = info.axes or (mesh.names if bare and info.is_collective else ())
     if not isinstance(info, OverHalo):
         return float(move_seconds(node.operator, axes, np.array([size]), mesh, cluster)[0])
     copied = size + local_bytes(node.results[0].type, left[0], mesh)

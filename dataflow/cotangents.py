@@ -11,10 +11,7 @@ from functools import lru_cache
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Linearization, OperatorInfo, operator_info
-
-CARRIERS = ("redistribute", "mirror")
-"""Operators that pass a cotangent through unchanged."""
+from shardwright.operators.info import Linearization, OperatorInfo, operator_class, operator_info
 
 
 def gradient_name(parameter: str) -> str:
@@ -95,7 +92,7 @@ def _reaching(graph: Graph, output: str) -> frozenset[str]:
 
 
 def _differentiable(graph: Graph, node: Node) -> tuple[bool, ...]:
-    if node.operator in CARRIERS:
+    if operator_class(node.operator).passes_cotangent:
         return (True,)
     types = [value.type for value in graph.operand_values(node)]
     return differentiable_operands(operator_info(node.operator, types, node.attributes))

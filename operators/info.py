@@ -111,8 +111,36 @@ class OperatorInfo:
         Floating-point operations for each point of the iteration space.
     examples : tuple of Example
         Small uses that the tests run; every operator that computes has some.
-    is_view : bool
-        Whether it only looks at its operand differently, and so costs nothing.
+
+    Notes
+    -----
+    The rest of the compiler asks for traits, never for names, where a question is about a kind of
+    operator. A trait is a class attribute, False unless an operator sets it:
+
+    is_view
+        The result shares the elements of the operand: no time, no memory.
+    is_identity
+        The result equals the operand.
+    is_scaling
+        The result is the operand times a constant, up to the element type.
+    is_commutative
+        The two operands can change places.
+    stops_gradient
+        No cotangent passes.
+    passes_cotangent
+        The compiler passes the cotangent on unchanged and adds the communication itself.
+    is_collective
+        The ranks of a group send to each other.
+    is_free
+        It takes no time: nothing is computed, copied or sent, or another operator pays for it.
+    keeps_tensor
+        It changes the layout of a tensor and keeps the tensor.
+    reduces
+        It reduces partial values.
+    equalizes
+        Every rank of a group holds the same result.
+    forwards_parts
+        The result of a rank is the unchanged part of one rank of its group, or zeros.
     """
 
     name: ClassVar[str]
@@ -121,7 +149,19 @@ class OperatorInfo:
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ()
     flops_per_point: ClassVar[float] = 1.0
     examples: ClassVar[tuple[Example, ...]] = ()
+
     is_view: ClassVar[bool] = False
+    is_identity: ClassVar[bool] = False
+    is_scaling: ClassVar[bool] = False
+    is_commutative: ClassVar[bool] = False
+    stops_gradient: ClassVar[bool] = False
+    passes_cotangent: ClassVar[bool] = False
+    is_collective: ClassVar[bool] = False
+    is_free: ClassVar[bool] = False
+    keeps_tensor: ClassVar[bool] = False
+    reduces: ClassVar[bool] = False
+    equalizes: ClassVar[bool] = False
+    forwards_parts: ClassVar[bool] = False
 
     def __init__(self, operand_types: Sequence[TensorType], attributes: Attributes) -> None:
         unknown = [key for key in attributes if key not in self.defaults]

@@ -95,8 +95,8 @@ def _all_reduce_of(graph: Graph, gradient: str) -> Node | None:
     """Return the all-reduce that a gradient comes from, if only moves lie between."""
     node = graph.producers.get(gradient)
     while node is not None and node.operator != "all_reduce":
-        passes = issubclass(operator_class(node.operator), Communication)
-        passes = passes or node.operator in ("scale", "cast", "identity")
+        kind = operator_class(node.operator)
+        passes = issubclass(kind, Communication) or kind.is_scaling
         node = graph.producers.get(node.operands[0]) if passes else None
     if node is None or node.attributes.get("reduction", "sum") != "sum":
         return None

@@ -30,15 +30,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from shardwright.dataflow.cotangents import CARRIERS, CotangentFlow, cotangent_flow, gradient_name
+from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow, gradient_name
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Linearization, operator_info
+from shardwright.operators.info import Linearization, operator_class, operator_info
 from shardwright.passes.cleanup import drop_dead_nodes
-
-_EXCHANGES = ("halo_exchange",)
 
 
 def differentiate(graph: Graph, loss_scale: float = 1.0) -> Graph:
@@ -108,7 +106,7 @@ class _Backward:
         self.build.scope = node.scope
         operands = self.graph.operand_values(node)
         totals = [self._total(result) for result in node.results]
-        if node.operator in CARRIERS and node.results[0].layout is not None:
+        if operator_class(node.operator).passes_cotangent and node.results[0].layout is not None:
             self.contribute(operands[0], totals[0])
             return
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
@@ -150,9 +148,9 @@ class _Backward:
         if value.layout is None:
             return None
         producer = self.graph.producers.get(value.name)
-        if producer is not None and producer.operator in _EXCHANGES:
+        if producer is not None and producer.operator == "halo_exchange":
             return None  # what comes back from a halo is reduced where the halo came from
-        if producer is None or producer.operator not in CARRIERS:
+        if producer is None or not operator_class(producer.operator).passes_cotangent:
             return value.layout.reduced()
         if self.readers[value.name] == 1:
             return None

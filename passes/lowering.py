@@ -6,6 +6,7 @@ from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.operators.builder import Builder
+from shardwright.operators.info import operator_class
 
 
 def lower_redistributions(graph: Graph, planner: RedistributionPlanner) -> Graph:
@@ -46,7 +47,7 @@ def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPla
     value = source
     for position, move in enumerate(moves):
         attributes = dict(move.attributes)
-        if source.layout.reduction != "sum" and move.operator in ("all_reduce", "reduce_scatter"):
+        if source.layout.reduction != "sum" and operator_class(move.operator).reduces:
             attributes["reduction"] = source.layout.reduction
         last = position == len(moves) - 1
         layout = move.target

@@ -11,9 +11,6 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
 
-# What leaves equal values on all ranks, whatever comes in.
-_EQUALIZING = ("all_reduce", "all_gather", "broadcast")
-
 
 def mirror_shared_values(graph: Graph, mesh: Mesh, mean: bool = False) -> Graph:
     """Mirror trained values that all ranks hold alike, where they enter work that differs.
@@ -78,15 +75,15 @@ class _Sharing:
         return build.graph(self.graph.name, self.graph.outputs)
 
     def _take(self, node: Node, build: Builder) -> None:
-        communicates = issubclass(operator_class(node.operator), Communication)
-        differs = communicates or not self.differing.isdisjoint(node.operands)
+        kind = operator_class(node.operator)
+        differs = issubclass(kind, Communication) or not self.differing.isdisjoint(node.operands)
         results = {result.name for result in node.results}
         if node.operator == "local_slice":
             self._check_slice(node)
         elif differs:
             values = self.graph.operand_values(node)
             node = replace(node, operands=tuple(self._entering(v, build) for v in values))
-        if differs and node.operator not in _EQUALIZING:
+        if differs and not kind.equalizes:
             self.differing |= results
         build.append(node)
 

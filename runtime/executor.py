@@ -272,7 +272,7 @@ class Executor:
         axes, local = instruction.axes, instruction.results[0]
         if self.graph.mesh is None:
             moved = {rank: info.kernel(instruction.views[rank], p) for rank, p in parts.items()}
-        elif info.is_local:
+        elif not info.is_collective:
             extents = tuple(self.mesh.sizes[axis] for axis in axes)
             moved = {
                 rank: info.own_part(part, self.mesh.index(rank, axes), extents)

@@ -27,8 +27,6 @@ from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-# Operators that pass whole parts from member to member.
-_MOVES = ("broadcast", "collective_permute", "neighbor_exchange", "receive")
 
 
 class MpiCommunicator:
@@ -102,7 +100,7 @@ class MpiCommunicator:
         group = self._group(axes)
         if group.size == 1:
             return {rank: operator.exchange([part], extents)[0]}
-        if operator.name in _MOVES:
+        if operator.forwards_parts:
             return {rank: self._move(group, operator, extents, part)}
         if isinstance(operator, HaloExchange):
             return {rank: self._halo_exchange(group, operator, extents, part)}

@@ -34,14 +34,12 @@ _DIMENSIONS = ("dimension", "split_dimension", "concat_dimension")
 class Communication(OperatorInfo):
     """An operator over groups of ranks along the mesh axes ``axes``.
 
-    Attributes
-    ----------
-    is_local : bool
-        Whether every rank can do its part alone.
+    Where it is not collective, every rank does its part alone, in `own_part`.
     """
 
     flops_per_point = 0.0
-    is_local: ClassVar[bool] = False
+    is_collective = True
+    keeps_tensor = True
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -114,7 +112,7 @@ class Communication(OperatorInfo):
         return [self.own_part(part, i, extents) for i, part in enumerate(parts)]
 
     def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
-        """Return what a member holds afterwards, where the operator is local."""
+        """Return the result of a member of the group, where the operator is not collective."""
         raise IRError(f"`{self.name}` needs the other members of its group")
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -174,6 +172,8 @@ class AllReduce(Communication):
 
     name = "all_reduce"
     defaults: ClassVar = {"axes": (), "reduction": "sum", "fusion": 0, "group_size": 0}
+    reduces = True
+    equalizes = True
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Drop the partial axes."""
@@ -195,6 +195,7 @@ class AllGather(Communication):
 
     name = "all_gather"
     defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0}
+    equalizes = True
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Grow by the size of the group."""
@@ -219,7 +220,7 @@ class LocalSlice(Communication):
 
     name = "local_slice"
     defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0}
-    is_local = True
+    is_collective = False
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shrink by the size of the group."""
@@ -244,6 +245,7 @@ class ReduceScatter(Communication):
 
     name = "reduce_scatter"
     defaults: ClassVar = {"axes": (), "dimension": 0, "reduction": "sum", "group_size": 0}
+    reduces = True
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shrink by the size of the group."""
@@ -320,6 +322,7 @@ class CollectivePermute(Communication):
 
     name = "collective_permute"
     defaults: ClassVar = {"axes": (), "previous": (), "dimension": 0, "group_size": 0}
+    forwards_parts = True
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Put the axes in their new order."""
@@ -356,7 +359,7 @@ class ToPartial(Communication):
 
     name = "to_partial"
     defaults: ClassVar = {"axes": (), "group_size": 0}
-    is_local = True
+    is_collective = False
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Add the partial axes."""
@@ -383,7 +386,9 @@ class Mirror(Communication):
 
     name = "mirror"
     defaults: ClassVar = {"axes": (), "group_size": 0, "mean": False}
-    is_local = True
+    is_collective = False
+    is_free = True
+    passes_cotangent = True
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Keep the layout."""
@@ -411,6 +416,10 @@ class Redistribute(Communication):
 
     name = "redistribute"
     defaults: ClassVar = {"recompute": False}
+    is_collective = False
+    is_free = True
+    keeps_tensor = False  # it is lowered before a program runs
+    passes_cotangent = True
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from shardwright.operators.info import Array, Emitter, Gradients, Linearization,
 class OfRanks(Communication):
     """An operator on the values of single ranks."""
 
+    keeps_tensor = False
+
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Refuse: the result would not be the same tensor."""
         raise StrategyError(
@@ -33,6 +35,8 @@ class Broadcast(OfRanks):
 
     name = "broadcast"
     defaults: ClassVar = {"axes": (), "root": 0, "group_size": 0}
+    equalizes = True
+    forwards_parts = True
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Copy from the root."""
@@ -51,6 +55,7 @@ class NeighborExchange(OfRanks):
 
     name = "neighbor_exchange"
     defaults: ClassVar = {"axes": (), "shift": 1, "wrap": True, "group_size": 0}
+    forwards_parts = True
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Shift the parts."""
@@ -91,7 +96,8 @@ class Send(_PointToPoint):
 
     name = "send"
     transpose = "receive"
-    is_local = True
+    is_collective = False
+    is_free = True  # `receive` pays for the pair
 
     def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
         """Keep at the source, clear elsewhere."""
@@ -104,6 +110,7 @@ class Receive(_PointToPoint):
 
     name = "receive"
     transpose = "send"
+    forwards_parts = True
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Move the one part."""

@@ -30,6 +30,7 @@ class Add(Binary):
     """Sum."""
 
     name = "add"
+    is_commutative = True
     linear = ((0, 1),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -64,6 +65,7 @@ class Mul(Binary):
     """Product."""
 
     name = "mul"
+    is_commutative = True
     linear = ((0,), (1,))
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -210,6 +212,7 @@ class Maximum(Extremum):
     """The greater of two."""
 
     name = "maximum"
+    is_commutative = True
     comparison = "greater_equal"
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -222,6 +225,7 @@ class Minimum(Extremum):
     """The lesser of two."""
 
     name = "minimum"
+    is_commutative = True
     comparison = "less_equal"
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -250,6 +254,7 @@ class Scale(Unary):
     """Product with the constant ``factor``."""
 
     name = "scale"
+    is_scaling = True
     defaults: ClassVar = {"factor": 1.0}
     linear = ((0,),)
     examples = (Example(("f64[4, 6]",), {"factor": 1.5}),)

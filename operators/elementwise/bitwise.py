@@ -40,6 +40,7 @@ class BitwiseAnd(Bitwise):
     """Bits that are set in both."""
 
     name = "bitwise_and"
+    is_commutative = True
     function = np.bitwise_and
 
 
@@ -48,6 +49,7 @@ class BitwiseOr(Bitwise):
     """Bits that are set in one of two."""
 
     name = "bitwise_or"
+    is_commutative = True
     function = np.bitwise_or
 
 
@@ -56,6 +58,7 @@ class BitwiseXor(Bitwise):
     """Bits that are set in one, but not in both."""
 
     name = "bitwise_xor"
+    is_commutative = True
     function = np.bitwise_xor
 
 

@@ -43,6 +43,7 @@ class Equal(Truth):
     """Whether two are equal."""
 
     name = "equal"
+    is_commutative = True
     function = np.equal
 
 
@@ -51,6 +52,7 @@ class NotEqual(Truth):
     """Whether two differ."""
 
     name = "not_equal"
+    is_commutative = True
     function = np.not_equal
 
 
@@ -104,6 +106,7 @@ class LogicalAnd(Truth):
     """Whether both are true."""
 
     name = "logical_and"
+    is_commutative = True
     function = np.logical_and
     examples = (Example(("bool[4, 6]", "bool[4, 6]")),)
 
@@ -113,6 +116,7 @@ class LogicalOr(Truth):
     """Whether one of two is true."""
 
     name = "logical_or"
+    is_commutative = True
     function = np.logical_or
     examples = (Example(("bool[4, 6]", "bool[4, 6]")),)
 
@@ -122,6 +126,7 @@ class LogicalXor(Truth):
     """Whether one of two is true, but not both."""
 
     name = "logical_xor"
+    is_commutative = True
     function = np.logical_xor
     examples = (Example(("bool[4, 6]", "bool[4, 6]")),)
 

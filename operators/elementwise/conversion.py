@@ -24,6 +24,7 @@ class Cast(Unary):
     """Change the element type to ``dtype``."""
 
     name = "cast"
+    is_scaling = True
     defaults: ClassVar = {"dtype": "float32"}
     examples = (
         Example(("f64[4, 6]",), {"dtype": "float64"}),
@@ -84,6 +85,8 @@ class Identity(Unary):
     linear = ((0,),)
     flops_per_point = 0.0
     is_view = True
+    is_identity = True
+    is_scaling = True
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Pass on."""
@@ -102,6 +105,8 @@ class StopGradient(Unary):
     linear = ((0,),)
     flops_per_point = 0.0
     is_view = True
+    is_identity = True
+    stops_gradient = True
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Pass on."""

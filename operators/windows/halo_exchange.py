@@ -41,6 +41,7 @@ class OverHalo(Communication):
     """
 
     defaults: ClassVar = {"axes": (), "dimension": 0, "slices": 1, **_NO_HALO}
+    keeps_tensor = False  # runs overlap
     transpose: ClassVar[str]
 
     @property

@@ -28,21 +28,6 @@ from shardwright.proof.terms import (
 from shardwright.proof.values import Bundle, Held, Runs
 from shardwright.proof.windows import RunsError, exchanged, windowed
 
-# Collectives that keep the whole tensor wherever their layouts are right.
-_MOVES = frozenset(
-    {
-        "all_reduce",
-        "all_gather",
-        "local_slice",
-        "reduce_scatter",
-        "all_to_all",
-        "collective_permute",
-        "to_partial",
-        "mirror",
-    }
-)
-# Operators whose result is their operand; a program that is differentiated needs no stop.
-_IDENTITIES = frozenset({"identity", "stop_gradient"})
 # What operators raise whose attributes are of another type than they take.
 _MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _SIGNS: Mapping[str, tuple[float, ...]] = {"add": (1, 1), "sub": (1, -1), "neg": (-1,)}
@@ -193,7 +178,7 @@ class _Erased:
                 return exchanged(self.info, held, self.operands[0].type)
             except RunsError as error:
                 raise self._refuse(str(error)) from None
-        if name not in _MOVES:
+        if not self.info.keeps_tensor:
             raise self._refuse(f"`{name}` is no collective that keeps the whole tensor")
         if self.node.results[0].type != self.operands[0].type:
             raise self._refuse(f"`{name}` changes the type of the whole tensor")
@@ -237,7 +222,7 @@ class _Erased:
     def _computed(self, terms: Sequence[Term]) -> Sequence[Term]:
         """Return the terms of an operator on whole tensors."""
         name, result = self.node.operator, self.node.results[0].type
-        if name in _IDENTITIES:
+        if self.info.is_identity:  # in a differentiated program `stop_gradient` is one too
             return terms
         alike = all(value.type.dtype == result.dtype for value in self.operands)
         if name in _SIGNS and alike and result.dtype != "bool":
@@ -251,4 +236,4 @@ class _Erased:
             return [ZERO]
         operands = list(zip([v.type for v in self.operands], terms, strict=True))
         text = attributes_text(self.node, self.info.defaults)
-        return applied(name, text, operands, len(self.node.results))
+        return applied(name, text, operands, len(self.node.results), self.info.is_commutative)

@@ -18,8 +18,14 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.communication.collectives import Communication
-from shardwright.operators.communication.fusion import buffer_length
-from shardwright.operators.info import Array, OperatorInfo, operator_info, whole_kernel
+from shardwright.operators.communication.fusion import Unpack, buffer_length
+from shardwright.operators.info import (
+    Array,
+    OperatorInfo,
+    operator_class,
+    operator_info,
+    whole_kernel,
+)
 from shardwright.operators.rule import Shape
 from shardwright.operators.spmd import Parts, assemble, exchange, run_shards
 from shardwright.operators.windows.halo_exchange import OverHalo
@@ -31,7 +37,7 @@ TOLERANCE = 1e-9
 _MOST_RANKS = 256
 _SIZE = 8  # from here on a number among attributes is taken for a size
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, ShardwrightError)
-_WITH_OTHERS = ("halo_exchange", "halo_sum", "unpack")  # run with what reads or makes them
+_WITH_OTHERS = (OverHalo, Unpack)  # run together with their readers or producers
 _EMPTY = {"sum": 0.0, "max": -1e9, "min": 1e9}
 
 
@@ -219,7 +225,7 @@ def _distinct(program: Graph) -> Iterator[Node]:
         ranks = tuple(value.type.rank for value in values)
         layouts = tuple(value.layout for value in values)
         key = node.operator, ranks, layouts, _switches(node.attributes)
-        if key not in seen and node.operator not in _WITH_OTHERS:
+        if key not in seen and not issubclass(operator_class(node.operator), _WITH_OTHERS):
             seen.add(key)
             yield node
 

@@ -11,7 +11,7 @@ from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Attributes, Graph, Node, Value, renamed
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Linearization, operator_info
+from shardwright.operators.info import Linearization, operator_class, operator_info
 
 STEP = "optimizer.step"
 # What each rule keeps for a parameter, and whether it counts the steps.
@@ -105,7 +105,8 @@ def _reached(model: Graph) -> set[str]:
     """Return the values that depend on a trained parameter through real numbers."""
     reached = {p.name for p in model.parameters if p.trainable and p.value.type.is_float}
     for node in model.nodes:
-        if node.operator != "stop_gradient" and not reached.isdisjoint(node.operands):
+        stops = operator_class(node.operator).stops_gradient
+        if not stops and not reached.isdisjoint(node.operands):
             reached.update(result.name for result in node.results if result.type.is_float)
     return reached
 
@@ -176,7 +177,8 @@ def merge_equal_nodes(graph: Graph, keep: Container[str] = frozenset()) -> Graph
     nodes = []
     for node in graph.nodes:
         node = renamed(node, names)
-        if node.operator == "identity" and node.name not in keep:
+        kind = operator_class(node.operator)
+        if kind.is_identity and not kind.stops_gradient and node.name not in keep:
             names[node.name] = node.operands[0]
             continue
         twin = first.setdefault((node.operator, node.operands, attributes_text(node)), node)

@@ -21,8 +21,6 @@ Term = int
 # A prime modulo which no small power of two is one: a product with 2.0**127 is not the identity.
 PRIME = 2**128 - 159
 ZERO: Term = 0
-# Operators whose operands can change places.
-_COMMUTATIVE = frozenset({"mul", "maximum", "minimum"})
 
 
 def hashed(text: str) -> Term:
@@ -31,7 +29,11 @@ def hashed(text: str) -> Term:
 
 
 def applied(
-    operator: str, attributes: str, operands: Sequence[tuple[TensorType, Term]], results: int
+    operator: str,
+    attributes: str,
+    operands: Sequence[tuple[TensorType, Term]],
+    results: int,
+    is_commutative: bool = False,
 ) -> list[Term]:
     """Return the terms of the results of an operator.
 
@@ -44,10 +46,12 @@ def applied(
     operands : sequence of (TensorType, Term)
         What it reads.
     results : int
-        How many results it has.
+        The number of its results.
+    is_commutative : bool
+        Whether its operands can change places.
     """
     read = [f"{kind} {term}" for kind, term in operands]
-    if operator in _COMMUTATIVE:
+    if is_commutative:
         read.sort()
     text = f"{operator}({', '.join(read)}){attributes}"
     return [hashed(f"{text}.{i} of {results}") for i in range(results)]

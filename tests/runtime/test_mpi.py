@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardwright.ir.errors import ExecutionError
+from shardwright.ir.errors import ExecutionError, PackageError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.runtime import MpiCommunicator
 
@@ -52,7 +52,7 @@ def test_a_failing_process_ends_the_others(tmp_path: Path):
 
 def test_without_mpi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
-    with pytest.raises(ExecutionError, match=r"install the extra `shardwright\[mpi\]`"):
+    with pytest.raises(PackageError, match=r"run `pip install 'shardwright\[mpi\]'`"):
         MpiCommunicator(Mesh((MeshAxis("x", 2),)))
 
 
