@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from shardwright.compiler.fitting import Attempt, Fitting, Leanest, check_fits
+from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, check_fits
 from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, CostModel, Mode
 from shardwright.cost_model.cluster import Cluster, mesh_for
@@ -37,21 +37,15 @@ from shardwright.passes.manager import PassManager
 from shardwright.passes.manual import mirror_shared_values
 from shardwright.passes.optimizer import append_optimizer
 from shardwright.passes.partition import annotate, insert_mirrors, partition
-from shardwright.search.driver import (
-    Progress,
-    SearchMode,
-    SearchResult,
-    minimal_memory,
-    search,
-)
+from shardwright.search.driver import SEARCHES, search
+from shardwright.search.least_memory import search_least_memory
+from shardwright.search.method import SearchMethod, SearchResult
+from shardwright.search.options import Progress, SearchOptions
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.memory_shares import largest_shares
 from shardwright.search.space.space import SearchSpace
-from shardwright.search.symmetry.alignment import align
-from shardwright.search.symmetry.orbit_search import search_orbits
 from shardwright.solver.solution import relative_gap
 
-_MINDSPORE_SEARCHES = ("exact", "dynamic_programming")  # that minimise what MindSpore's does
 _PRICED_PINS = 16  # each price is a search; a file that pins every operator gets none
 _FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
 _SHARE = 3 / 4  # of the time left that one search may take
@@ -242,77 +236,70 @@ class _Automatic:
     progress: Progress | None
 
     def compile(self) -> _Emitted:
-        """Search, and emit what is found."""
-        by_orbit = self.options.cost_model == "time" and self._mode == "exact"
-        limit = self.options.memory_on(self.cluster)
+        """Search, and emit the plan that fits the memory limit."""
+        options = self._search_options()
         begin = time.perf_counter()
-        profile = self._profile(by_orbit)
+        profile = self._profile()
         space = self._space(profile, self.options.pins)
         built = time.perf_counter() - begin
-        found = self._fitting(space, by_orbit, limit)
+        deadline = time.perf_counter() + options.time_limit
+        found = self._fitting(space, options, deadline)
         self._check_cost(profile, found.result)
         result = replace(found.result, seconds=found.result.seconds + built)
-        prices = self._prices(profile, by_orbit, result, found.within)
-        return _Emitted(found.program, self.mesh, found.decisions, result, prices)
+        options = replace(options, memory_limit=found.memory_limit)
+        prices = self._prices(profile, result, options, deadline)
+        return _Emitted(found.program, self.mesh, result.decisions, result, prices)
+
+    def _search_options(self) -> SearchOptions:
+        memory_limit = self.options.memory_on(self.cluster)
+        return SearchOptions(memory_limit, self.options.time_limit, self.options.gap, self.progress)
 
     @property
-    def _mode(self) -> SearchMode:
-        """The search that the mode stands for."""
-        by_mode: dict[Mode, SearchMode] = {
+    def _search(self) -> str:
+        """The name of the search that the mode stands for."""
+        by_mode: dict[Mode, str] = {
             "data_parallel": "data_parallel",
             "semi_auto_parallel": "sharding_propagation",
         }
         return by_mode.get(self.options.mode, self.options.search)
 
-    def _fitting(self, space: SearchSpace, by_orbit: bool, limit: float) -> Attempt:
+    @property
+    def _method(self) -> type[SearchMethod]:
+        return SEARCHES[self._search]
+
+    def _fitting(self, space: SearchSpace, options: SearchOptions, deadline: float) -> Attempt:
         """Return the best plan whose program fits the limit."""
-        deadline = time.perf_counter() + self.options.time_limit
         kept = len(self.passes.records)
 
-        def emit(within: float, result: SearchResult, decisions: Decisions) -> Attempt:
+        def emit(memory_limit: float, result: SearchResult) -> Attempt:
             del self.passes.records[kept:]
-            program = self._emit(decisions)
+            program = self._emit(result.decisions)
             records = tuple(self.passes.records[kept:])
-            return Attempt(within, result, decisions, program, peak_memory(program), records)
+            return Attempt(memory_limit, result, program, peak_memory(program), records)
 
-        def attempt(within: float) -> Attempt:
+        def attempt(memory_limit: float) -> Attempt:
             seconds = _SHARE * max(deadline - time.perf_counter(), 0.0)
-            result, decisions = self._decide(space, by_orbit, within, seconds)
+            limits = replace(options, memory_limit=memory_limit, time_limit=seconds)
+            result = search(space, self._search, limits)
             if result.seconds >= seconds:  # another machine may find another plan
                 result = replace(result, how=f"{result.how}; the time limit ended the search")
-            return emit(within, result, decisions)
+            return emit(memory_limit, result)
 
-        def leanest() -> Leanest:
-            result = minimal_memory(space)
+        def least_memory() -> LeastMemory:
+            left = max(deadline - time.perf_counter(), 0.0)
+            result = search_least_memory(space, replace(options, time_limit=left))
             shares = largest_shares(space, result.assignment)
-            if by_orbit:
-                aligned = align(space, result.assignment, self.planner, self._given)
-                result = replace(result, cost=result.cost + aligned.alignment_penalty)
-                decisions = aligned.decisions
-            else:
-                decisions = space.decisions(result.assignment)
-            found = emit(result.memory_bytes, result, decisions)
-            return Leanest(found, result.lower_bound, shares)
+            return LeastMemory(emit(result.memory_bytes, result), result.lower_bound, shares)
 
+        memory_limit = self.options.memory_on(self.cluster)
         fine = sum(space.problem.sizes) <= _FINE
-        fitting = Fitting(attempt, leanest, fine, self.options.gap, f"mesh {self.mesh}")
-        steered = self._mode in ("exact", "dynamic_programming")
-        found = fitting.within(limit) if steered else check_fits(attempt(limit), limit, self._mode)
+        fitting = Fitting(attempt, least_memory, fine, options.gap, f"mesh {self.mesh}")
+        if self._method.keeps_memory_limit:
+            found = fitting.fit(memory_limit)
+        else:
+            found = check_fits(attempt(memory_limit), memory_limit, self._search)
         self.passes.records[kept:] = found.records
         return found
-
-    @property
-    def _given(self) -> frozenset[str]:
-        return frozenset(self.options.input_layouts)
-
-    def _decide(
-        self, space: SearchSpace, by_orbit: bool, within: float, seconds: float
-    ) -> tuple[SearchResult, Decisions]:
-        progress, gap = self.progress, self.options.gap
-        if not by_orbit:
-            result = search(space, self._mode, within, seconds, progress, gap)
-            return result, space.decisions(result.assignment)
-        return search_orbits(space, self.planner, within, seconds, progress, gap, self._given)
 
     def _space(self, profile: CostProfile, pins: Mapping[str, SplitCounts]) -> SearchSpace:
         return build_search_space(
@@ -349,13 +336,11 @@ class _Automatic:
             return fuse_all_reduces(program, fusion_ids(fusion_graph(program), fusion))
         return fuse_all_reduces(program, fusion_ids_by_size(reduced_gradients(program), fusion))
 
-    def _profile(self, by_orbit: bool) -> CostProfile:
+    def _profile(self) -> CostProfile:
         if self.options.cost_model == "mindspore":
-            given = self.options
-            searches = given.mode == "auto_parallel" and given.search in _MINDSPORE_SEARCHES
-            agree = searches and not given.optimizer_parallel
+            agree = self._method.minimizes_cost and not self.options.optimizer_parallel
             return MindSporeProfile(MindSporeCosts(readers_agree=agree), self.mesh)
-        return TimeProfile(self.planner, update_rule(self.options), by_orbit)
+        return TimeProfile(self.planner, update_rule(self.options), self._method.by_orbit)
 
     def _check_cost(self, profile: CostProfile, result: SearchResult) -> None:
         """Refuse a program that does not cost what the search said, before gradients are fused."""
@@ -369,11 +354,14 @@ class _Automatic:
             )
 
     def _prices(
-        self, profile: CostProfile, by_orbit: bool, result: SearchResult, within: float
+        self, profile: CostProfile, result: SearchResult, options: SearchOptions, deadline: float
     ) -> Mapping[str, float]:
-        """Return what each pin costs: how much better the plan is without it."""
+        """Return what each pin costs: how much cheaper the best plan without it is.
+
+        Where the time limit ends the searches, the later pins get no price.
+        """
         pins = self.options.pins
-        proven = relative_gap(result.cost, result.lower_bound) <= self.options.gap
+        proven = relative_gap(result.cost, result.lower_bound) <= options.gap
         if self.options.mode != "auto_parallel" or not (proven or result.status == "optimal"):
             return {}
         if len(pins) > _PRICED_PINS:
@@ -381,9 +369,11 @@ class _Automatic:
         prices = {}
         for name in sorted(pins):
             others = {other: pin for other, pin in pins.items() if other != name}
-            without, _ = self._decide(
-                self._space(profile, others), by_orbit, within, self.options.time_limit
-            )
+            space = self._space(profile, others)
+            left = deadline - time.perf_counter()
+            if left <= 0:
+                break
+            without = search(space, self._search, replace(options, time_limit=left))
             prices[name] = max(result.cost - without.cost, 0.0)
         return prices
 

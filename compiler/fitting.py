@@ -1,10 +1,10 @@
 """Finding a plan whose emitted program fits the memory limit.
 
-The search counts memory from below (`space_memory`): no emitted program takes less than it says. So
-its lower bound and its proof that nothing fits hold for the limit that the user gave. What it does
-not count, such as the buffers of a redistribution or of gradients that wait to be reduced
-together, shows in the emitted program. Where that exceeds the limit, the search is repeated within
-less memory; the bound stays that of the first search.
+The search counts memory from below (`search.space.memory`): every emitted program takes at least
+what the search counts, so its lower bound and its proof that nothing fits hold for the limit of the
+user. What it does not count, such as the buffers of a redistribution or of gradients that wait to
+be reduced together, shows in the emitted program. Where that exceeds the limit, the search is
+repeated with a smaller limit; the bound is that of the first search.
 
 Small problems are searched again just below the memory of the plan before, so that every best plan
 within any smaller limit is considered: a larger limit then never gives a worse plan. Large ones are
@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.cost_model.memory import MemoryUseReport
-from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text
 from shardwright.passes.manager import PassRecord
-from shardwright.search.driver import SearchMode, SearchResult
+from shardwright.search.method import SearchResult
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _FINE_STEPS = 400
@@ -37,29 +36,32 @@ class Attempt:
 
     Parameters
     ----------
-    within : float
+    memory_limit : float
         Bytes within which it was searched.
-    result, decisions
-        What the search says and decides.
+    result : SearchResult
+        The plan.
     program : Graph
         The emitted program.
     memory : MemoryUseReport
-        What the program takes on a rank.
+        Peak memory of the program on a rank.
     records : tuple of PassRecord
-        What the passes left on the way.
+        What the passes recorded.
     """
 
-    within: float
+    memory_limit: float
     result: SearchResult
-    decisions: Decisions
     program: Graph
     memory: MemoryUseReport
     records: tuple[PassRecord, ...]
 
+    def fits(self, memory_limit: float) -> bool:
+        """Return whether the program takes no more than the limit."""
+        return self.memory.peak_bytes <= memory_limit
+
 
 @dataclass(frozen=True)
-class Leanest:
-    """The plan that takes the least memory by the search's account.
+class LeastMemory:
+    """The plan that takes the least memory by the account of the search.
 
     Parameters
     ----------
@@ -68,19 +70,21 @@ class Leanest:
     bound : float
         Proven: no plan takes fewer bytes.
     shares : str
-        What takes most of it.
+        The choices that take most of it.
     """
 
     attempt: Attempt
     bound: float
     shares: str
 
-    def error(self, kind: type[NoPlanError], what: str, limit: float, where: str) -> NoPlanError:
+    def error(
+        self, kind: type[NoPlanError], what: str, memory_limit: float, where: str
+    ) -> NoPlanError:
         """Return the error that no plan fits, or was found to fit."""
         memory = self.attempt.memory
         return kind(
-            f"{what} {bytes_text(limit)} on each device: every plan takes at least "
-            f"{bytes_text(self.bound)}, the leanest program found takes {memory_text(memory)}",
+            f"{what} {bytes_text(memory_limit)} on each device: every plan takes at least "
+            f"{bytes_text(self.bound)}, the smallest program found takes {memory_text(memory)}",
             where,
             hint=self.shares,
             least_memory_bytes=memory.peak_bytes,
@@ -95,9 +99,9 @@ class Fitting:
     Parameters
     ----------
     attempt : callable
-        Searches within so many bytes and emits; raises `NoPlanError`.
-    leanest : callable
-        Emits the plan that takes the least memory by the search's account.
+        Searches within a memory limit and emits; raises `NoPlanError`.
+    least_memory : callable
+        Emits the plan that takes the least memory by the account of the search.
     fine : bool
         Whether the problem is small enough for a search at every step.
     gap : float
@@ -107,13 +111,13 @@ class Fitting:
     """
 
     attempt: Callable[[float], Attempt]
-    leanest: Callable[[], Leanest]
+    least_memory: Callable[[], LeastMemory]
     fine: bool
     gap: float
     where: str
 
-    def within(self, limit: float) -> Attempt:
-        """Return the best plan found whose program takes no more than `limit` bytes.
+    def fit(self, memory_limit: float) -> Attempt:
+        """Return the best plan found whose program fits the limit, in bytes.
 
         Raises
         ------
@@ -123,49 +127,63 @@ class Fitting:
             If none was found.
         """
         try:
-            first = self.attempt(limit)
+            first = self.attempt(memory_limit)
         except InfeasibleError as error:
-            least = self.leanest()
-            raise least.error(InfeasibleError, "no plan fits", limit, self.where) from error
-        if first.memory.peak_bytes <= limit:
+            least = self.least_memory()
+            raise least.error(InfeasibleError, "no plan fits", memory_limit, self.where) from error
+        if first.fits(memory_limit):
             return first
-        fitting, failing = self._tighten(first, limit)
+        fitting, failing = self._tighten(first, memory_limit)
         if fitting is None:
-            least = self.leanest()
-            fitting = least.attempt
-            if fitting.memory.peak_bytes > limit:
-                least = replace(least, attempt=min(fitting, failing, key=_peak))
-                raise least.error(NotFoundError, "no plan was found that fits", limit, self.where)
+            fitting = self._smallest(failing, memory_limit)
         if not self.fine:
-            fitting = self._loosen(fitting, failing, limit, first.result.lower_bound)
+            fitting = self._loosen(fitting, failing, memory_limit, first.result.lower_bound)
         return replace(fitting, result=_bounded(fitting.result, first.result.lower_bound))
 
-    def _tighten(self, first: Attempt, limit: float) -> tuple[Attempt | None, Attempt]:
-        """Return the first plan that fits, searching within ever less, and the last that does not.
+    def _smallest(self, failing: Attempt, memory_limit: float) -> Attempt:
+        """Return the plan that takes the least memory, if it fits.
+
+        Raises
+        ------
+        NotFoundError
+            If it does not.
+        """
+        least = self.least_memory()
+        if least.attempt.fits(memory_limit):
+            return least.attempt
+        smallest = min(least.attempt, failing, key=lambda attempt: attempt.memory.peak_bytes)
+        what = "no plan was found that fits"
+        raise replace(least, attempt=smallest).error(NotFoundError, what, memory_limit, self.where)
+
+    def _tighten(self, first: Attempt, memory_limit: float) -> tuple[Attempt | None, Attempt]:
+        """Return the first plan that fits, by ever smaller limits, and the last that does not.
 
         None if there is no such plan.
         """
         failing = first
         for step in range(_FINE_STEPS if self.fine else _COARSE_STEPS):
             try:
-                found = self.attempt(self._less(failing, limit, step))
+                found = self.attempt(self._tighter(failing, memory_limit, step))
             except NoPlanError:
                 break
-            if found.memory.peak_bytes <= limit:
+            if found.fits(memory_limit):
                 return found, failing
             failing = found
         return None, failing
 
-    def _less(self, failing: Attempt, limit: float, step: int) -> float:
+    def _tighter(self, failing: Attempt, memory_limit: float, step: int) -> float:
+        """Return the limit of the next search: less than the failing plan takes."""
         counted = failing.result.memory_bytes
         if self.fine:
             return float(np.nextafter(counted, 0.0))
-        excess = failing.memory.peak_bytes - limit
+        excess = failing.memory.peak_bytes - memory_limit
         return max(min(counted - excess, counted * (1 - _LEAST_STEP * 2**step)), 0.0)
 
-    def _loosen(self, fitting: Attempt, failing: Attempt, limit: float, bound: float) -> Attempt:
-        """Return a better plan that fits, from between one that fits and one that does not."""
-        low, high, best = fitting.within, failing.within, fitting
+    def _loosen(
+        self, fitting: Attempt, failing: Attempt, memory_limit: float, bound: float
+    ) -> Attempt:
+        """Return a better plan that fits, by limits between those of the two plans."""
+        low, high, best = fitting.memory_limit, failing.memory_limit, fitting
         for _ in range(_BISECTIONS):
             if relative_gap(best.result.cost, bound) <= max(self.gap, OPTIMALITY_GAP):
                 break
@@ -173,41 +191,37 @@ class Fitting:
                 found = self.attempt((low + high) / 2)
             except NoPlanError:  # no time is left
                 break
-            if found.memory.peak_bytes > limit:
-                high = found.within
+            if not found.fits(memory_limit):
+                high = found.memory_limit
                 continue
-            low = found.within
+            low = found.memory_limit
             best = min(best, found, key=lambda attempt: attempt.result.cost)
         return best
 
 
-def check_fits(attempt: Attempt, limit: float, mode: SearchMode) -> Attempt:
-    """Return the plan of a search that does not see the limit.
+def check_fits(attempt: Attempt, memory_limit: float, method: str) -> Attempt:
+    """Return the plan of a search method that ignores the limit.
 
     Raises
     ------
     NotFoundError
         If its program does not fit.
     """
-    if attempt.memory.peak_bytes <= limit:
+    if attempt.fits(memory_limit):
         return attempt
     raise NotFoundError(
-        f"the plan of `{mode}` takes {memory_text(attempt.memory)} on each device, the limit is "
-        f"{bytes_text(limit)}",
+        f"the plan of `{method}` takes {memory_text(attempt.memory)} on each device, the limit is "
+        f"{bytes_text(memory_limit)}",
         hint="search with `exact`, which plans within the limit",
         least_memory_bytes=attempt.memory.peak_bytes,
     )
 
 
 def memory_text(memory: MemoryUseReport) -> str:
-    """Return the peak of a program, and what kinds of tensors take it."""
+    """Return the peak memory of a program, and the kinds of tensors that take it."""
     kinds = sorted(memory.by_kind.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in kinds if size)
     return f"{bytes_text(memory.peak_bytes)} ({parts})"
-
-
-def _peak(attempt: Attempt) -> float:
-    return attempt.memory.peak_bytes
 
 
 def _bounded(result: SearchResult, bound: float) -> SearchResult:

@@ -24,7 +24,7 @@ from shardwright.ir.values import (
 )
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.optimizer import Optimizer
-from shardwright.search.driver import SEARCH_MODES, SearchMode
+from shardwright.search.driver import SEARCHES
 
 Mode = Literal[
     "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
@@ -88,7 +88,7 @@ class CompileOptions:
     """
 
     mode: Mode = "auto_parallel"
-    search: SearchMode = "exact"
+    search: str = "exact"
     cost_model: CostModel = "time"
     optimizer: Optimizer = field(default_factory=Optimizer)
     pins: Mapping[str, SplitCounts] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, MODES)
-        check_choice("search", self.search, SEARCH_MODES)
+        check_choice("search", self.search, tuple(SEARCHES))
         check_choice("cost_model", self.cost_model, COST_MODELS)
         check_flag("optimizer_parallel", self.optimizer_parallel)
         check_flag("gradients_mean", self.gradients_mean)

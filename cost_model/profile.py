@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.backward_memory import BackwardMemory
 from shardwright.cost_model.redistribution.moves import Kinds
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import PassError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
@@ -82,6 +83,7 @@ class CostProfile(Protocol):
 
     name: str
     mesh: Mesh
+    orbit_planner: RedistributionPlanner | None
     kinds: Kinds | None  # of axes, where one strategy stands for all that differ by axes of a kind
 
     def table(

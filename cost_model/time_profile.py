@@ -81,6 +81,7 @@ class TimeProfile:
         self.cluster: Cluster = planner.cluster
         self.update_rule = update_rule
         self.kinds = kinds_of(self.mesh) if by_orbit else None
+        self.orbit_planner = planner if by_orbit else None
         self._seconds = planner.orbit_seconds if by_orbit else planner.seconds
         self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
 

@@ -19,7 +19,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import SplitCounts
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Edge, SearchSpace
-from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
+from shardwright.solver.problem import Identity, MemoryUse, Pair, Problem, Variable
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -95,7 +95,7 @@ class _Restriction:
             replace(choice, options=self._some(i, choice.options))
             for i, choice in enumerate(space.choices)
         )
-        edges = tuple(map(self._edge, pairs, space.edges))
+        edges = tuple(self._edge(pair, edge) for _, pair, edge in space.priced)
         return replace(space, choices=choices, problem=problem, edges=edges)
 
     def _key(self, index: int) -> bytes | None:
@@ -104,7 +104,7 @@ class _Restriction:
     def _some(self, index: int, options: tuple[Item, ...]) -> tuple[Item, ...]:
         if index not in self.kept:
             return options
-        key = ("options", id(options), self._key(index))
+        key = ("options", Identity(options), self._key(index))
         return self.intern(key, lambda: tuple(options[i] for i in self.kept[index]))
 
     def _variable(self, index: int, variable: Variable) -> Variable:
@@ -121,11 +121,11 @@ class _Restriction:
             table = pair.table if rows is None else pair.table[rows]
             return table if columns is None else table[:, columns]
 
-        key = ("table", id(pair.table), self._key(pair.first), self._key(pair.second))
+        key = ("table", Identity(pair.table), self._key(pair.first), self._key(pair.second))
         return replace(pair, table=self.intern(key, make))
 
     def _edge(self, pair: Pair, edge: Edge) -> Edge:
-        key = ("route", id(edge), self._key(pair.first), self._key(pair.second))
+        key = ("edge", Identity(edge), self._key(pair.first), self._key(pair.second))
         return self.intern(
             key,
             lambda: replace(

@@ -63,7 +63,7 @@ from shardwright.runtime import (
     saving,
     train,
 )
-from shardwright.search.driver import Progress
+from shardwright.search.options import Progress
 from shardwright.tracing import Definition
 from shardwright.verdict import Verdict, judge
 from shardwright.zoo import load

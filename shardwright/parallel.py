@@ -20,12 +20,11 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.files import check_file, write_file
 from shardwright.ir.values import POSITIVE, check_choice, check_flag, check_names, wrong_value
 from shardwright.operators.info import SplitCounts
-from shardwright.search.driver import SearchMode
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tracing import Network
 
 # MindSpore's names, and what is done in them.
-_MODES: dict[str, tuple[Mode, SearchMode]] = {
+_MODES: dict[str, tuple[Mode, str]] = {
     "stand_alone": ("stand_alone", "exact"),
     "data_parallel": ("data_parallel", "exact"),
     "semi_auto": ("semi_auto_parallel", "exact"),

@@ -9,7 +9,7 @@ from shardwright.api import with_batch
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.search.driver import SEARCH_MODES
+from shardwright.search.driver import SEARCHES
 from shardwright.solver.solution import relative_gap
 from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.documents import compile_document, no_plan_document, print_document
@@ -71,7 +71,7 @@ def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
     cluster = cluster_named(arguments.cluster)
     limit = memory_limit(arguments, cluster)
     rows = []
-    for search in SEARCH_MODES:
+    for search in SEARCHES:
         free = {} if search == "exact" else {"memory_limit": math.inf}
         try:
             found = compile_model(model, arguments, search=search, **free)

@@ -13,13 +13,12 @@ from shardwright.compiler.options import COST_MODELS, MODES, CompileOptions
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, SHARE, Range
 from shardwright.passes.optimizer import STATES, Optimizer
-from shardwright.search.driver import SEARCH_MODES
+from shardwright.search.driver import SEARCHES
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 
 _GIB = 2**30
 _MODEL = "a model of the zoo, with its sizes: `gpt:layers=4`; `file.py:function`; or `file.onnx`"
-_SEARCHES = "how strategies are chosen: " + ", ".join(SEARCH_MODES)
 _MODES = "who decides what: " + ", ".join(MODES)
 
 
@@ -82,10 +81,10 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
     if search:
         how.add_argument(
             "--search",
-            choices=SEARCH_MODES,
-            default=SEARCH_MODES[0],
+            choices=tuple(SEARCHES),
+            default=CompileOptions.search,
             metavar="SEARCH",
-            help=f"{_SEARCHES} (default first)",
+            help=f"how strategies are chosen: {', '.join(SEARCHES)} (default first)",
         )
     how.add_argument(
         "--cost-model",

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from shardwright.cost_model.mindspore.costs import MindSporeCosts, is_followed
 from shardwright.cost_model.profile import EdgeLayout, OperatorTable, operator_table
 from shardwright.cost_model.redistribution.moves import Kinds
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -33,6 +34,7 @@ class MindSporeProfile:
 
     name = "mindspore"
     kinds: Kinds | None = None
+    orbit_planner: RedistributionPlanner | None = None
 
     def __init__(self, costs: MindSporeCosts, mesh: Mesh) -> None:
         self.costs = costs

@@ -153,11 +153,11 @@ def _form(layout: Layout, kinds: Kinds) -> _Form:
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """The renamings of axes that leave all prices as they are.
+    """The axis_permutations of axes that leave all prices as they are.
 
     Parameters
     ----------
-    images : array, shape (renamings, layouts)
+    images : array, shape (axis_permutations, layouts)
         Where each renaming takes each layout.
     first : array, shape (classes,)
         One layout of each class.
@@ -176,7 +176,7 @@ def _symmetry(graph: LayoutGraph) -> Symmetry:
     images = np.array(
         [
             [graph.find(layout.renamed(names, mesh)) for layout in graph.nodes]
-            for names in renamings(mesh)
+            for names in axis_permutations(mesh)
         ],
         dtype=np.int64,
     )
@@ -204,7 +204,7 @@ def exchanges(axes: Sequence[str], kind: Callable[[str], object]) -> Iterator[di
         yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
 
 
-def renamings(mesh: Mesh) -> Iterator[dict[str, str]]:
+def axis_permutations(mesh: Mesh) -> Iterator[dict[str, str]]:
     """Yield every way to exchange axes that are alike, the identity first."""
     return exchanges(mesh.names, kinds_of(mesh).__getitem__)
 

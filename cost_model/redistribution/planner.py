@@ -20,9 +20,9 @@ from shardwright.cost_model.collectives import collective_seconds_array
 from shardwright.cost_model.redistribution.layout_graph import (
     Integers,
     LayoutGraph,
+    axis_permutations,
     layout_graph,
     possible,
-    renamings,
     uneven_permutes,
 )
 from shardwright.cost_model.redistribution.layout_orbits import ClassPaths
@@ -102,7 +102,7 @@ class RedistributionPlanner:
     def __init__(self, mesh: Mesh, cluster: Cluster) -> None:
         self.mesh = mesh
         self.cluster = cluster
-        self.renamings = tuple(renamings(mesh))
+        self.axis_permutations = tuple(axis_permutations(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
         self._classes: dict[tuple[tuple[int, ...], int], ClassPaths] = {}
 
@@ -150,7 +150,7 @@ class RedistributionPlanner:
         return paths.between(rows, columns)
 
     def nearest(self, tensor: TensorType, source: Layout, target: Layout) -> frozenset[int]:
-        """Return which renamings take `target` to where `source` reaches it most cheaply.
+        """Return which axis_permutations take `target` to where `source` reaches it most cheaply.
 
         Parameters
         ----------
@@ -162,10 +162,10 @@ class RedistributionPlanner:
         Returns
         -------
         frozenset of int
-            Positions in `renamings` of those for which the way costs what `orbit_seconds` says.
+            Positions in `axis_permutations` of those whose path costs what `orbit_seconds` says.
         """
         ends = self._class_paths(tensor).ways(_plain(source), target)
-        images = (_plain(target.renamed(names, self.mesh)) for names in self.renamings)
+        images = (_plain(target.renamed(names, self.mesh)) for names in self.axis_permutations)
         return frozenset(i for i, image in enumerate(images) if image in ends)
 
     def plan(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
@@ -182,7 +182,7 @@ class RedistributionPlanner:
         short = paths.ways(_plain(source), target).get(_plain(target))
         return self._plan_alone(tensor, source, target) if short is None else list(short)
 
-    def way_seconds(self, tensor: TensorType, source: Layout, target: Layout) -> float:
+    def path_seconds(self, tensor: TensorType, source: Layout, target: Layout) -> float:
         """Return the seconds of what `plan` returns."""
         seconds, here = 0.0, source
         for move in self.plan(tensor, source, target):

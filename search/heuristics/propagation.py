@@ -1,9 +1,8 @@
-"""Sharding propagation: from the operators that a person has split to all others, greedily.
+"""Sharding propagation: a greedy search, breadth first from the operators pinned by the user.
 
-MindSpore's search of the same name: breadth first from the configured operators; each operator that
-is reached takes the strategy that costs least to connect to those already decided. It sees one edge
-at a time, so it finds good plans where the configured operators leave little choice, and no
-certificate.
+MindSpore's search of the same name. Each operator that is reached takes the strategy whose edges to
+the decided operators cost least. The method sees the edges of one operator at a time, so it finds
+good plans where the pins leave little choice, and proves no bound.
 """
 
 from collections import deque
@@ -11,9 +10,35 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.search.heuristics.batch import follow_batch
+from shardwright.search.method import Heuristic
+from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Problem
 
 Floats = NDArray[np.float64]
+
+
+class ShardingPropagation(Heuristic):
+    """Propagate from the pinned operators, or from a split batch where nothing is pinned."""
+
+    name = "sharding_propagation"
+
+    def assignment(self, space: SearchSpace) -> tuple[int, ...]:
+        """Grow an assignment from the pinned operators."""
+        start = {
+            i: 0
+            for i, choice in enumerate(space.choices)
+            if choice.kind == "operator" and choice.name in space.pinned
+        }
+        return propagate(space.problem, start or self._batch(space))
+
+    @staticmethod
+    def _batch(space: SearchSpace) -> dict[int, int]:
+        """Return the first operator with its batch split over all axes."""
+        first = next(i for i, choice in enumerate(space.choices) if choice.kind == "operator")
+        strategies = follow_batch(space.graph, space.mesh, space.mesh.names)
+        choice = space.choices[first]
+        return {first: choice.options.index(strategies[choice.name])}
 
 
 def propagate(problem: Problem, start: dict[int, int]) -> tuple[int, ...]:
@@ -33,7 +58,7 @@ def propagate(problem: Problem, start: dict[int, int]) -> tuple[int, ...]:
     chosen = dict(start)
     queue = deque(start)
     while len(chosen) < len(problem.variables):
-        if not queue:  # a part that nothing configured reaches: its first operator begins anew
+        if not queue:  # a component without a decided operator: start at its first
             first = next(v for v in range(len(problem.variables)) if v not in chosen)
             chosen[first] = int(np.argmin(problem.variables[first].cost))
             queue.append(first)
@@ -47,7 +72,7 @@ def propagate(problem: Problem, start: dict[int, int]) -> tuple[int, ...]:
 def _nearest(
     problem: Problem, neighbours: list[tuple[int, Floats]], variable: int, chosen: dict[int, int]
 ) -> int:
-    """Return the strategy with the cheapest edges to what is decided; own cost breaks ties."""
+    """Return the strategy with the cheapest edges to decided variables; own cost breaks ties."""
     cost = problem.variables[variable].cost
     edges = np.zeros(len(cost))
     for other, table in neighbours:

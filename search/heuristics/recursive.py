@@ -18,6 +18,9 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import OperatorInfo, operator_info
 from shardwright.operators.rule import base
+from shardwright.search.heuristics.completion import complete
+from shardwright.search.method import Heuristic
+from shardwright.search.space.space import SearchSpace
 
 _REDISTRIBUTION = 16.0
 _WEIGHT = 0.1
@@ -45,6 +48,24 @@ class _Round:
     fed: frozenset[str]
     weights: frozenset[str]
     landed: dict[str, int | None]
+
+
+class RecursiveProgramming(Heuristic):
+    """Cut round by round around the pinned operators."""
+
+    name = "recursive_programming"
+
+    def assignment(self, space: SearchSpace) -> tuple[int, ...]:
+        """Cut the operators; complete with the cheapest storage and shared layouts."""
+        pinned = {
+            choice.name: option
+            for choice in space.choices
+            for option in choice.options
+            if choice.name in space.pinned
+            and len(choice.options) == 1
+            and isinstance(option, Strategy)
+        }
+        return complete(space, recursive_programming(space.graph, space.mesh, pinned))
 
 
 def recursive_programming(

@@ -144,7 +144,10 @@ class _SpaceBuilder:
         problem = Problem(variables, (*self.draft.pairs, *self.draft.copies))
         pinned, edges = frozenset(self.pins) | set(self.result_pins), tuple(self.draft.edges)
         cost = self.profile.constant()
-        space = SearchSpace(self.graph, self.mesh, choices, problem, edges, cost, pinned)
+        fixed, planner = frozenset(self.input_layouts), self.profile.orbit_planner
+        space = SearchSpace(
+            self.graph, self.mesh, choices, problem, edges, cost, pinned, fixed, planner
+        )
         return restricted(space, self.kept)
 
     # Variables

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from shardwright.cost_model.profile import EdgeLayout
 from shardwright.ir.types import TensorType
 from shardwright.search.space.space import Choice, Edge
-from shardwright.solver.problem import Pair
+from shardwright.solver.problem import Identity, Pair
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +74,7 @@ class Draft:
     pairs: list[Pair] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     copies: list[Pair] = field(default_factory=list)
-    _known: dict[int, Edge] = field(default_factory=dict)
+    _known: dict[Identity, Edge] = field(default_factory=dict)
 
     def add(self, choice: Choice, cost: Floats) -> int:
         """Add a variable and return its number."""
@@ -85,6 +85,7 @@ class Draft:
     def connect(self, writer: EdgeEnd, reader: EdgeEnd, tensor: TensorType, table: Floats) -> None:
         """Add a priced edge."""
         self.pairs.append(Pair(writer.variable, reader.variable, table))
-        if id(table) not in self._known:  # equal layers share it as they share the table
-            self._known[id(table)] = Edge(tensor, writer.ports, reader.ports)
-        self.edges.append(self._known[id(table)])
+        key = Identity(table)  # equal layers share the edge as they share the table
+        if key not in self._known:
+            self._known[key] = Edge(tensor, writer.ports, reader.ports)
+        self.edges.append(self._known[key])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.solver.problem import MemoryUse
+from shardwright.solver.problem import Identity, MemoryUse
 
 _SEGMENTS = 16  # the part of all gradients that is counted too early is at most one of so many
 _FULLEST = 16  # moments at which memory in passing is counted
@@ -83,19 +83,19 @@ class MemoryAccount:
             for held in self._passing:
                 if held.start <= moment < held.stop:
                     found[held.variable].append(MemoryUse(held.usage, moment, moment + 1))
-        usages = {id(use.usage): use.usage for uses in found for use in uses}
+        usages = {Identity(use.usage): use.usage for uses in found for use in uses}
         used = {key for key, usage in usages.items() if usage.any()}  # equal layers share them
-        return [tuple(use for use in uses if id(use.usage) in used) for uses in found]
+        return [tuple(use for use in uses if Identity(use.usage) in used) for uses in found]
 
     def _fullest(self, lasting: Sequence[_Held]) -> list[int]:
         """Return the moments at which most would be held if nothing were split."""
-        usages = {id(held.usage): held.usage for held in (*lasting, *self._passing)}
+        usages = {Identity(held.usage): held.usage for held in (*lasting, *self._passing)}
         most = {key: usage.max() for key, usage in usages.items()}
         change = np.zeros(self.end + 2)
         counted = np.zeros(self.end + 2)
         for held in (*lasting, *self._passing):
-            change[held.start] += most[id(held.usage)]
-            change[held.stop] -= most[id(held.usage)]
+            change[held.start] += most[Identity(held.usage)]
+            change[held.stop] -= most[Identity(held.usage)]
         for held in self._passing:
             counted[held.start] += 1
             counted[held.stop] -= 1

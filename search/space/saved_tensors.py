@@ -99,8 +99,8 @@ class SavedTensors:
         read = self.once(("read", end.key), lambda: _equal(at, self.layouts(end)))
         key = ("shared", shared_layout.key, end.key, shareable.tobytes())
         shared = self.once(key, lambda: _shared(at, self.layouts(shared_layout), shareable))
-        self.draft.copies.append(Pair(copy, end.variable, read))
-        self.draft.copies.append(Pair(copy, shared_layout.variable, shared))
+        self.draft.copies.append(Pair(copy, end.variable, read, "copy"))
+        self.draft.copies.append(Pair(copy, shared_layout.variable, shared, "copy"))
 
     def _copied(self, end: EdgeEnd, at: Sequence[Layout]) -> Floats:
         assert end.saved is not None

@@ -1,14 +1,13 @@
 """The search space: one assignment problem that holds every decision about a program.
 
 A variable for every operator (its strategies), every parameter (how it is stored, and how it is
-gathered for its reader), every input, and every tensor with several readers (where they meet). A
-pairwise table for every tensor between two of them: the cost to bring it there, and its gradient
-back. What is held in memory when, `space_memory` tells; where the gradient keeps what one of the
-several readers of a parameter takes, a variable of its own (``copy``) tells whether that lies
-beside what they have met at.
+gathered for its reader), every input, and every tensor with several readers (their shared layout).
+A pairwise table for every tensor between two of them prices its redistribution, and that of its
+gradient back. `memory` says what the variables hold, and when. Where a tensor is saved for backward
+by several readers, a variable of kind ``copy`` says whether one of them saves a copy of its own.
 
-Equal layers have equal tables *by reference*: a model of 96 layers holds as many distinct tables as
-one of two, and a solver can do the work once.
+Tables are interned: equal layers share them by reference, so a model of 96 layers holds as many
+distinct tables as one of two, and a solver does the work once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,36 +15,37 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shardwright.cost_model.profile import EdgeLayout
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.solver.problem import Problem
+from shardwright.solver.problem import Pair, Problem
 
 
 @dataclass(frozen=True)
 class Storage:
-    """How a parameter is stored, and as what its reader takes it.
+    """How a parameter is stored, and how it is gathered for its reader.
 
     Parameters
     ----------
     layout : Layout
-        As which it is stored, and updated.
+        The layout in which it is stored and updated.
     used : Layout or None
-        As which it is gathered; None where several readers decide for themselves.
-    again : bool
-        Whether it is gathered again for the gradient instead of being kept.
+        The layout to which it is gathered; None where several readers share a layout.
+    regathered : bool
+        Whether it is gathered a second time for the gradient, instead of being saved for backward.
     """
 
     layout: Layout
     used: Layout | None = None
-    again: bool = False
+    regathered: bool = False
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Storage":
-        """Return the same with other axes in the place of these."""
+        """Return the storage under a permutation of axes."""
         used = None if self.used is None else self.used.renamed(names, mesh)
-        return Storage(self.layout.renamed(names, mesh), used, self.again)
+        return Storage(self.layout.renamed(names, mesh), used, self.regathered)
 
 
 Option = Strategy | Storage | SharedLayout | Layout
@@ -53,7 +53,7 @@ Option = Strategy | Storage | SharedLayout | Layout
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """One variable: what is decided, and what the options are.
+    """One variable of the problem, and its options.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Choice:
     name : str
         The node, parameter, input or tensor.
     options : tuple of Option
-        What it can be.
+        Each is a strategy, a storage, a shared layout or a layout, or an orbit of them.
     """
 
     kind: str
@@ -72,14 +72,14 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """What a pairwise table prices: a tensor between the options of two choices.
+    """A tensor between two choices, priced by one pair of the problem.
 
     Parameters
     ----------
     tensor : TensorType
         Its type.
     sources, targets : tuple of EdgeLayout
-        How it lies, and its gradient, for each option of the one and of the other choice.
+        Its layout, and that of its gradient, for each option of the first and second choice.
     """
 
     tensor: TensorType
@@ -102,11 +102,15 @@ class SearchSpace:
     problem : Problem
         Their costs; without a memory limit.
     edges : tuple of Edge
-        What each pair of the problem prices; the pairs after those tell which copies are kept.
+        The tensors of the pairs with the role ``edge``, in the order of the pairs.
     constant : float
         Cost of the program that no choice changes.
     pinned : frozenset of str
-        Operators whose strategy a person has fixed.
+        Operators whose strategy is pinned by the user.
+    fixed_inputs : frozenset of str
+        Inputs whose layout is given by the user.
+    planner : RedistributionPlanner, optional
+        Permutes axes and prices redistributions, where options are orbits.
     """
 
     graph: Graph
@@ -116,6 +120,20 @@ class SearchSpace:
     edges: tuple[Edge, ...]
     constant: float = 0.0
     pinned: frozenset[str] = frozenset()
+    fixed_inputs: frozenset[str] = frozenset()
+    planner: RedistributionPlanner | None = None
+
+    @cached_property
+    def priced(self) -> tuple[tuple[int, Pair, Edge], ...]:
+        """The pairs that price a tensor, with their positions in the problem."""
+        pairs = enumerate(self.problem.pairs)
+        priced = [(position, pair) for position, pair in pairs if pair.role == "edge"]
+        return tuple((*pair, edge) for pair, edge in zip(priced, self.edges, strict=True))
+
+    def is_fixed(self, index: int) -> bool:
+        """Return whether a choice is an input whose layout is given by the user."""
+        choice = self.choices[index]
+        return choice.kind == "input" and choice.name in self.fixed_inputs
 
     @cached_property
     def position(self) -> dict[tuple[str, str], int]:
@@ -123,16 +141,16 @@ class SearchSpace:
         return {(choice.kind, choice.name): i for i, choice in enumerate(self.choices)}
 
     def decisions(self, assignment: Sequence[int]) -> Decisions:
-        """Return what an assignment decides."""
+        """Return the decisions of an assignment."""
         pairs = zip(self.choices, assignment, strict=True)
         return self.decide([choice.options[chosen] for choice, chosen in pairs])
 
     def decide(self, options: Sequence[Option]) -> Decisions:
-        """Return what an option for each choice decides."""
+        """Return the decisions of one option for each choice."""
         strategies: dict[str, Strategy] = {}
         stored: dict[str, Layout] = {}
         shared_layouts: dict[str, SharedLayout] = {}
-        again: set[str] = set()
+        regathered: set[str] = set()
         for choice, option in zip(self.choices, options, strict=True):
             if isinstance(option, Strategy):
                 strategies[choice.name] = option
@@ -140,8 +158,8 @@ class SearchSpace:
                 shared_layouts[choice.name] = option
             elif isinstance(option, Storage):
                 stored[choice.name] = option.layout
-                if option.again and option.used != option.layout:
-                    again.add(choice.name)
+                if option.regathered and option.used != option.layout:
+                    regathered.add(choice.name)
             elif choice.kind == "input":
                 stored[choice.name] = option
-        return Decisions(self.mesh, strategies, stored, shared_layouts, frozenset(again))
+        return Decisions(self.mesh, strategies, stored, shared_layouts, frozenset(regathered))

@@ -132,7 +132,7 @@ def storage_bytes(tensor: TensorType, options: Sequence[Storage], mesh: Mesh) ->
     for i, option in enumerate(options):
         found[0, i] = local_bytes(tensor, option.layout, mesh)
         if option.used is not None and option.used != option.layout:
-            found[2 if option.again else 1, i] = local_bytes(tensor, option.used, mesh)
+            found[2 if option.regathered else 1, i] = local_bytes(tensor, option.used, mesh)
     return StorageBytes(*found)
 
 
@@ -150,7 +150,7 @@ def storage_edges(
     what is read.
     """
     table = profile.edges(tensor, sources, targets)
-    again = np.array([option.again for option in options])
+    again = np.array([option.regathered for option in options])
     if again.any():
         stored = [option.layout for option in options]
         wanted = [port.layout for port in targets]

@@ -1,9 +1,10 @@
-"""Alignment: from a class of options for every choice to the options themselves.
+"""Alignment: choose one element of every chosen orbit, so that the elements fit together.
 
-A search by class says how many axes of each kind split what, not which. Renaming the axes of one
-choice changes no price of its own; between two choices a tensor costs what the search said only if
-their axes fit together. Which renaming each choice gets is an assignment problem again, a small
-one. If nothing is broken, the plan costs what the search said, and is as good as the search proved.
+An orbit says how many axes of each kind split a dimension, not which. Permuting the axes of one
+choice leaves its own price unchanged; a tensor between two choices costs what the search assumed
+only if their axes fit together, and an alignment penalty more otherwise. Choosing an axis
+permutation for every choice is again an assignment problem, a small one. If no penalty is left, the
+plan costs what the search said, and its bound holds.
 """
 
 import math
@@ -22,61 +23,53 @@ from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Edge, Option, SearchSpace, Storage
 from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.joining import join
-from shardwright.solver.problem import Pair
+from shardwright.solver.problem import Identity, Pair
 
 Floats = NDArray[np.float64]
+Ends = tuple[int, int]
 _LARGEST_MESSAGE = 2**18  # of an elimination that takes seconds at most
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Options that fit together.
+    """Elements of the chosen orbits.
 
     Parameters
     ----------
     decisions : Decisions
         What they decide.
-    broken : mapping of int to float
-        For each pair of the problem whose options do not fit, by how many seconds they cost more
-        than their classes.
+    penalties : mapping of int to float
+        For each pair of the problem whose elements do not fit together, the alignment penalty: the
+        cost beyond that between their orbits.
     """
 
     decisions: Decisions
-    broken: Mapping[int, float]
+    penalties: Mapping[int, float]
 
     @property
     def alignment_penalty(self) -> float:
-        """By how many seconds the plan costs more than the search by class said."""
-        return sum(self.broken.values())
+        """The cost of the plan beyond that of its orbits."""
+        return sum(self.penalties.values())
 
 
-def align(
-    space: SearchSpace,
-    assignment: Sequence[int],
-    planner: RedistributionPlanner,
-    fixed: frozenset[str] = frozenset(),
-    time_limit: float = math.inf,
-) -> Alignment:
-    """Choose for every choice one option of the class that a search has chosen.
+def align(space: SearchSpace, assignment: Sequence[int], time_limit: float = math.inf) -> Alignment:
+    """Choose one element of every orbit that a search has chosen.
 
-    The best where that is quickly found, else a good one.
+    The choice is optimal where elimination is quick, else a good one.
 
     Parameters
     ----------
     space : SearchSpace
-        What was searched, by class.
+        The space; if its options are no orbits, there is nothing to align.
     assignment : sequence of int
-        A class of options for each choice.
-    planner : RedistributionPlanner
-        Knows the ways between layouts.
-    fixed : frozenset of str
-        Inputs whose layout is given.
+        An orbit of options for each choice.
     time_limit : float
-        Seconds that the search for the best may take.
+        Seconds that the search for the optimum may take.
     """
-    if len(planner.renamings) == 1:
+    planner = space.planner
+    if planner is None or len(planner.axis_permutations) == 1:
         return Alignment(space.decisions(assignment), {})
-    return _Aligner(space, assignment, planner, fixed, time_limit).align()
+    return _Aligner(space, assignment, planner, time_limit).align()
 
 
 class _Aligner:
@@ -85,53 +78,49 @@ class _Aligner:
         space: SearchSpace,
         assignment: Sequence[int],
         planner: RedistributionPlanner,
-        fixed: frozenset[str],
         time_limit: float,
     ) -> None:
-        self.space, self.assignment, self.planner, self.fixed = space, assignment, planner, fixed
+        self.space, self.assignment, self.planner = space, assignment, planner
         self.time_limit = time_limit
-        self.mesh, self.renamings = space.mesh, planner.renamings
+        self.mesh, self.permutations = space.mesh, planner.axis_permutations
         self.between = _differences(planner)
-        self.intern = Interner().intern  # for what equal layers have in common
+        self.intern = Interner().intern  # equal layers share tables
 
     def align(self) -> Alignment:
-        pairs = self.space.problem.pairs[: len(self.space.edges)]
-        chosen = [(self.assignment[pair.first], self.assignment[pair.second]) for pair in pairs]
-        tables = [
-            self._table(pair, edge, *options)
-            for pair, edge, options in zip(pairs, self.space.edges, chosen, strict=True)
-        ]
-        found = self._cheapest(self._between(pairs, tables))
-        broken = {
-            i: self._detour(pair, self.space.edges[i], found, chosen[i])
-            for i, (pair, table) in enumerate(zip(pairs, tables, strict=True))
-            if table[found[pair.first], found[pair.second]]
+        """Return the elements, and the penalties that are left."""
+        tables = {position: self._table(pair, edge) for position, pair, edge in self.space.priced}
+        chosen = self._cheapest(self._by_ends(tables))
+        penalties = {
+            position: self._penalty(pair, edge, chosen)
+            for position, pair, edge in self.space.priced
+            if tables[position][chosen[pair.first], chosen[pair.second]]
         }
-        return Alignment(self._decisions(found), broken)
+        options = [self._element(i, permutation) for i, permutation in enumerate(chosen)]
+        return Alignment(self.space.decide(options), penalties)
 
-    def _cheapest(self, between: Mapping[tuple[int, int], Floats]) -> list[int]:
-        """Return the renaming of each choice for which least takes a penalty."""
-        leaves = self._leaves(between)
-        rest = {ends: table for ends, table in between.items() if leaves.keys().isdisjoint(ends)}
+    # The assignment problem of permutations
+
+    def _cheapest(self, tables: Mapping[Ends, Floats]) -> list[int]:
+        """Return the permutation of each choice such that the penalties are least."""
+        leaves = self._leaves(tables)
+        rest = {ends: table for ends, table in tables.items() if leaves.keys().isdisjoint(ends)}
         core = sorted({index for ends in rest for index in ends})
         place = {index: i for i, index in enumerate(core)}
-        free = np.zeros(len(self.renamings))
-        costs = [self._fixed(i) if self._is_fixed(i) else free for i in core]
-        tables = {(place[one], place[other]): table for (one, other), table in rest.items()}
-        best = self._best(costs, tables)
-        choice = join(costs, tables) if best is None else best
-        found = [choice[place[i]] if i in place else 0 for i in range(len(self.assignment))]
+        free = np.zeros(len(self.permutations))
+        costs = [self._stabilizer_cost(i) if self.space.is_fixed(i) else free for i in core]
+        inner = {(place[one], place[other]): table for (one, other), table in rest.items()}
+        best = self._best(costs, inner)
+        choice = join(costs, inner) if best is None else best
+        chosen = [choice[place[i]] if i in place else 0 for i in range(len(self.assignment))]
         for leaf, (one, other) in leaves.items():
-            table = between[one, other]
-            line = table[found[one]] if leaf == other else table[:, found[other]]
-            found[leaf] = int(line.argmin())
-        return found
+            table = tables[one, other]
+            line = table[chosen[one]] if leaf == other else table[:, chosen[other]]
+            chosen[leaf] = int(line.argmin())
+        return chosen
 
-    def _best(
-        self, costs: list[Floats], tables: Mapping[tuple[int, int], Floats]
-    ) -> list[int] | None:
-        """Return the best choice by elimination; None where that is too wide, or takes too long."""
-        sizes = [len(self.renamings)] * len(costs)
+    def _best(self, costs: list[Floats], tables: Mapping[Ends, Floats]) -> list[int] | None:
+        """Return the optimum by elimination; None where that is too wide, or takes too long."""
+        sizes = [len(self.permutations)] * len(costs)
         elimination = Elimination(sizes, list(tables), _LARGEST_MESSAGE)
         elimination.patience = self.time_limit
         if not elimination.exact:
@@ -141,80 +130,85 @@ class _Aligner:
         except OutOfTimeError:
             return None
 
-    def _leaves(self, between: Mapping[tuple[int, int], Floats]) -> dict[int, tuple[int, int]]:
-        """Return the choices that fit to their one neighbour, however that is renamed."""
-        edges: dict[int, list[tuple[int, int]]] = {}
-        for ends in between:
+    def _leaves(self, tables: Mapping[Ends, Floats]) -> dict[int, Ends]:
+        """Return the choices that fit their only neighbour under any permutation of it."""
+        edges: dict[int, list[Ends]] = {}
+        for ends in tables:
             for index in ends:
                 edges.setdefault(index, []).append(ends)
-        found: dict[int, tuple[int, int]] = {}
+        leaves: dict[int, Ends] = {}
         for index, (first, *others) in edges.items():
-            if others or self._is_fixed(index) or not found.keys().isdisjoint(first):
+            if others or self.space.is_fixed(index) or not leaves.keys().isdisjoint(first):
                 continue
-            if self._always_fits(between[first], first.index(index)):
-                found[index] = first
-        return found
+            if self._always_fits(tables[first], first.index(index)):
+                leaves[index] = first
+        return leaves
 
     def _always_fits(self, table: Floats, end: int) -> bool:
-        key = ("fits", id(table), end)
+        key = ("fits", Identity(table), end)
         return self.intern(key, lambda: not table.min(axis=end).any())
 
-    def _between(
-        self, pairs: Sequence[Pair], tables: Sequence[Floats]
-    ) -> dict[tuple[int, int], Floats]:
+    def _by_ends(self, tables: Mapping[int, Floats]) -> dict[Ends, Floats]:
         """Return one table for each two choices that must fit, the lower number first."""
-        found: dict[tuple[int, int], Floats] = {}
-        for pair, given in zip(pairs, tables, strict=True):
-            ends, table = (pair.first, pair.second), given
-            if not self._matters(given):
+        summed: dict[Ends, Floats] = {}
+        for position, priced in tables.items():
+            pair = self.space.problem.pairs[position]
+            ends, table = (pair.first, pair.second), priced
+            if not self._matters(priced):
                 continue
             if pair.first > pair.second:
-                ends, table = ends[::-1], self._turned(given)
-            found[ends] = self._sum(found[ends], table) if ends in found else table
-        return found
+                ends, table = ends[::-1], self._transposed(priced)
+            summed[ends] = self._sum(summed[ends], table) if ends in summed else table
+        return summed
 
     def _matters(self, table: Floats) -> bool:
-        """Return whether any renaming takes a penalty; often none does, as for whole tensors."""
-        return self.intern(("matters", id(table)), lambda: bool(table.any()))
+        """Return whether any permutation has a penalty; often none does, as for whole tensors."""
+        return self.intern(("matters", Identity(table)), lambda: bool(table.any()))
 
-    def _turned(self, table: Floats) -> Floats:
-        return self.intern(("turned", id(table)), lambda: table.T)
+    def _transposed(self, table: Floats) -> Floats:
+        return self.intern(("transposed", Identity(table)), lambda: table.T)
 
     def _sum(self, one: Floats, other: Floats) -> Floats:
-        return self.intern(("sum", id(one), id(other)), lambda: one + other)
+        return self.intern(("sum", Identity(one), Identity(other)), lambda: one + other)
 
-    def _is_fixed(self, index: int) -> bool:
-        choice = self.space.choices[index]
-        return choice.kind == "input" and choice.name in self.fixed
-
-    def _fixed(self, index: int) -> Floats:
-        """Return the cost of each renaming of an option that is given."""
-        option = self._option(index)
-        elements = [option.renamed(names, self.mesh) for names in self.renamings]
-        return np.array([0.0 if image == option else np.inf for image in elements])
+    # Prices
 
     def _option(self, index: int) -> Option:
         return self.space.choices[index].options[self.assignment[index]]
 
-    def _table(self, pair: Pair, edge: Edge, source: int, target: int) -> Floats:
-        """Return what a pair of renamings costs: the bytes of a tensor that takes a penalty."""
+    def _element(self, index: int, permutation: int) -> Option:
+        """Return the element of a choice's orbit under a permutation."""
+        options = self.space.choices[index].options
+        key = ("element", Identity(options), self.assignment[index], permutation)
+        names = self.permutations[permutation]
+        return self.intern(key, lambda: self._option(index).renamed(names, self.mesh))
+
+    def _stabilizer_cost(self, index: int) -> Floats:
+        """Return the cost of each permutation of a fixed option; it must keep the option."""
+        option = self._option(index)
+        elements = [option.renamed(names, self.mesh) for names in self.permutations]
+        return np.array([0.0 if element == option else np.inf for element in elements])
+
+    def _table(self, pair: Pair, edge: Edge) -> Floats:
+        """Return the price of two permutations: the bytes of the tensor where they do not fit."""
+        source, target = self.assignment[pair.first], self.assignment[pair.second]
 
         def make() -> Floats:
             tensor, here, there = edge.tensor, edge.sources[source], edge.targets[target]
-            fits = np.zeros(len(self.renamings), dtype=bool)
+            fits = np.zeros(len(self.permutations), dtype=bool)
             fits[list(self._nearest(tensor, here, there))] = True
             price = np.where(fits, 0.0, float(tensor.nbytes))
             option = self._option(pair.first)
             if isinstance(option, Storage) and option.used is not None:  # gathered for this reader
-                elements = [there.layout.renamed(names, self.mesh) for names in self.renamings]
-                price[[image != option.used for image in elements]] = np.inf
-            found: Floats = price[self.between]
-            return found
+                elements = [there.layout.renamed(names, self.mesh) for names in self.permutations]
+                price[[element != option.used for element in elements]] = np.inf
+            table: Floats = price[self.between]
+            return table
 
-        return self.intern((id(edge), source, target), make)
+        return self.intern(("table", Identity(edge), source, target), make)
 
     def _nearest(self, tensor: TensorType, here: EdgeLayout, there: EdgeLayout) -> frozenset[int]:
-        """Return the renamings of `there` for which neither direction takes a penalty."""
+        """Return the permutations of `there` for which neither direction has a penalty."""
         fits = self.planner.nearest(tensor, here.layout, there.layout)
         if here.cotangent is None or there.cotangent is None:
             return fits
@@ -222,47 +216,32 @@ class _Aligner:
         inverse = self.between[:, 0]
         return fits & {int(inverse[i]) for i in back}
 
-    def _detour(
-        self,
-        pair: Pair,
-        edge: Edge,
-        found: Sequence[int],
-        options: tuple[int, int],
-    ) -> float:
-        """Return by how much a tensor costs more than its classes say."""
-        one, other = found[pair.first], found[pair.second]
-        here, there = edge.sources[options[0]], edge.targets[options[1]]
-        names, others = self.renamings[one], self.renamings[other]
-
-        def beyond(source: Layout, target: Layout) -> float:
-            least = self.planner.orbit_seconds(edge.tensor, [source], [target])[0, 0]
-            return self.planner.way_seconds(edge.tensor, source, target) - float(least)
-
+    def _penalty(self, pair: Pair, edge: Edge, chosen: Sequence[int]) -> float:
+        """Return the cost of a tensor beyond that between its orbits."""
+        here = edge.sources[self.assignment[pair.first]]
+        there = edge.targets[self.assignment[pair.second]]
+        source = here.renamed(self.permutations[chosen[pair.first]], self.mesh)
+        target = there.renamed(self.permutations[chosen[pair.second]], self.mesh)
         stored = self._option(pair.first)
-        times = 2 if isinstance(stored, Storage) and stored.again else 1
-        there_and_back = times * beyond(
-            here.layout.renamed(names, self.mesh), there.layout.renamed(others, self.mesh)
-        )
-        if here.cotangent is not None and there.cotangent is not None:
-            there_and_back += beyond(
-                there.cotangent.renamed(others, self.mesh), here.cotangent.renamed(names, self.mesh)
-            )
-        return there_and_back
+        times = 2 if isinstance(stored, Storage) and stored.regathered else 1
+        penalty = times * self._beyond_orbits(edge.tensor, source.layout, target.layout)
+        if source.cotangent is not None and target.cotangent is not None:
+            penalty += self._beyond_orbits(edge.tensor, target.cotangent, source.cotangent)
+        return penalty
 
-    def _decisions(self, found: Sequence[int]) -> Decisions:
-        return self.space.decide([self._renamed(i, chosen) for i, chosen in enumerate(found)])
-
-    def _renamed(self, index: int, chosen: int) -> Option:
-        key = (id(self.space.choices[index].options), self.assignment[index], chosen)
-        names = self.renamings[chosen]
-        return self.intern(key, lambda: self._option(index).renamed(names, self.mesh))
+    def _beyond_orbits(self, tensor: TensorType, source: Layout, target: Layout) -> float:
+        least = self.planner.orbit_seconds(tensor, [source], [target])[0, 0]
+        return self.planner.path_seconds(tensor, source, target) - float(least)
 
 
 def _differences(planner: RedistributionPlanner) -> NDArray[np.int64]:
-    """Return for each two renamings the one that leads from the first to the second."""
-    names = planner.mesh.names
-    index = {tuple(r[n] for n in names): i for i, r in enumerate(planner.renamings)}
-    inverse = [{b: a for a, b in r.items()} for r in planner.renamings]
+    """Return for each two permutations the one that leads from the first to the second."""
+    names, permutations = planner.mesh.names, planner.axis_permutations
+    index = {tuple(p[name] for name in names): i for i, p in enumerate(permutations)}
+    inverses = [{b: a for a, b in p.items()} for p in permutations]
     return np.array(
-        [[index[tuple(back[r[n]] for n in names)] for r in planner.renamings] for back in inverse]
+        [
+            [index[tuple(inverse[p[name]] for name in names)] for p in permutations]
+            for inverse in inverses
+        ]
     )

@@ -1,19 +1,21 @@
-"""The exact search: first by class of options, then, where need be, option by option.
+"""The exact search over orbits of options.
 
-Axes of one size on one level are alike, so most options differ by a renaming of axes only. One of
-each class is searched, with tensors priced between the nearest of two classes: no plan costs less.
-If options of the chosen classes fit together (`alignment`), the plan costs just that. If not, the
-classes that can be part of a better plan are searched by option (`elements`).
+Mesh axes of one size on one level are interchangeable: permuting them maps a plan to one of equal
+cost. The problem has one option for each orbit of options, and prices a tensor between the nearest
+elements of two orbits, so its optimum is a lower bound on every plan. If elements of the chosen
+orbits fit together (`alignment`), the bound is met. If not, the search is repeated with alignment
+penalties, and then among all elements of the orbits that can be part of a better plan (`orbits`).
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NotFoundError
-from shardwright.search.driver import Progress, SearchResult, search
+from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
+from shardwright.search.solving import solve_space
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.symmetry.alignment import align
 from shardwright.search.symmetry.orbits import orbit_space
@@ -22,119 +24,116 @@ from shardwright.solver.marginals import options_below
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
-_REACHES = (1 / 4, 1.0)  # parts of the gap that are searched by option in turn
-_MOST_OPTIONS = 200_000  # that are searched at once
-_ROUNDS = 4  # searches by class, the later ones with alignment_penalty
+_REACHES = (1 / 4, 1.0)  # parts of the gap in which orbits are searched by element, in turn
+_MOST_ELEMENTS = 200_000  # of one search
+_ROUNDS = 4  # searches of orbits, the later ones with alignment penalties
 
 
 def search_orbits(
-    space: SearchSpace,
-    planner: RedistributionPlanner,
-    memory_limit: float | None = None,
-    time_limit: float = 60.0,
-    progress: Progress | None = None,
-    gap: float = 0.0,
-    fixed: frozenset[str] = frozenset(),
-) -> tuple[SearchResult, Decisions]:
-    """Choose the best plan.
+    space: SearchSpace, planner: RedistributionPlanner, options: SearchOptions
+) -> SearchResult:
+    """Return the best plan, with a bound on every plan.
 
     Parameters
     ----------
     space : SearchSpace
-        What there is to choose, by class.
+        A space whose options are orbits.
     planner : RedistributionPlanner
-        Prices the ways between layouts.
-    memory_limit, time_limit, progress, gap
-        As for `strategy_search.search`.
-    fixed : frozenset of str
-        Inputs whose layout is given.
-
-    Returns
-    -------
-    SearchResult, Decisions
-        The result is of the space by class, or of the options searched after it.
+        Prices redistributions between layouts and between orbits.
+    options : SearchOptions
+        The limits of the search.
 
     Raises
     ------
     InfeasibleError
         If it is proven that nothing fits the memory limit.
     NotFoundError
-        If nothing was found in the time.
+        If nothing was found within the time limit.
     """
     begin = time.perf_counter()
-
-    def remaining() -> float:
-        return max(time_limit - (time.perf_counter() - begin), 0.0)
-
-    best, decisions = _aligned(space, planner, fixed, memory_limit, remaining, progress, gap)
+    best = _search_with_penalties(space, options, begin)
     lowest = best.lower_bound
     for reach in () if planner.is_fine else _REACHES:
-        if relative_gap(best.cost, lowest) <= max(gap, OPTIMALITY_GAP):
+        if _is_near(best.cost, lowest, options):
             break
         below = lowest + reach * (best.cost - lowest)
-        classes = options_below(space.problem, below - space.constant, remaining())
-        if classes is None or sum(map(len, classes)) * len(planner.renamings) > _MOST_OPTIONS:
-            break
-        elements = orbit_space(space, classes, planner, fixed, remaining())
+        elements = _elements_below(space, planner, below, options, begin)
         if elements is None:
             break
         try:
-            found = search(elements, "exact", memory_limit, remaining(), progress, gap)
-        except InfeasibleError:  # among these options
+            found = solve_space(elements, options.since(begin))
+        except InfeasibleError:  # among these elements
             lowest = max(lowest, below)
             continue
         except NotFoundError:
             break
-        # What is no image of a class that was kept costs at least `below`.
+        # Every plan with an element of another orbit costs at least `below`.
         lowest = max(lowest, min(found.lower_bound, below))
-        if found.cost < best.cost:
-            best, decisions = found, elements.decisions(found.assignment)
+        best = min(best, found, key=lambda result: result.cost)
     met = relative_gap(best.cost, lowest) <= OPTIMALITY_GAP
-    how = f"{best.how}, by class of like axes" if len(planner.renamings) > 1 else best.how
-    status = "optimal" if met else "feasible"
-    bound, seconds = min(lowest, best.cost), time.perf_counter() - begin
-    result = replace(best, lower_bound=bound, status=status, seconds=seconds, how=how)
-    return result, decisions
+    symmetric = len(planner.axis_permutations) > 1
+    return replace(
+        best,
+        lower_bound=min(lowest, best.cost),
+        status="optimal" if met else "feasible",
+        how=f"{best.how}, by orbits of equal mesh axes" if symmetric else best.how,
+    )
 
 
-def _aligned(
+def _is_near(cost: float, bound: float, options: SearchOptions) -> bool:
+    return relative_gap(cost, bound) <= max(options.gap, OPTIMALITY_GAP)
+
+
+def _elements_below(
     space: SearchSpace,
     planner: RedistributionPlanner,
-    fixed: frozenset[str],
-    memory_limit: float | None,
-    remaining: Callable[[], float],
-    progress: Progress | None,
-    gap: float,
-) -> tuple[SearchResult, Decisions]:
-    """Search by class; where options do not fit together, again with alignment penalties."""
-    first = search(space, "exact", memory_limit, remaining(), progress, gap)
-    found, best, decisions, dearer = first, None, None, space
+    below: float,
+    options: SearchOptions,
+    begin: float,
+) -> SearchSpace | None:
+    """Return the space of all elements of the orbits in plans that cost less than `below`.
+
+    None where there are too many, or no time is left.
+    """
+    remaining = options.since(begin).time_limit
+    orbits = options_below(space.problem, below - space.constant, remaining)
+    if orbits is None:
+        return None
+    if sum(map(len, orbits)) * len(planner.axis_permutations) > _MOST_ELEMENTS:
+        return None
+    return orbit_space(space, orbits, planner, options.since(begin).time_limit)
+
+
+def _search_with_penalties(
+    space: SearchSpace, options: SearchOptions, begin: float
+) -> SearchResult:
+    """Search orbits; where elements do not fit together, again with alignment penalties."""
+    first = solve_space(space, options.since(begin))
+    found, best, penalized = first, None, space
     for _ in range(_ROUNDS):
-        aligned = align(space, found.assignment, planner, fixed, remaining())
-        at_least = found.cost
-        if found is not first:  # what it costs without the alignment_penalty that were added
-            at_least = float(evaluate(space.problem, found.assignment).cost) + space.constant
-        if best is None or at_least + aligned.alignment_penalty < best.cost:
-            best = replace(
-                found, cost=at_least + aligned.alignment_penalty, lower_bound=first.lower_bound
-            )
-            decisions = aligned.decisions
-        near = relative_gap(best.cost, best.lower_bound) <= max(gap, OPTIMALITY_GAP)
-        if near or not aligned.broken or remaining() <= 0:
+        alignment = align(space, found.assignment, options.since(begin).time_limit)
+        cost = found.cost
+        if found is not first:  # without the penalties of the rounds before
+            cost = float(evaluate(space.problem, found.assignment).cost) + space.constant
+        cost += alignment.alignment_penalty
+        if best is None or cost < best.cost:
+            decisions, bound = alignment.decisions, first.lower_bound
+            best = replace(found, decisions=decisions, cost=cost, lower_bound=bound)
+        out_of_time = options.since(begin).time_limit <= 0
+        if _is_near(best.cost, best.lower_bound, options) or not alignment.penalties or out_of_time:
             break
-        dearer = _with_penalties(dearer, aligned.broken, found.assignment)
-        found = search(dearer, "exact", memory_limit, remaining(), progress, gap)
+        penalized = _with_penalties(penalized, alignment.penalties, found.assignment)
+        found = solve_space(penalized, options.since(begin))
     assert best is not None
-    assert decisions is not None
-    return best, decisions
+    return best
 
 
 def _with_penalties(
-    space: SearchSpace, broken: Mapping[int, float], assignment: Sequence[int]
+    space: SearchSpace, penalties: Mapping[int, float], assignment: Sequence[int]
 ) -> SearchSpace:
-    """Return a space in which what did not fit costs more."""
+    """Return the space with alignment penalties on the pairs of orbits that were chosen."""
     pairs = list(space.problem.pairs)
-    for i, penalty in broken.items():
+    for i, penalty in penalties.items():
         pair = pairs[i]
         table = pair.table.copy()
         table[assignment[pair.first], assignment[pair.second]] += penalty

@@ -1,15 +1,15 @@
-"""Search among options where a search by class left a choice open.
+"""The space of all elements of some orbits.
 
-A search by class bounds every plan, but perhaps no options of the classes that it chose fit
-together. Then those classes that can be part of a better plan are searched again, option by option:
-every renaming of each, at what a tensor costs between just these. They are few, and what is found
-is as good as any plan can be.
+A search of orbits bounds every plan, but elements of the chosen orbits may not fit together. Then
+the orbits that can be part of a better plan are searched by element: every axis permutation of each
+option, with tensors priced between the elements themselves. The elements are few, and the best of
+them is as good as any plan can be.
 """
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,74 +19,86 @@ from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.layout import Layout
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Choice, Edge, Option, SearchSpace, Storage
-from shardwright.solver.problem import FORBIDDEN, MemoryUse, Pair, Problem, Variable
+from shardwright.solver.problem import FORBIDDEN, Identity, MemoryUse, Pair, Problem, Variable
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class _OrbitElements:
-    """The options that stand for some classes of one choice.
+class _Elements:
+    """The elements of some orbits of one choice.
 
     Parameters
     ----------
     options : tuple of Option
-        The options.
-    classes, renamings : array, shape (options,)
-        The class of each, and the renaming by which it comes of the option that stands for it.
+        The elements.
+    orbits, permutations : array, shape (options,)
+        The orbit of each, and the axis permutation that makes it of the orbit's representative.
     key : object
-        Equal for the same classes of equal choices.
+        Equal for the same orbits of equal choices.
     """
 
     options: tuple[Option, ...]
-    classes: Integers
-    renamings: Integers
+    orbits: Integers
+    permutations: Integers
     key: object
 
 
 def orbit_space(
     space: SearchSpace,
-    classes: Sequence[Integers],
+    orbits: Sequence[Integers],
     planner: RedistributionPlanner,
-    fixed: frozenset[str] = frozenset(),
     time_limit: float = math.inf,
 ) -> SearchSpace | None:
-    """Return the space of all options of some classes; None if that takes too long.
+    """Return the space of all elements of some orbits; None if building it takes too long.
 
     Parameters
     ----------
     space : SearchSpace
-        A space by class.
-    classes : sequence of array
-        The classes of each choice that are kept.
+        A space whose options are orbits.
+    orbits : sequence of array
+        The orbits of each choice that are kept.
     planner : RedistributionPlanner
-        Prices the ways between layouts.
-    fixed : frozenset of str
-        Inputs whose layout is given.
+        Prices redistributions between layouts.
     time_limit : float
-        Seconds that it may take.
+        Seconds.
     """
     deadline = time.perf_counter() + time_limit
-    return _OrbitSpaceBuilder(space, classes, planner, fixed).build(deadline)
+    return _OrbitSpaceBuilder(space, orbits, planner).build(deadline)
 
 
 class _OrbitSpaceBuilder:
     def __init__(
-        self,
-        space: SearchSpace,
-        classes: Sequence[Integers],
-        planner: RedistributionPlanner,
-        fixed: frozenset[str],
+        self, space: SearchSpace, orbits: Sequence[Integers], planner: RedistributionPlanner
     ) -> None:
-        self.space, self.planner, self.fixed = space, planner, fixed
-        self.mesh, self.renamings = space.mesh, planner.renamings
-        self.intern = Interner().intern  # for what equal layers have in common
-        pairs = zip(space.choices, classes, strict=True)
-        self.elements = [self._images(choice, kept) for choice, kept in pairs]
+        self.space, self.planner = space, planner
+        self.mesh, self.permutations = space.mesh, planner.axis_permutations
+        self.intern = Interner().intern  # equal layers share tables
+        self.elements = [self._elements(i, kept) for i, kept in enumerate(orbits)]
 
     def build(self, deadline: float) -> SearchSpace | None:
         """Return the space; None once the deadline has passed."""
+        pairs, edges = list(self.space.problem.pairs), []
+        for i, pair in enumerate(pairs):
+            if pair.role == "copy":  # memory is the same for all elements
+                pairs[i] = replace(pair, table=self._of_orbits(pair))
+        for i, pair, edge in self.space.priced:
+            if time.perf_counter() >= deadline:
+                return None
+            table, between = self._priced(pair, edge)
+            pairs[i] = replace(pair, table=table)
+            edges.append(between)
+        choices = tuple(
+            Choice(choice.kind, choice.name, elements.options)
+            for choice, elements in zip(self.space.choices, self.elements, strict=True)
+        )
+        problem = Problem(self._variables(), tuple(pairs))
+        return replace(
+            self.space, choices=choices, problem=problem, edges=tuple(edges), planner=None
+        )
+
+    def _variables(self) -> tuple[Variable, ...]:
         variables = []
         for variable, elements in zip(self.space.problem.variables, self.elements, strict=True):
             memory = tuple(
@@ -95,92 +107,77 @@ class _OrbitSpaceBuilder:
             )
             cost = self._spread(variable.cost, elements)
             variables.append(Variable(variable.name, cost, memory))
-        pairs, edges = [], []
-        priced = self.space.problem.pairs[: len(self.space.edges)]
-        for pair, edge in zip(priced, self.space.edges, strict=True):
-            if time.perf_counter() >= deadline:
-                return None
-            one, other = self.elements[pair.first], self.elements[pair.second]
-            table, between = self._priced(pair, edge, one, other)
-            pairs.append(Pair(pair.first, pair.second, table))
-            edges.append(between)
-        for pair in self.space.problem.pairs[len(edges) :]:  # they go by class
-            one, other = self.elements[pair.first], self.elements[pair.second]
-            pairs.append(Pair(pair.first, pair.second, self._of_classes(pair.table, one, other)))
-        choices = tuple(
-            Choice(choice.kind, choice.name, elements.options)
-            for choice, elements in zip(self.space.choices, self.elements, strict=True)
-        )
-        problem = Problem(tuple(variables), tuple(pairs))
-        space = self.space
-        return SearchSpace(
-            space.graph, self.mesh, choices, problem, tuple(edges), space.constant, space.pinned
-        )
+        return tuple(variables)
 
-    def _images(self, choice: Choice, kept: Integers) -> _OrbitElements:
-        only = choice.kind == "input" and choice.name in self.fixed
-        key = (id(choice.options), kept.tobytes(), only)
-        return self.intern(("images", key), lambda: self._make_images(choice, kept, only, key))
+    # Elements
 
-    def _make_images(
-        self, choice: Choice, kept: Integers, only: bool, key: object
-    ) -> _OrbitElements:
-        if choice.kind == "copy":  # what it holds goes by class
-            options = tuple(choice.options[position] for position in kept.tolist())
-            return _OrbitElements(options, kept, np.zeros_like(kept), key)
-        found: dict[Option, tuple[int, int]] = {}
-        for position in kept.tolist():
-            option = choice.options[position]
-            for i, names in enumerate(self.renamings[:1] if only else self.renamings):
-                found.setdefault(option.renamed(names, self.mesh), (position, i))
-        classes, renamings = np.array(list(found.values()), dtype=np.int64).reshape(-1, 2).T
-        return _OrbitElements(tuple(found), classes, renamings, key)
+    def _elements(self, index: int, kept: Integers) -> _Elements:
+        choice, fixed = self.space.choices[index], self.space.is_fixed(index)
+        key = ("elements", Identity(choice.options), kept.tobytes(), fixed)
+        return self.intern(key, lambda: self._make_elements(choice, kept, fixed, key))
 
-    def _spread(self, array: Floats, elements: _OrbitElements) -> Floats:
-        return self.intern((id(array), elements.key), lambda: array[elements.classes])
+    def _make_elements(self, choice: Choice, kept: Integers, fixed: bool, key: object) -> _Elements:
+        if choice.kind == "copy":  # memory is the same for all elements
+            options = tuple(choice.options[orbit] for orbit in kept.tolist())
+            return _Elements(options, kept, np.zeros_like(kept), key)
+        origins: dict[Option, tuple[int, int]] = {}
+        permutations = self.permutations[:1] if fixed else self.permutations
+        for orbit in kept.tolist():
+            for i, names in enumerate(permutations):
+                element = choice.options[orbit].renamed(names, self.mesh)
+                origins.setdefault(element, (orbit, i))
+        orbits, made_by = np.array(list(origins.values()), dtype=np.int64).reshape(-1, 2).T
+        return _Elements(tuple(origins), orbits, made_by, key)
 
-    def _of_classes(self, table: Floats, one: _OrbitElements, other: _OrbitElements) -> Floats:
-        key = (id(table), one.key, other.key)
-        return self.intern(key, lambda: table[np.ix_(one.classes, other.classes)])
+    def _spread(self, array: Floats, elements: _Elements) -> Floats:
+        key = ("spread", Identity(array), elements.key)
+        return self.intern(key, lambda: array[elements.orbits])
 
-    def _priced(
-        self, pair: Pair, edge: Edge, one: _OrbitElements, other: _OrbitElements
-    ) -> tuple[Floats, Edge]:
+    def _of_orbits(self, pair: Pair) -> Floats:
+        one, other = self.elements[pair.first], self.elements[pair.second]
+        key = ("orbits", Identity(pair.table), one.key, other.key)
+        return self.intern(key, lambda: pair.table[np.ix_(one.orbits, other.orbits)])
+
+    # Edges
+
+    def _priced(self, pair: Pair, edge: Edge) -> tuple[Floats, Edge]:
+        one, other = self.elements[pair.first], self.elements[pair.second]
+
         def make() -> tuple[Floats, Edge]:
-            sources = self._ports(edge.sources, one)
-            between = Edge(edge.tensor, sources, self._ports(edge.targets, other))
+            sources = self._edge_layouts(edge.sources, one)
+            between = Edge(edge.tensor, sources, self._edge_layouts(edge.targets, other))
             return self._table(pair, between, one, other), between
 
-        key = (id(pair.table), id(edge.sources), id(edge.targets), one.key, other.key)
-        return self.intern(key, make)
+        ends = Identity(edge.sources), Identity(edge.targets)
+        return self.intern(("priced", Identity(pair.table), *ends, one.key, other.key), make)
 
-    def _ports(
-        self, ports: tuple[EdgeLayout, ...], elements: _OrbitElements
+    def _edge_layouts(
+        self, layouts: tuple[EdgeLayout, ...], elements: _Elements
     ) -> tuple[EdgeLayout, ...]:
-        pairs = zip(elements.classes.tolist(), elements.renamings.tolist(), strict=True)
-        return tuple(ports[i].renamed(self.renamings[name], self.mesh) for i, name in pairs)
+        pairs = zip(elements.orbits.tolist(), elements.permutations.tolist(), strict=True)
+        return tuple(layouts[i].renamed(self.permutations[p], self.mesh) for i, p in pairs)
 
-    def _table(self, pair: Pair, edge: Edge, one: _OrbitElements, other: _OrbitElements) -> Floats:
-        """Return what the classes cost, and what more it is between just these options."""
-        table = pair.table[np.ix_(one.classes, other.classes)].astype(np.float64)
-        starts = [port.layout for port in edge.sources]
-        ends = [port.layout for port in edge.targets]
-        more = self._detours(edge, starts, ends)
+    def _table(self, pair: Pair, edge: Edge, one: _Elements, other: _Elements) -> Floats:
+        """Return the cost between orbits, and what the elements cost beyond it."""
+        table = pair.table[np.ix_(one.orbits, other.orbits)].astype(np.float64)
+        starts = [layout.layout for layout in edge.sources]
+        ends = [layout.layout for layout in edge.targets]
         stored = [option if isinstance(option, Storage) else None for option in one.options]
-        again = [option is not None and option.again for option in stored]
-        table += more * (1 + np.array(again)[:, None])
-        back = [i for i, port in enumerate(edge.targets) if port.cotangent is not None]
-        due = [port.cotangent for port in edge.sources if port.cotangent is not None]
+        regathered = [option is not None and option.regathered for option in stored]
+        table += self._penalties(edge, starts, ends) * (1 + np.array(regathered)[:, None])
+        back = [i for i, layout in enumerate(edge.targets) if layout.cotangent is not None]
+        due = [layout.cotangent for layout in edge.sources if layout.cotangent is not None]
         if back and len(due) == len(starts):
-            gradients = [c for port in edge.targets if (c := port.cotangent) is not None]
-            table[:, back] += self._detours(edge, gradients, due).T
+            cotangents = [c for layout in edge.targets if (c := layout.cotangent) is not None]
+            table[:, back] += self._penalties(edge, cotangents, due).T
         for i, option in enumerate(stored):
             if option is not None and option.used is not None:  # gathered for one reader
                 table[i, [end != option.used for end in ends]] = FORBIDDEN
         return table
 
-    def _detours(self, edge: Edge, starts: list[Layout], ends: list[Layout]) -> Floats:
+    def _penalties(self, edge: Edge, starts: list[Layout], ends: list[Layout]) -> Floats:
+        """Return the alignment penalty between each two layouts."""
         least = self.planner.orbit_seconds(edge.tensor, starts, ends)
         with np.errstate(invalid="ignore"):
-            more = self.planner.seconds(edge.tensor, starts, ends) - least
-        return np.nan_to_num(more, nan=0.0, posinf=FORBIDDEN)
+            beyond = self.planner.seconds(edge.tensor, starts, ends) - least
+        return np.nan_to_num(beyond, nan=0.0, posinf=FORBIDDEN)

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright import zoo
 from shardwright.compiler.driver import CompileOptions, compile_graph
-from shardwright.compiler.fitting import Attempt, Fitting, Leanest
+from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
@@ -116,21 +116,20 @@ def doubled(program: Graph) -> MemoryUseReport:
 def test_a_plan_that_fits_is_kept_where_no_time_is_left_for_a_better_one() -> None:
     compiled = compile_graph(random_graph(3, nodes=4), CPU, 4)
     assert compiled.result is not None
-    assert compiled.decisions is not None
-    known = Attempt(0.0, compiled.result, compiled.decisions, compiled.program, compiled.memory, ())
+    known = Attempt(0.0, compiled.result, compiled.program, compiled.memory, ())
 
-    def attempt(within: float) -> Attempt:
+    def attempt(memory_limit: float) -> Attempt:
         """Hold twice what is counted; find nothing between what failed and what fits."""
-        if 50 < within < 100:
+        if 50 < memory_limit < 100:
             raise NotFoundError("no time is left")
-        counted = within if within < 100 else 100.0
+        counted = memory_limit if memory_limit < 100 else 100.0
         result = replace(known.result, memory_bytes=counted, cost=200 - counted, lower_bound=1.0)
         memory = replace(known.memory, peak_bytes=2 * counted)
-        return replace(known, within=within, result=result, memory=memory)
+        return replace(known, memory_limit=memory_limit, result=result, memory=memory)
 
-    def leanest() -> Leanest:
+    def least_memory() -> LeastMemory:
         raise AssertionError("something fits")
 
-    found = Fitting(attempt, leanest, fine=False, gap=0.0, where="a mesh").within(150.0)
+    found = Fitting(attempt, least_memory, fine=False, gap=0.0, where="a mesh").fit(150.0)
     assert found.memory.peak_bytes <= 150
     assert found.result.lower_bound == 1.0

@@ -5,7 +5,7 @@ import pytest
 from shardwright import nn
 from shardwright.api import compile, verify
 from shardwright.ir.types import TensorType
-from shardwright.search.driver import SEARCH_MODES
+from shardwright.search.driver import SEARCHES
 from shardwright.tracing import InputSpec, trace
 
 
@@ -29,7 +29,7 @@ def definition():
     return trace(Normalized(), inputs, loss_fn=nn.CrossEntropyLoss())
 
 
-@pytest.mark.parametrize("search", SEARCH_MODES)
+@pytest.mark.parametrize("search", SEARCHES)
 def test_updates_of_the_model_are_kept_and_priced(definition, search):
     compilation = compile(definition, 4, search=search)
     updated = dict(compilation.plan.program.updates)

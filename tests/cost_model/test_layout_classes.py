@@ -5,10 +5,10 @@ import pytest
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.redistribution.layout_graph import (
+    axis_permutations,
     kinds_of,
     layout_graph,
     layouts,
-    renamings,
 )
 from shardwright.cost_model.redistribution.layout_orbits import representative
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
@@ -33,7 +33,7 @@ def test_the_nearest_of_a_class_are_those_with_the_shortest_path(
     position = {layout: i for i, layout in enumerate(found)}
     each, by_orbit = planner.seconds(tensor, [*found], [*found]), planner.orbit_seconds
     for i, j in np.random.default_rng(0).integers(0, len(found), (80, 2)):
-        images = [position[found[j].renamed(names, mesh)] for names in planner.renamings]
+        images = [position[found[j].renamed(names, mesh)] for names in planner.axis_permutations]
         least = each[i, images].min()
         assert by_orbit(tensor, [found[i]], [found[j]])[0, 0] == pytest.approx(least, rel=1e-12)
         near = {k for k, image in enumerate(images) if each[i, image] <= least * (1 + 1e-9)}
@@ -47,7 +47,7 @@ def test_what_is_planned_costs_what_the_shortest_path_does(mesh: Mesh) -> None:
     found = [*layout_graph(mesh, 2).nodes]
     each = planner.seconds(tensor, found, found)
     for i, j in np.random.default_rng(1).integers(0, len(found), (80, 2)):
-        seconds = planner.way_seconds(tensor, found[i], found[j])
+        seconds = planner.path_seconds(tensor, found[i], found[j])
         assert seconds == pytest.approx(each[i, j], rel=1e-12)
 
 
@@ -57,7 +57,10 @@ def test_one_layout_stands_for_each_class(mesh: Mesh) -> None:
     every, few = layouts(mesh, 2), layouts(mesh, 2, kinds=kinds)
 
     def images(layout: Layout) -> set[str]:
-        return {str(representative(layout.renamed(n, mesh), mesh, kinds)) for n in renamings(mesh)}
+        return {
+            str(representative(layout.renamed(n, mesh), mesh, kinds))
+            for n in axis_permutations(mesh)
+        }
 
     classes = [images(layout) for layout in few]
     assert all(len(names) == 1 for names in classes)
@@ -74,7 +77,7 @@ def test_one_strategy_stands_for_each_class(mesh: Mesh) -> None:
     def image(axes: dict[str, tuple[str, ...]], names: dict[str, str]) -> frozenset[object]:
         return frozenset((f, mesh.ordered(names[a] for a in held)) for f, held in axes.items())
 
-    seen = [frozenset(image(s.axes, names) for names in renamings(mesh)) for s in few]
+    seen = [frozenset(image(s.axes, names) for names in axis_permutations(mesh)) for s in few]
     assert len(set(seen)) == len(few)
     identity = {name: name for name in mesh.names}
     every = {image(s.axes, identity) for s in info.generate_strategies(mesh)}
@@ -90,6 +93,6 @@ def test_a_mesh_of_six_axes_has_few_classes() -> None:
     source, target = Layout((("a", "d"), ("e",))), Layout((("b",), ("c", "d", "f")))
     least = planner.orbit_seconds(tensor, [source], [target])[0, 0]
     for i in planner.nearest(tensor, source, target):
-        image = target.renamed(planner.renamings[i], fine)
-        assert planner.way_seconds(tensor, source, image) == pytest.approx(least, rel=1e-12)
-    assert planner.way_seconds(tensor, source, target) >= least
+        image = target.renamed(planner.axis_permutations[i], fine)
+        assert planner.path_seconds(tensor, source, image) == pytest.approx(least, rel=1e-12)
+    assert planner.path_seconds(tensor, source, target) >= least

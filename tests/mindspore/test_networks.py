@@ -69,7 +69,7 @@ def found(
     costs = MindSporeCosts(era="r1.0", beta=beta, elementwise_follow=follow, readers_agree=follow)
     profile = MindSporeProfile(costs, mesh)
     space = build_search_space(graph, profile, pins=pins or {})
-    result = search(space, mode)  # type: ignore[arg-type]
+    result = search(space, mode)
     strategies = space.decisions(result.assignment).strategies
     by_operator: dict[str, list[SplitCounts]] = {}
     for node in graph.nodes:

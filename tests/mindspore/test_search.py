@@ -52,7 +52,7 @@ def test_published_strategies(vector: dict[str, Any], mode: str) -> None:
     if vector["era"] == "2025":
         input_layouts = {v.name: Layout.replicated(v.type.rank) for v in graph.inputs}
     space = build_search_space(graph, profile, input_layouts=input_layouts)
-    result = search(space, mode)  # type: ignore[arg-type]
+    result = search(space, mode)
     strategies = space.decisions(result.assignment).strategies
     for name, expected in vector["expected"].items():
         node = graph.producers[name]
@@ -90,7 +90,7 @@ class Vector(Builder):
         profile = MindSporeProfile(costs, mesh)
         input_layouts = input_layouts if era == "2025" else {}
         space = build_search_space(graph, profile, input_layouts=input_layouts, pins=pins)
-        result = search(space, mode)  # type: ignore[arg-type]
+        result = search(space, mode)
         strategies = space.decisions(result.assignment).strategies
         counts = {}
         for node in graph.nodes:

@@ -12,7 +12,6 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import SplitCounts
-from shardwright.search.driver import SearchMode
 
 RACKS = cluster("ascend910-racks")
 
@@ -27,7 +26,7 @@ class Net(Builder):
         return self.parameter(Value(name, TensorType("float32", shape)))
 
     def strategies(
-        self, last: Value, search: SearchMode, pins: dict[str, SplitCounts], mesh: Mesh
+        self, last: Value, search: str, pins: dict[str, SplitCounts], mesh: Mesh
     ) -> dict[str, SplitCounts]:
         graph = self.graph("net", (self.emit("reduce_sum", last).name,))
         options = CompileOptions(search=search, pins=pins)

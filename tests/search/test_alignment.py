@@ -17,7 +17,8 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.search.driver import search
+from shardwright.search.options import SearchOptions
+from shardwright.search.solving import solve_space
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.symmetry import alignment, orbit_search
@@ -63,7 +64,7 @@ def recurrent(steps: int, batch: int = 512, width: int = 4096) -> Graph:
 
 
 def space_of(graph: Graph) -> tuple[SearchSpace, RedistributionPlanner]:
-    """Return the space by class."""
+    """Return a space of orbits."""
     planner = RedistributionPlanner(MESH, POD)
     profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_orbit=True)
     return build_search_space(graph, profile), planner
@@ -89,16 +90,16 @@ def test_wide_graphs_are_aligned_without_large_messages(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_time_is_needed_for_an_alignment(seed: int) -> None:
-    """Without time choices are joined; the alignment_penalty are honest, and mostly none."""
-    space, planner = space_of(random_graph(seed, nodes=5))
-    assignment = search(space).assignment
-    best, quick = align(space, assignment, planner), align(space, assignment, planner, time_limit=0)
+    """Without time choices are joined; the alignment penalties are honest, and mostly none."""
+    space, _ = space_of(random_graph(seed, nodes=5))
+    assignment = solve_space(space, SearchOptions()).assignment
+    best, quick = align(space, assignment), align(space, assignment, time_limit=0)
     assert quick.alignment_penalty >= best.alignment_penalty - 1e-15
     assert quick.decisions.strategies.keys() == best.decisions.strategies.keys()
 
 
 def test_whole_tensors_need_no_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables in which every renaming fits are left out."""
+    """Tables in which every permutation fits are left out."""
     seen: list[int] = []
     best = alignment._Aligner._best
 
@@ -107,44 +108,45 @@ def test_whole_tensors_need_no_alignment(monkeypatch: pytest.MonkeyPatch) -> Non
         return best(self, costs, tables)  # type: ignore[arg-type]
 
     monkeypatch.setattr(alignment._Aligner, "_best", noted)
-    space, planner = space_of(recurrent(4, batch=2, width=2))
-    align(space, search(space).assignment, planner)
+    space, _ = space_of(recurrent(4, batch=2, width=2))
+    align(space, solve_space(space, SearchOptions()).assignment)
     assert seen == [0]
 
 
-def test_a_search_by_class_hands_down_the_time_that_is_left(
+def test_a_search_of_orbits_hands_down_the_time_that_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By a clock that ticks a second at every look, each stage has less than the one before."""
     limits: list[float] = []
     ticks = count()
-    monkeypatch.setattr(
-        orbit_search, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks)))
-    )
-    real = {name: getattr(orbit_search, name) for name in ("search", "align", "orbit_space")}
+    clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
+    monkeypatch.setattr("shardwright.search.options.time", clock)
+    monkeypatch.setattr(orbit_search, "time", clock)
 
-    def limited(name: str, position: int) -> None:
+    def limited(name: str) -> None:
+        real = getattr(orbit_search, name)
+
         def stage(*arguments: object) -> object:
-            limits.append(float(arguments[position]))  # type: ignore[arg-type]
-            return real[name](*arguments)
+            last = arguments[-1]
+            limits.append(last.time_limit if isinstance(last, SearchOptions) else float(last))  # type: ignore[arg-type]
+            return real(*arguments)
 
         monkeypatch.setattr(orbit_search, name, stage)
 
-    limited("search", 3)
-    limited("align", 4)
-    limited("orbit_space", 4)
+    for name in ("solve_space", "align", "orbit_space"):
+        limited(name)
     space, planner = space_of(random_graph(3, nodes=5))
-    search_orbits(space, planner, None, 100.0)
+    search_orbits(space, planner, SearchOptions(time_limit=100.0))
     assert limits[0] < 100.0
     assert limits == sorted(limits, reverse=True)
     assert len(limits) == len(set(limits)) >= 2
 
 
-def test_images_are_given_up_when_time_is_up() -> None:
+def test_elements_are_given_up_when_time_is_up() -> None:
     space, planner = space_of(random_graph(0, nodes=4))
-    classes = [np.arange(size) for size in space.problem.sizes]
-    assert orbit_space(space, classes, planner, time_limit=0.0) is None
-    assert orbit_space(space, classes, planner) is not None
+    orbits = [np.arange(size) for size in space.problem.sizes]
+    assert orbit_space(space, orbits, planner, time_limit=0.0) is None
+    assert orbit_space(space, orbits, planner) is not None
 
 
 def test_building_the_problem_looks_at_the_time_at_every_edge(

@@ -16,13 +16,14 @@ from shardwright.ir.errors import (
     InfeasibleError,
     NotFoundError,
     OptionError,
-    PassError,
     StrategyError,
 )
 from shardwright.ir.graph import Graph
 from shardwright.passes.optimizer import Optimizer
-from shardwright.search import driver as strategy_search
-from shardwright.search.driver import SEARCH_MODES, search
+from shardwright.search import solving
+from shardwright.search.driver import SEARCHES, search
+from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Problem
@@ -74,15 +75,15 @@ def test_no_mode_beats_exact_search(seed: int) -> None:
     space = space_of(random_graph(seed, nodes=6), 8)
     best = search(space)
     assert best.status == "optimal"
-    for mode in SEARCH_MODES:
+    for mode in SEARCHES:
         assert best.cost <= search(space, mode).cost * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("mode", SEARCH_MODES)
+@pytest.mark.parametrize("mode", SEARCHES)
 def test_the_emitted_program_costs_what_the_search_said(mode: str, optimizer: str) -> None:
     for seed in range(4):
-        options = CompileOptions(search=mode, optimizer=Optimizer(optimizer), loss_scale=8.0)  # type: ignore[arg-type]
+        options = CompileOptions(search=mode, optimizer=Optimizer(optimizer), loss_scale=8.0)
         compiled = compile_graph(random_graph(seed, nodes=6), CPU, 8, options)
         assert compiled.result is not None
         assert program_seconds(compiled.program, CPU) == pytest.approx(
@@ -118,7 +119,7 @@ def test_an_impossible_limit_names_the_least_that_would_do() -> None:
     assert error.least_memory_bound is not None
     assert 10.0 < error.least_memory_bound <= error.least_memory_bytes
     assert str(error) == (
-        "no plan fits 10 B on each device: every plan takes at least 45.86 KiB, the leanest "
+        "no plan fits 10 B on each device: every plan takes at least 45.86 KiB, the smallest "
         "program found takes 48.01 KiB (activations 32.01 KiB, parameters 16.00 KiB) (in mesh x=2 "
         "x y=2 x z=2); 87% of it is taken by 2x matmul 20.00 KiB, w2 8.00 KiB, w3 8.00 KiB, w0 "
         "4.00 KiB"
@@ -168,17 +169,21 @@ def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None
 
 
 def test_unknown_modes_are_refused() -> None:
-    with pytest.raises(PassError, match="no search is called `magic`"):
-        search(space_of(random_graph(1), 2), "magic")  # type: ignore[arg-type]
+    with pytest.raises(OptionError) as error:
+        search(space_of(random_graph(1), 2), "magic")
+    assert str(error.value) == (
+        "unknown search `magic`; expected one of exact, dynamic_programming, "
+        "recursive_programming, sharding_propagation, data_parallel, tensor_parallel, fully_sharded"
+    )
     with pytest.raises(OptionError, match="`mode` is `magic`, expected auto_parallel, "):
         compile_graph(random_graph(1), CPU, 2, CompileOptions(mode="magic"))  # type: ignore[arg-type]
 
 
 def test_no_plan_in_time_is_told_from_no_plan_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = Solution(None, math.inf, 0.0, "unknown", "nothing")
-    monkeypatch.setattr(strategy_search, "solve", lambda *_, **__: unknown)
+    monkeypatch.setattr(solving, "solve", lambda *_, **__: unknown)
     with pytest.raises(NotFoundError, match="no plan was found within the time limit of 7 s"):
-        search(space_of(multilayer_perceptron(), 2), time_limit=7)
+        search(space_of(multilayer_perceptron(), 2), options=SearchOptions(time_limit=7))
 
 
 def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,10 +191,9 @@ def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.M
     free = compile_graph(graph, CPU, 8).result
     assert free is not None
     assert "time limit" not in free.how
-    slow = strategy_search.search
 
-    def late(*arguments: Any, **options: Any) -> strategy_search.SearchResult:
-        return replace(slow(*arguments, **options), seconds=1e6)
+    def late(*arguments: Any) -> SearchResult:
+        return replace(search(*arguments), seconds=1e6)
 
     monkeypatch.setattr("shardwright.compiler.driver.search", late)
     ended = compile_graph(graph, CPU, 8, CompileOptions(search="dynamic_programming")).result

@@ -1,4 +1,4 @@
-"""A search by class finds what a search among all options finds, and bounds every plan."""
+"""A search of orbits finds the plan that a search of all options finds, and bounds every plan."""
 
 from itertools import pairwise
 
@@ -18,9 +18,10 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.search.driver import search
+from shardwright.search.options import SearchOptions
+from shardwright.search.solving import solve_space
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
-from shardwright.search.symmetry.orbit_search import search_orbits
 from shardwright.search.symmetry.orbits import orbit_space
 from tests.random_graphs import multilayer_perceptron, random_graph
 
@@ -31,30 +32,30 @@ RULE = UpdateRule("sgd_update", 0, False)
 
 
 def spaces(graph: Graph, mesh: Mesh) -> tuple[SearchSpace, SearchSpace, RedistributionPlanner]:
-    """Return the space by class, that of all options, and what prices both."""
+    """Return the space of orbits, that of all options, and the planner of both."""
     planner = RedistributionPlanner(mesh, POD)
     by_orbit, each = (TimeProfile(planner, RULE, by_orbit=c) for c in (True, False))
     return build_search_space(graph, by_orbit), build_search_space(graph, each), planner
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_classes_bound_all_plans_and_images_reach_the_best(seed: int) -> None:
-    by_orbit, every, planner = spaces(random_graph(seed, nodes=5), LEVEL)
+def test_orbits_bound_all_plans_and_elements_reach_the_best(seed: int) -> None:
+    by_orbit, every, _ = spaces(random_graph(seed, nodes=5), LEVEL)
     assert sum(by_orbit.problem.sizes) < sum(every.problem.sizes)
     least = search(every).cost
-    assert search(by_orbit).cost <= least * (1 + 1e-12)
-    found, _ = search_orbits(by_orbit, planner)
+    assert solve_space(by_orbit, SearchOptions()).cost <= least * (1 + 1e-12)
+    found = search(by_orbit)
     assert found.status == "optimal"
     assert found.lower_bound <= found.cost <= least * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_images_of_all_classes_hold_every_option(seed: int) -> None:
+def test_elements_of_all_orbits_hold_every_option(seed: int) -> None:
     by_orbit, every, planner = spaces(random_graph(seed, nodes=4), LEVEL)
     elements = orbit_space(by_orbit, [np.arange(n) for n in by_orbit.problem.sizes], planner)
     least = search(elements).cost
     assert least <= search(every).cost * (1 + 1e-12)
-    assert least >= search(by_orbit).cost * (1 - 1e-12)
+    assert least >= solve_space(by_orbit, SearchOptions()).cost * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("optimizer_parallel", [False, True])
@@ -96,17 +97,17 @@ def test_copies_of_a_parameter_with_several_readers_are_searched_too() -> None:
     """
     by_orbit, _, planner = spaces(parse(text), LEVEL)
     assert any(choice.kind == "copy" for choice in by_orbit.choices)
-    found, _ = search_orbits(by_orbit, planner)
+    found = search(by_orbit)
     elements = orbit_space(by_orbit, [np.arange(n) for n in by_orbit.problem.sizes], planner)
     assert len(elements.problem.pairs) == len(by_orbit.problem.pairs)
     again = search(elements)
     assert again.cost == pytest.approx(found.cost, rel=1e-12)
     tight = 0.9 * again.memory_bytes
-    least = search(elements, memory_limit=tight)
+    least = search(elements, options=SearchOptions(memory_limit=tight))
     assert least.memory_bytes <= tight
 
 
-def test_a_given_layout_stays() -> None:
+def test_a_layout_given_by_the_user_stays() -> None:
     graph = multilayer_perceptron()
     given = {graph.inputs[0].name: Layout((("z",), ()))}
     compiled = compile_graph(graph, POD, 8, CompileOptions(input_layouts=given), LEVEL)
@@ -114,7 +115,7 @@ def test_a_given_layout_stays() -> None:
     assert arrived.layout == Layout((("z",), ()))
 
 
-def test_the_memory_limit_holds_by_class_too() -> None:
+def test_the_memory_limit_holds_for_orbits_too() -> None:
     graph = multilayer_perceptron()
     free = compile_graph(graph, POD, 8, CompileOptions(), LEVEL)
     need = peak_memory(free.program).peak_bytes

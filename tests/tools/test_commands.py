@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.ir.text import parse
-from shardwright.search.driver import SEARCH_MODES
+from shardwright.search.driver import SEARCHES
 from shardwright.tools.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
@@ -337,12 +337,12 @@ def test_every_search_side_by_side(capsys):
     models = ["mlp:batch=64,hidden=16", "two_matmul"]
     found = document(capsys, "bench", "strategies", *models, "--devices", "4")
     assert [(row["model"], row["search"]) for row in found] == [
-        (model, search) for model in models for search in SEARCH_MODES
+        (model, search) for model in models for search in SEARCHES
     ]
     for row in found:
         assert set(row) == COMPILE_KEYS - {"strategies"}
         assert row["objective"] >= row["lower_bound"] * (1 - 1e-9)
-        best = found[0 if row["model"] == models[0] else len(SEARCH_MODES)]
+        best = found[0 if row["model"] == models[0] else len(SEARCHES)]
         assert row["objective"] >= best["objective"] * (1 - 1e-9)
     text = printed(capsys, "bench", "strategies", *models, "--devices", "4")
     assert re.search(r"exact +[\d.]+ us +0% ", text)
@@ -353,7 +353,7 @@ def test_what_does_not_fit_is_said(capsys):
     rows = document(capsys, "bench", "strategies", *arguments)
     assert rows[0]["memory_bytes_per_device"] <= 0.003 * 2**30
     lines = printed(capsys, "bench", "strategies", *arguments).splitlines()
-    fits = {line.split()[0]: line.split()[-7] for line in lines if line.startswith(SEARCH_MODES)}
+    fits = {line.split()[0]: line.split()[-7] for line in lines if line.startswith(tuple(SEARCHES))}
     assert fits["exact"] == "yes"
     assert fits["data_parallel"] == "no"
 

@@ -1,0 +1,98 @@
+"""Following the batch: strategies that split the first dimension of the inputs everywhere."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.rule import Rule
+
+AtWeight = Callable[[OperatorInfo, Node, dict[str, tuple[str, ...]]], None]
+"""May split further factors of an operator that reads a parameter."""
+
+
+def follow_batch(
+    graph: Graph, mesh: Mesh, axes: Sequence[str], at_weight: AtWeight | None = None
+) -> dict[str, Strategy]:
+    """Return strategies that split the first dimension of the inputs and follow it everywhere.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program.
+    mesh : Mesh
+        The mesh.
+    axes : sequence of str
+        Axes that split the batch, as many of them as divide it.
+    at_weight : callable, optional
+        May split further factors of an operator that reads a parameter.
+    """
+    layouts = {value.name: _batch_layout(value, mesh, axes) for value in graph.inputs}
+    parameters = {parameter.name for parameter in graph.parameters}
+    strategies = {}
+    for node in graph.nodes:
+        types = [value.type for value in graph.operand_values(node)]
+        info = operator_info(node.operator, types, node.attributes)
+        factors = _followed(info, [layouts.get(name) for name in node.operands], mesh)
+        if at_weight is not None and parameters.intersection(node.operands):
+            at_weight(info, node, factors)
+        strategy = _legal(info, factors, mesh)
+        strategies[node.name] = strategy
+        results = info.rule.result_layouts(strategy, mesh)
+        for result, layout in zip(node.results, results, strict=True):
+            layouts[result.name] = layout.reduced()
+    return strategies
+
+
+def _batch_layout(value: Value, mesh: Mesh, axes: Sequence[str]) -> Layout:
+    """Return an input's layout: its first dimension split over the axes that divide it."""
+    taken: tuple[str, ...] = ()
+    for axis in axes if value.type.rank else ():
+        if value.type.shape[0] % mesh.extent((*taken, axis)) == 0:
+            taken = (*taken, axis)
+    return Layout((taken, *((),) * (value.type.rank - 1))[: value.type.rank])
+
+
+def can_split(rule: Rule, factor: str, axes: Sequence[str], mesh: Mesh) -> bool:
+    """Return whether axes split a factor into equal parts."""
+    return (
+        rule.kinds[factor] not in ("whole", "halo") and rule.sizes[factor] % mesh.extent(axes) == 0
+    )
+
+
+def _followed(
+    info: OperatorInfo, input_layouts: Sequence[Layout | None], mesh: Mesh
+) -> dict[str, tuple[str, ...]]:
+    """Give each factor the axes that split it in the first operand that has it."""
+    axes_of: dict[str, tuple[str, ...]] = {}
+    used: set[str] = set()
+    for dims, layout in zip(info.rule.operands, input_layouts, strict=True):
+        if layout is None:
+            continue
+        for factors, axes in zip(dims, layout.splits, strict=True):
+            free = tuple(axis for axis in axes if axis not in used)
+            for factor in factors:
+                part: tuple[str, ...] = ()
+                while free and can_split(info.rule, factor, (*part, free[0]), mesh):
+                    part, free = (*part, free[0]), free[1:]
+                if part and factor not in axes_of:
+                    axes_of[factor] = part
+                    used.update(part)
+                if mesh.extent(part) != info.rule.sizes[factor]:
+                    break
+    return axes_of
+
+
+def _legal(info: OperatorInfo, factors: Mapping[str, tuple[str, ...]], mesh: Mesh) -> Strategy:
+    """Return a strategy of the operator, its axes in mesh order; later factors give way."""
+    ordered = {f: mesh.ordered(factors[f]) for f in info.rule.sizes if f in factors}
+    strategy = Strategy.of(ordered)
+    while strategy not in _strategies(info, mesh):
+        ordered.popitem()
+        strategy = Strategy.of(ordered)
+    return strategy
+
+
+def _strategies(info: OperatorInfo, mesh: Mesh) -> frozenset[Strategy]:
+    return frozenset(info.generate_strategies(mesh))

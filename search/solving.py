@@ -1,0 +1,118 @@
+"""Solving the assignment problem of a search space, and the errors where no assignment fits."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
+from shardwright.ir.units import bytes_text
+from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
+from shardwright.search.space.space import SearchSpace
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import Problem
+from shardwright.solver.solution import Solution
+from shardwright.solver.solve import solve
+from shardwright.solver.ties import settled
+
+Floats = NDArray[np.float64]
+Solver = Literal["exact", "dynamic_programming"]
+
+
+def solve_space(
+    space: SearchSpace, options: SearchOptions, solver: Solver = "exact"
+) -> SearchResult:
+    """Return the best assignment of a problem; in a space of orbits, one of orbits.
+
+    Raises
+    ------
+    InfeasibleError
+        If it is proven that nothing fits the memory limit.
+    NotFoundError
+        If nothing was found within the time limit.
+    """
+    begin = time.perf_counter()
+    problem = space.problem.limited(options.memory_limit)
+    if solver == "exact" and any(pair.role == "copy" for pair in problem.pairs):
+        solution = _with_copies_last(space, options)
+        if solution is not None and evaluate(problem, _assignment_of(solution)).feasible:
+            return _result(space, problem, solution, begin)
+    rest = options.since(begin)
+    solution = solve(
+        problem,
+        time_limit=rest.time_limit,
+        progress=options.progress,
+        method=solver,
+        gap=options.gap,
+    )
+    if solution.assignment is None:
+        raise no_assignment(options, solver, proven=solution.status != "unknown")
+    return _result(space, problem, solution, begin, settle=solver == "exact")
+
+
+def _assignment_of(solution: Solution) -> tuple[int, ...]:
+    assert solution.assignment is not None
+    return solution.assignment
+
+
+def _result(
+    space: SearchSpace, problem: Problem, solution: Solution, begin: float, *, settle: bool = True
+) -> SearchResult:
+    assignment = _assignment_of(solution)
+    assignment = settled(problem, assignment) if settle else assignment
+    evaluation = evaluate(problem, assignment)
+    return SearchResult(
+        assignment,
+        space.decisions(assignment),
+        float(evaluation.cost) + space.constant,
+        solution.lower_bound + space.constant,
+        "optimal" if solution.status == "optimal" else "feasible",
+        float(evaluation.peak_usage),
+        time.perf_counter() - begin,
+        solution.how,
+    )
+
+
+def _with_copies_last(space: SearchSpace, options: SearchOptions) -> Solution | None:
+    """Solve without a memory limit, then choose the copies; the answer may exceed the limit.
+
+    Copies cost nothing, but as variables of the elimination they make it slower.
+    """
+    free = space.problem.limited(None, role="edge")
+    solution = solve(
+        free, time_limit=options.time_limit / 2, progress=options.progress, gap=options.gap
+    )
+    if solution.assignment is None:
+        return None
+    return replace(solution, assignment=_with_copies(space.problem, solution.assignment))
+
+
+def _with_copies(problem: Problem, chosen: Sequence[int]) -> tuple[int, ...]:
+    """Return an assignment with the cheapest option of every copy."""
+    assignment = list(chosen)
+    costs: dict[int, Floats] = {}
+    for pair in problem.pairs:
+        if pair.role == "copy":
+            table = pair.table[:, assignment[pair.second]]
+            costs[pair.first] = costs.get(pair.first, 0.0) + table
+    for copy, cost in costs.items():
+        assignment[copy] = int(cost.argmin())
+    return tuple(assignment)
+
+
+def no_assignment(options: SearchOptions, solver: Solver, *, proven: bool) -> NoPlanError:
+    """Return the error of a search without an assignment."""
+    if solver == "exact" and not proven:
+        return NotFoundError(
+            f"no plan was found within the time limit of {options.time_limit:g} s",
+            hint="allow more time, or more memory",
+        )
+    memory = options.memory_limit
+    within = "" if memory is None else f" within {bytes_text(memory)} on each device"
+    if solver == "exact":
+        return InfeasibleError(f"no plan connects every tensor with its readers{within}")
+    return NotFoundError(f"`{solver}` found no plan{within}", hint="search with `exact`")
