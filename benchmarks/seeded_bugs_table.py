@@ -67,7 +67,7 @@ BUGS = {
     "first_result": bug(
         "every result of an operator is taken to be the first",
         "passes.partition:_place",
-        ("_met(build, value, decisions)", "_met(build, split.results[0], decisions)"),
+        ("_met(build, graph, value, decisions)", "_met(build, graph, split.results[0], decisions)"),
     ),
     # Mirrors
     "mirror_lost_updates": bug(

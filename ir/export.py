@@ -1,6 +1,7 @@
 """Graphs for other programs: Graphviz ``dot``, ``json``, and a networkx view."""
 
 import json
+from dataclasses import asdict
 
 import networkx as nx
 
@@ -25,6 +26,8 @@ def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
         view.add_node(parameter.name, kind="parameter", label=label)
     for node in graph.nodes:
         label = f"{node.operator}\n{node.name}: {type_text(node.results[0])}"
+        provenance = node.provenance.text(node.name)
+        label += f"\n{provenance}" if provenance else ""
         # Whatever an operator does: over mesh axes, it moves a tensor between ranks.
         moves = "axes" in node.attributes or node.operator == "redistribute"
         view.add_node(node.name, kind="move" if moves else "node", label=label)
@@ -54,7 +57,12 @@ def to_json(graph: Graph) -> str:
         "mesh": mesh,
         "inputs": {value.name: type_text(value) for value in graph.inputs},
         "parameters": {
-            p.name: {"type": type_text(p.value), "attributes": dict(p.attributes)}
+            p.name: {
+                "type": type_text(p.value),
+                "attributes": dict(p.attributes),
+                "role": p.role,
+                "weight": p.weight,
+            }
             for p in graph.parameters
         },
         "nodes": [
@@ -65,6 +73,7 @@ def to_json(graph: Graph) -> str:
                 "attributes": dict(node.attributes),
                 "scope": node.scope,
                 "strategy": None if node.strategy is None else dict(node.strategy.assignment),
+                "provenance": asdict(node.provenance),
             }
             for node in graph.nodes
         ],

@@ -11,10 +11,12 @@ from functools import cached_property
 from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.provenance import COPIES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType
 
 Attribute = int | float | bool | str | None | tuple["Attribute", ...]
 Attributes = Mapping[str, Attribute]
+_OWN = Provenance()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Node:
         Where in the model it stands: ``layer1/attention/query``.
     strategy : Strategy, optional
         How it is split, once that is decided.
+    provenance : Provenance, optional
+        Where it comes from; by default it is an operator of the model itself.
     """
 
     operator: str
@@ -52,6 +56,11 @@ class Node:
     attributes: Attributes = field(default_factory=dict)
     scope: str = ""
     strategy: Strategy | None = None
+    provenance: Provenance = _OWN
+
+    def __post_init__(self) -> None:
+        if not self.provenance.operator and self.provenance == _OWN and self.results:
+            object.__setattr__(self, "provenance", Provenance(self.name))
 
     @property
     def name(self) -> str:
@@ -61,14 +70,26 @@ class Node:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that lives from step to step: a weight, or the state of an optimizer.
+    """A tensor that lives from step to step.
 
-    Attributes say how it begins (``initializer``), whether it is trained (``trainable``), and what
-    a person asked for it (``fusion``, ``layerwise_parallel``).
+    Parameters
+    ----------
+    value : Value
+        Its name, type and layout.
+    attributes : mapping
+        How it begins (``initializer``), whether its gradient is wanted (``trainable``), and what
+        the user asked for it (``fusion``, ``layerwise_parallel``).
+    role : str
+        ``weight``; ``buffer``, which the model keeps without a gradient: statistics, constants;
+        or ``state`` of the optimizer.
+    weight : str
+        The weight that a state belongs to; empty for the number of the step.
     """
 
     value: Value
     attributes: Attributes = field(default_factory=dict)
+    role: ParameterRole = "weight"
+    weight: str = ""
 
     @property
     def name(self) -> str:
@@ -166,6 +187,13 @@ class Graph:
     def operand_values(self, node: Node) -> tuple[Value, ...]:
         """Return the values that `node` reads."""
         return tuple(self.values[name] for name in node.operands)
+
+    def copied_tensor(self, name: str) -> str:
+        """Return the tensor of the model that a forward value is, in whatever layout."""
+        producer = self.producers.get(name)
+        if producer is None or producer.provenance.role not in COPIES:
+            return name
+        return producer.provenance.tensor
 
     def kept(self) -> frozenset[str]:
         """Return the names of the values that outlive the program: outputs and updates."""

@@ -5,26 +5,30 @@ One line per input, parameter, node and update, the type on the name it defines:
     graph mlp on x=2 y=4:1 {
       input a: f32[32@x, 128]
       parameter w: f32[128, 512@y] {initializer='normal'}
-      h: f32[32@x, 512@y] = matmul(a, w) {transpose_b=False} split(m=x, n=y) in 'layer1'
+      w.to_0: f32[128, 512@y] = all_gather(w) {axes=('x',)} from h as redistribution of w
+      h: f32[32@x, 512@y] = matmul(a, w.to_0) {transpose_b=False} split(m=x, n=y) in 'layer1'
       update w = w.next
       return h
     }
 
 ``@axis`` after a size: split over that mesh axis, major to minor. ``+axis`` after a type: the
 values are still to be summed over the axis (``+axis:max`` for another reduction). ``*`` after a
-type: a layout is decided and replicates. ``y=4:1``: the axis lies in level 1 of the cluster. ``#``
-begins a comment.
+type: a layout is decided and replicates. ``y=4:1``: the axis lies in level 1 of the cluster.
+``from h as redistribution of w to v``: the `Provenance` of a node, left out where it is an operator
+of the model itself. A parameter is declared by its role: ``parameter`` for a weight, ``buffer``, or
+``state w.m of w: f32[4]``. ``#`` begins a comment.
 """
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import isinf
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType, dtype_from_short, short_dtype
 
 _NAME = r"[A-Za-z_][\w./-]*"
@@ -33,8 +37,16 @@ _HEAD = re.compile(rf"graph ({_NAME})(?: on (.*?))? \{{$")
 _BINDER = re.compile(rf"({_NAME}): (\w+\[[^\]]*\](?:\*|(?: (?:\+\w+)+(?::\w+)?))?)")
 _CALL = re.compile(
     rf"(?P<operator>{_NAME})\((?P<operands>[^)]*)\)"
-    r"(?: \{(?P<attributes>.*?)\})?(?: split\((?P<strategy>[^)]*)\))?(?: in '(?P<scope>[^']*)')?$"
+    r"(?: \{(?P<attributes>.*?)\})?(?: split\((?P<strategy>[^)]*)\))?(?: in '(?P<scope>[^']*)')?"
+    rf"(?: from (?P<source>{_NAME}))?(?: as (?P<role>\w+))?(?: of (?P<tensor>{_NAME}))?"
+    rf"(?: to (?P<target>{_NAME}))?$"
 )
+_PARAMETER = re.compile(rf"({_NAME})(?: of ({_NAME}))?(: .*?)(?: \{{(.*)\}})?")
+_PARAMETER_ROLES: Mapping[str, ParameterRole] = {
+    "parameter": "weight",
+    "buffer": "buffer",
+    "state": "state",
+}
 
 
 def type_text(value: Value) -> str:
@@ -73,7 +85,16 @@ def node_text(node: Node) -> str:
     strategy = f" split({node.strategy})" if node.strategy is not None else ""
     scope = f" in '{node.scope}'" if node.scope else ""
     call = f"{node.operator}({', '.join(node.operands)})"
-    return f"{binders} = {call}{_attributes_text(node.attributes)}{strategy}{scope}"
+    provenance = node.provenance.text(node.name)
+    origin = f" {provenance}" if provenance else ""
+    return f"{binders} = {call}{_attributes_text(node.attributes)}{strategy}{scope}{origin}"
+
+
+def _parameter_text(parameter: Parameter) -> str:
+    keyword = next(word for word, role in _PARAMETER_ROLES.items() if role == parameter.role)
+    weight = f" of {parameter.weight}" if parameter.weight else ""
+    attributes = _attributes_text(parameter.attributes)
+    return f"{keyword} {parameter.name}{weight}: {type_text(parameter.value)}{attributes}"
 
 
 def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
@@ -89,9 +110,7 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
     mesh = f" on {_mesh_text(graph.mesh)}" if graph.mesh else ""
     lines = [f"graph {graph.name}{mesh} {{"]
     lines += [f"  input {_binder(value)}" for value in graph.inputs]
-    for parameter in graph.parameters:
-        attributes = _attributes_text(parameter.attributes)
-        lines.append(f"  parameter {_binder(parameter.value)}{attributes}")
+    lines += [f"  {_parameter_text(parameter)}" for parameter in graph.parameters]
     for node in graph.nodes:
         remark = comment(node) if comment else ""
         lines.append(f"  {node_text(node)}" + (f"  # {remark}" if remark else ""))
@@ -186,7 +205,27 @@ def _parse_node(line: str) -> Node:
         _parse_attributes(match["attributes"]),
         match["scope"] or "",
         _parse_strategy(match["strategy"]),
+        _parse_provenance(match),
     )
+
+
+def _parse_provenance(match: re.Match[str]) -> Provenance:
+    role = match["role"] or "forward"
+    known = {name: name for name in ROLES}
+    if role not in known:
+        raise IRError(f"unknown role `{role}`: expected one of {', '.join(known)}")
+    return Provenance(
+        match["source"] or "", known[role], match["tensor"] or "", match["target"] or ""
+    )
+
+
+def _parse_parameter(keyword: str, text: str) -> Parameter:
+    declared = _PARAMETER.fullmatch(text)
+    if declared is None:
+        return Parameter(_parse_binder(text))  # says what is wrong
+    value = _parse_binder(declared[1] + declared[3])
+    attributes = _parse_attributes(declared[4])
+    return Parameter(value, attributes, _PARAMETER_ROLES[keyword], declared[2] or "")
 
 
 def parse(text: str) -> Graph:
@@ -227,11 +266,8 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
         try:
             if keyword == "input":
                 inputs.append(_parse_binder(rest))
-            elif keyword == "parameter":
-                declared = re.fullmatch(r"(.*?)(?: \{(.*)\})?", rest)
-                assert declared is not None
-                attributes = _parse_attributes(declared[2])
-                parameters.append(Parameter(_parse_binder(declared[1]), attributes))
+            elif keyword in _PARAMETER_ROLES:
+                parameters.append(_parse_parameter(keyword, rest))
             elif keyword == "update":
                 name, _, new = rest.partition(" = ")
                 updates.append((name, new))

@@ -6,11 +6,14 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.provenance import ParameterRole, Provenance
 from shardwright.operators.info import OperatorInfo, operator_info
 
 
 class Builder:
     """Grows a graph node by node.
+
+    Nodes get the `scope` and the `provenance` that are set when they are emitted.
 
     Parameters
     ----------
@@ -27,6 +30,7 @@ class Builder:
         self.nodes: list[Node] = list(graph.nodes) if graph is not None else []
         self.updates: list[tuple[str, str]] = list(graph.updates) if graph is not None else []
         self.scope = ""
+        self.provenance = Provenance()
         self._names: set[str] = set(graph.values) if graph is not None else set()
         self._reserved: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
@@ -37,10 +41,16 @@ class Builder:
         self.inputs.append(value)
         return value
 
-    def parameter(self, value: Value, attributes: Attributes | None = None) -> Value:
-        """Add a parameter."""
+    def parameter(
+        self,
+        value: Value,
+        attributes: Attributes | None = None,
+        role: ParameterRole = "weight",
+        weight: str = "",
+    ) -> Value:
+        """Add a parameter; see `Parameter`."""
         self._names.add(value.name)
-        self.parameters.append(Parameter(value, dict(attributes or {})))
+        self.parameters.append(Parameter(value, dict(attributes or {}), role, weight))
         return value
 
     def unique_name(self, base: str, numbered: bool = False) -> str:
@@ -109,7 +119,16 @@ class Builder:
             layouts = self._layouts(info, operands, like)
         results = tuple(map(Value, names, info.result_types, layouts))
         operand_names = tuple(value.name for value in operands)
-        self.nodes.append(Node(operator, operand_names, results, attributes, self.scope))
+        self.append(
+            Node(
+                operator,
+                operand_names,
+                results,
+                attributes,
+                self.scope,
+                provenance=self.provenance,
+            )
+        )
         return results
 
     def _layouts(

@@ -7,6 +7,7 @@ from math import prod
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Attribute, Graph, Node, Value
 from shardwright.ir.layout import Layout
+from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.fusion import buffer_layout, buffer_length
@@ -158,7 +159,9 @@ def _with_fused(graph: Graph, members: Sequence[Node], fusion: int) -> list[Node
 def _fused(graph: Graph, members: Sequence[Node], fusion: int) -> tuple[Node, Node, Node]:
     """Return what packs the operands, reduces the buffer, and unpacks the results."""
     first, scope = members[0], members[-1].scope
+    origin = Provenance(first.provenance.operator, "fusion", first.provenance.tensor)
     operands = [graph.values[member.operands[0]] for member in members]
+    names = tuple(value.name for value in operands)
     results = tuple(member.results[0] for member in members)
     packed = _buffer(graph, f"{first.name}.packed", operands)
     reduced = _buffer(graph, f"{first.name}.reduced", results)
@@ -168,9 +171,9 @@ def _fused(graph: Graph, members: Sequence[Node], fusion: int) -> tuple[Node, No
         unpack_attributes["splits"] = tuple(r.layout.splits for r in results if r.layout)
     reduce_attributes = {**_unfused(first), "fusion": fusion}
     return (
-        Node("pack", tuple(v.name for v in operands), (packed,), pack_attributes, scope),
-        Node("all_reduce", (packed.name,), (reduced,), reduce_attributes, scope),
-        Node("unpack", (reduced.name,), results, unpack_attributes, scope),
+        Node("pack", names, (packed,), pack_attributes, scope, provenance=origin),
+        Node("all_reduce", (packed.name,), (reduced,), reduce_attributes, scope, None, origin),
+        Node("unpack", (reduced.name,), results, unpack_attributes, scope, provenance=origin),
     )
 
 

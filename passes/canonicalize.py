@@ -35,10 +35,21 @@ def canonicalize(graph: Graph, pins: Pins = ()) -> Graph:
     """
     names = merged_values(graph, pins)
     kept = (node for node in graph.nodes if node.results[0].name not in names)
-    nodes = tuple(renamed(node, names) for node in kept)
+    nodes = tuple(_inherited(renamed(node, names), names, graph) for node in kept)
     outputs = tuple(names.get(name, name) for name in graph.outputs)
     updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
     return drop_dead_nodes(replace(graph, nodes=nodes, outputs=outputs, updates=updates))
+
+
+def _inherited(node: Node, names: Mapping[str, str], graph: Graph) -> Node:
+    """Return a node that comes from the operator that its own was merged with."""
+    origin = node.provenance
+    if origin.operator not in names and origin.tensor not in names:
+        return node
+    producer = graph.producers.get(names.get(origin.operator, origin.operator))
+    operator = producer.name if producer is not None else ""
+    tensor = names.get(origin.tensor, origin.tensor)
+    return replace(node, provenance=replace(origin, operator=operator, tensor=tensor))
 
 
 def merged_values(graph: Graph, pins: Pins = ()) -> dict[str, str]:

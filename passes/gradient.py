@@ -34,6 +34,7 @@ from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow, gradi
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
+from shardwright.ir.provenance import COPIES, Provenance, Role
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, operator_class, operator_info
 from shardwright.passes.cleanup import drop_dead_nodes
@@ -69,6 +70,7 @@ def differentiate(graph: Graph, loss_scale: float = 1.0) -> Graph:
         )
     backward = _Backward(graph, Builder(graph.mesh, graph), cotangent_flow(graph))
     build = backward.build
+    build.provenance = Provenance("", "seed", graph.copied_tensor(loss.name))
     seed = build.emit(
         "fill",
         name=f"{loss.name}.grad",
@@ -92,6 +94,7 @@ class _Backward:
     flow: CotangentFlow
     cotangents: dict[str, Value] = field(default_factory=dict)
     made_again: dict[str, Value] = field(default_factory=dict)
+    operator: str = ""
 
     @cached_property
     def readers(self) -> Counter[str]:
@@ -103,7 +106,8 @@ class _Backward:
         """Differentiate one node, if cotangents flow through it."""
         if not self.flow.enters(node):
             return
-        self.build.scope = node.scope
+        self.build.scope, self.operator = node.scope, node.provenance.operator
+        self._emit_as("backward")
         operands = self.graph.operand_values(node)
         totals = [self._total(result) for result in node.results]
         if operator_class(node.operator).passes_cotangent and node.results[0].layout is not None:
@@ -111,12 +115,19 @@ class _Backward:
             return
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
         at = Linearization([self._again(v) for v in operands], node.results, totals)
+        if node.provenance.role in COPIES:
+            self._emit_as("gradient_redistribution", operands[0])
         gradients = info.gradient(self.build, at)
         receiving = self.flow.operands[node.name]
         for operand, gradient, receives in zip(operands, gradients, receiving, strict=True):
             if receives:
                 assert gradient is not None
                 self.contribute(operand, gradient)
+
+    def _emit_as(self, role: Role, value: Value | None = None) -> None:
+        """Let what is emitted next play a role for the visited operator and a value's tensor."""
+        tensor = self.graph.copied_tensor(value.name) if value is not None else ""
+        self.build.provenance = Provenance(self.operator, role, tensor)
 
     def _again(self, value: Value) -> Value:
         """Make a value again that is not to be kept from the forward program."""
@@ -128,7 +139,9 @@ class _Backward:
         if producer.name not in self.made_again:
             assert value.layout is not None
             source = self.graph.values[producer.operands[0]]
+            self._emit_as("recompute", source)
             self.made_again[producer.name] = emit_redistribute(self.build, source, value.layout)
+            self._emit_as("backward")
         return self.made_again[producer.name]
 
     def contribute(self, value: Value, gradient: Value) -> None:
@@ -138,8 +151,10 @@ class _Backward:
         """
         due = self._due(value)
         if due is not None and gradient.layout != due:
+            self._emit_as("gradient_redistribution", value)
             gradient = emit_redistribute(self.build, gradient, due)
         held = self.cotangents.get(value.name)
+        self._emit_as("accumulation", value)
         total = gradient if held is None else self.build.emit("add", held, gradient)
         self.cotangents[value.name] = total
 
@@ -172,7 +187,8 @@ class _Backward:
         for parameter in self.graph.parameters:
             if parameter.name not in self.flow.values:
                 continue
-            self.build.scope = ""
+            self.build.scope, self.operator = "", ""
+            self._emit_as("accumulation", parameter.value)
             gradient, name = self.cotangents[parameter.name], gradient_name(parameter.name)
             if gradient.name in names or gradient.name in self.graph.values:
                 gradient = self.build.emit("identity", gradient)
@@ -197,5 +213,8 @@ def emit_redistribute(
     """Emit the change of a value to another layout, still to be lowered to collectives."""
     result = Value(build.unique_name(f"{value.name}.to", numbered=True), value.type, layout)
     attributes = {"recompute": True} if recompute else {}
-    build.append(Node("redistribute", (value.name,), (result,), attributes, build.scope))
+    operands, provenance = (value.name,), build.provenance
+    build.append(
+        Node("redistribute", operands, (result,), attributes, build.scope, None, provenance)
+    )
     return result

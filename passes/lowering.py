@@ -44,7 +44,7 @@ def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPla
         raise PassError(f"`{node.name}` redistributes a tensor whose layout is not decided")
     moves = planner.plan(source.type, source.layout, target.layout)
     build.scope = node.scope
-    value = source
+    value, origin = source, node.provenance
     for position, move in enumerate(moves):
         attributes = dict(move.attributes)
         if source.layout.reduction != "sum" and operator_class(move.operator).reduces:
@@ -62,6 +62,7 @@ def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPla
                 (result,),
                 {"axes": move.axes, **attributes},
                 node.scope,
+                provenance=origin if last else replace(origin, target=target.name),
             )
         )
         value = result

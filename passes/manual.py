@@ -6,6 +6,7 @@ from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.provenance import Provenance
 from shardwright.ir.text import node_text
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
@@ -82,16 +83,19 @@ class _Sharing:
             self._check_slice(node)
         elif differs:
             values = self.graph.operand_values(node)
-            node = replace(node, operands=tuple(self._entering(v, build) for v in values))
+            operator = node.provenance.operator
+            entering = (self._entering(v, build, operator) for v in values)
+            node = replace(node, operands=tuple(entering))
         if differs and not kind.equalizes:
             self.differing |= results
         build.append(node)
 
-    def _entering(self, value: Value, build: Builder) -> str:
+    def _entering(self, value: Value, build: Builder, reader: str) -> str:
         """Return the value, or where its gradient is made in parts, its mirror."""
         if value.name in self.differing or value.name not in self.carrying:
             return value.name
         if value.name not in self.mirrors:
+            build.provenance = Provenance(reader, "mirror", value.name)
             mirror = build.emit(
                 "mirror",
                 value,

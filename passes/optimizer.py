@@ -9,6 +9,7 @@ from shardwright.dataflow.cotangents import gradient_name, untrained_parameters
 from shardwright.ir.errors import PassError, ShardwrightWarning
 from shardwright.ir.graph import Attribute, Graph, Value
 from shardwright.ir.layout import Layout
+from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType
 from shardwright.ir.values import (
     NOT_NEGATIVE,
@@ -149,12 +150,14 @@ def append_optimizer(graph: Graph, optimizer: Optimizer, loss_scale: float = 1.0
         The factor that the gradients carry; it is divided out first.
     """
     build = Builder(graph.mesh, graph)
+    build.provenance = Provenance("", "update")
     step = _count_steps(build) if optimizer.counts_steps else None
     for parameter in graph.parameters:
         name = gradient_name(parameter.name)
         if not parameter.trainable or name not in graph.values:
             continue
         gradient = graph.values[name]
+        build.provenance = Provenance("", "update", parameter.name)
         if loss_scale != 1.0:
             gradient = build.emit("scale", gradient, factor=1.0 / loss_scale)
         _append_update(build, parameter.value, gradient, optimizer, step)
@@ -165,7 +168,7 @@ def append_optimizer(graph: Graph, optimizer: Optimizer, loss_scale: float = 1.0
 def _count_steps(build: Builder) -> Value:
     layout = None if build.mesh is None else Layout.replicated(0)
     step = Value(STEP, TensorType("int64", ()), layout)
-    build.parameter(step, {"initializer": "zeros", "trainable": False})
+    build.parameter(step, {"initializer": "zeros", "trainable": False}, "state")
     following = build.emit("add_scalar", step, name=f"{STEP}.next", value=1)
     build.updates.append((STEP, following.name))
     return following
@@ -178,6 +181,8 @@ def _append_update(
         build.parameter(
             Value(f"{parameter.name}.{state}", state_type(parameter.type), parameter.layout),
             {"initializer": "zeros", "trainable": False},
+            "state",
+            parameter.name,
         )
         for state in optimizer.states
     ]

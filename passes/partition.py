@@ -26,6 +26,7 @@ from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
+from shardwright.ir.provenance import Provenance
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_info
 from shardwright.operators.windows.halo_exchange import emit_split
@@ -61,21 +62,23 @@ def partition(graph: Graph, decisions: Decisions) -> Graph:
     at: dict[str, Value] = {}
     for value in graph.inputs:
         placed = replace(value, layout=decisions.stored[value.name])
-        at[value.name] = _met(build, build.input(placed), decisions)
+        at[value.name] = _met(build, graph, build.input(placed), decisions)
     for parameter in graph.parameters:
         placed = replace(parameter.value, layout=decisions.stored[parameter.name])
-        build.parameter(placed, parameter.attributes)
+        build.parameter(placed, parameter.attributes, parameter.role, parameter.weight)
     for parameter in graph.parameters:
         placed = replace(parameter.value, layout=decisions.stored[parameter.name])
-        at[parameter.name] = _met(build, placed, decisions)
+        at[parameter.name] = _met(build, graph, placed, decisions)
     for node in graph.nodes:
         build.scope = node.scope
         _place(build, graph, node, decisions, at)
     outputs = []
     for name in graph.outputs:
+        _move_for(build, _owner(graph, name), name)
         whole = Layout.replicated(at[name].type.rank)
         outputs.append(_brought(build, at[name], whole).name)
     for name, new in graph.updates:
+        _move_for(build, _owner(graph, new), new)
         build.updates.append((name, _brought(build, at[new], decisions.stored[name]).name))
     return build.graph(graph.name, tuple(outputs))
 
@@ -88,22 +91,42 @@ def _place(
     strategy = decisions.strategies[node.name]
     info.check_strategy(strategy, decisions.mesh)
     taken = info.rule.operand_layouts(strategy)
-    read = [
-        _brought(build, at[name], layout, name in decisions.regathered)
-        for name, layout in zip(node.operands, taken, strict=True)
-    ]
+    read = []
+    for name, layout in zip(node.operands, taken, strict=True):
+        _move_for(build, node.provenance.operator, name)
+        read.append(_brought(build, at[name], layout, name in decisions.regathered))
     split = emit_split(build, node, read, strategy)
     for result, value in zip(node.results, split.results, strict=True):
-        at[result.name] = _met(build, value, decisions)
+        at[result.name] = _met(build, graph, value, decisions)
+
+
+def _owner(graph: Graph, name: str) -> str:
+    """Return the operator that computes a value; empty for inputs and parameters."""
+    producer = graph.producers.get(name)
+    return producer.provenance.operator if producer is not None else ""
+
+
+def _move_for(build: Builder, operator: str, tensor: str) -> None:
+    """Let what is emitted next bring a tensor to the layout in which an operator reads it."""
+    build.provenance = Provenance(operator, "redistribution", tensor)
 
 
 def _brought(build: Builder, value: Value, layout: Layout, again: bool = False) -> Value:
     return value if value.layout == layout else emit_redistribute(build, value, layout, again)
 
 
-def _met(build: Builder, value: Value, decisions: Decisions) -> Value:
+def _met(build: Builder, graph: Graph, value: Value, decisions: Decisions) -> Value:
     shared_layout = decisions.shared_layouts.get(value.name)
-    return value if shared_layout is None else _brought(build, value, shared_layout.layout)
+    if shared_layout is None:
+        return value
+    _move_for(build, _first_reader(graph, value.name), value.name)
+    return _brought(build, value, shared_layout.layout)
+
+
+def _first_reader(graph: Graph, name: str) -> str:
+    """Return the operator that reads a value first, which owns what its readers share."""
+    readers = graph.uses[name]
+    return readers[0][0].provenance.operator if readers else _owner(graph, name)
 
 
 def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
@@ -134,7 +157,7 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
         return shared.get(_met_as(graph, name), ())
 
     for start in (*graph.inputs, *(p.value for p in graph.parameters)):
-        at[start.name] = _mirrored(build, start, shared.get(start.name, ()))
+        at[start.name] = _mirrored(build, graph, start, shared.get(start.name, ()))
     for node in graph.nodes:
         build.scope = node.scope
         read = [
@@ -143,7 +166,7 @@ def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
         ]
         build.append(replace(node, operands=tuple(value.name for value in read)))
         for result in node.results:
-            at[result.name] = _mirrored(build, result, shared.get(result.name, ()))
+            at[result.name] = _mirrored(build, graph, result, shared.get(result.name, ()))
     build.updates = [(name, at[new].name) for name, new in graph.updates]
     return build.graph(graph.name, tuple(at[name].name for name in graph.outputs))
 
@@ -175,9 +198,11 @@ def _met_as(graph: Graph, name: str) -> str:
     return name
 
 
-def _mirrored(build: Builder, value: Value, axes: tuple[str, ...]) -> Value:
+def _mirrored(build: Builder, graph: Graph, value: Value, axes: tuple[str, ...]) -> Value:
     if not axes:
         return value
+    tensor = graph.copied_tensor(value.name)
+    build.provenance = Provenance(_first_reader(graph, value.name), "mirror", tensor)
     return build.emit("mirror", value, name=f"{value.name}.mirror", axes=axes)
 
 
@@ -198,5 +223,6 @@ def _for_reader(
     axes = rule.mirror_axes(position, node.strategy, graph.mesh)
     if not axes or axes == shared:
         return value
-    build_name = f"{value.name}.mirror"
-    return build.emit("mirror", value, name=build_name, axes=axes)
+    tensor = graph.copied_tensor(node.operands[position])
+    build.provenance = Provenance(node.provenance.operator, "mirror", tensor)
+    return build.emit("mirror", value, name=f"{value.name}.mirror", axes=axes)

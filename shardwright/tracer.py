@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, SplitCounts
@@ -80,7 +81,8 @@ class Tracer(Builder):
                 hint="set it as an attribute of a cell, and put cells of a list in `nn.CellList`",
             )
         name = self._parameter_names[id(tensor)]
-        self._declared[id(tensor)] = self.parameter(Value(name, value.type), attributes)
+        role: ParameterRole = "weight" if attributes.get("trainable", True) else "buffer"
+        self._declared[id(tensor)] = self.parameter(Value(name, value.type), attributes, role)
         return self._declared[id(tensor)]
 
     def constant(self, tensor: object, data: Array, value: Value) -> Value:
@@ -88,7 +90,8 @@ class Tracer(Builder):
         if id(tensor) not in self._declared:
             name = self.unique_name("constant", numbered=True)
             attributes: Attributes = {"initializer": "data", "trainable": False}
-            self._declared[id(tensor)] = self.parameter(Value(name, value.type), attributes)
+            value = self.parameter(Value(name, value.type), attributes, "buffer")
+            self._declared[id(tensor)] = value
             self.initial[name] = np.asarray(data)
             self._constants.append(tensor)
         return self._declared[id(tensor)]
@@ -182,7 +185,8 @@ class Tracer(Builder):
         """Return the number of the step; it is counted on from one step to the next."""
         if self._step is None:
             number = Value("step", TensorType("int64", ()))
-            self._step = self.parameter(number, {"initializer": "zeros", "trainable": False})
+            attributes: Attributes = {"initializer": "zeros", "trainable": False}
+            self._step = self.parameter(number, attributes, "buffer")
             following = self.emit("add_scalar", self._step, name="step.next", value=1)
             self.updates.append((self._step.name, following.name))
         return self._step

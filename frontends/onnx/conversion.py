@@ -102,7 +102,7 @@ class Conversion(ABC):
         if self._step is None:
             number = Value(self.build.unique_name("step"), TensorType("int64", ()))
             attributes: Attributes = {"initializer": "zeros", "trainable": False}
-            self._step = self.build.parameter(number, attributes)
+            self._step = self.build.parameter(number, attributes, "buffer")
             following = self.build.emit("add_scalar", number, name="step.next", value=1)
             self.build.updates.append((number.name, following.name))
         return self._step

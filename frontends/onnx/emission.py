@@ -9,6 +9,7 @@ import numpy as np
 from shardwright.frontends.onnx.items import Constant, Item
 from shardwright.frontends.onnx.stored import InitialValues, Stored
 from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, operator_info, whole_kernel
@@ -69,7 +70,8 @@ class Emission:
             name = self.build.unique_name(name or "constant", numbered=True)
         self.data[name] = constant.data
         attributes: Attributes = {"initializer": "data", "trainable": constant.trained}
-        return self.build.parameter(Value(name, kind), attributes)
+        role: ParameterRole = "weight" if constant.trained else "buffer"
+        return self.build.parameter(Value(name, kind), attributes, role)
 
 
 def _elements(constant: Constant) -> object:

@@ -16,7 +16,7 @@ from shardwright.frontends.onnx.conversion import Conversion, Scope
 from shardwright.frontends.onnx.emission import Emission, evaluated
 from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.onnx.items import Constant, Item, items_of
-from shardwright.frontends.onnx.provenance import Provenance
+from shardwright.frontends.onnx.origins import TensorOrigins
 from shardwright.frontends.onnx.schemas import (
     domain_of,
     folder,
@@ -35,6 +35,7 @@ from shardwright.frontends.onnx.types import (
 )
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Node, Value
+from shardwright.ir.provenance import Provenance
 
 # Never folded as a whole: the nodes of a body are folded one by one.
 _WITH_BODY = ("If", "Loop", "Scan")
@@ -60,7 +61,7 @@ class Importer(Conversion):
     ) -> None:
         super().__init__()
         self.functions = functions
-        self.provenance = Provenance()  # which tensors of the file were parameters
+        self.origins = TensorOrigins()  # which tensors of the file were parameters
         for name in names:
             self.emission.names[name] = self.build.unique_name(plain_name(name))
         self._node: NodeProto | None = None
@@ -143,7 +144,7 @@ class Importer(Conversion):
             return self._composed(node, items, attributes, scope)
         values = {name: attribute_value(a) for name, a in attributes.items()}
         opset = scope.opsets.get(domain_of(node.domain), 1)
-        if key_of(node) in _TAKE_NUMBERS and not self.provenance.is_noted:
+        if key_of(node) in _TAKE_NUMBERS and not self.origins.is_noted:
             items = [self.frozen(item) if _is_number(item) else item for item in items]
         key = key_of(node)
         count = max((i + 1 for i, name in enumerate(node.output) if name), default=0)
@@ -250,7 +251,7 @@ def renamed_result(node: Node, old: str, new: str) -> Node:
     """Return a node in which a value that it reads or makes has another name."""
     operands = tuple(new if name == old else name for name in node.operands)
     results = tuple(replace(r, name=new) if r.name == old else r for r in node.results)
-    return replace(node, operands=operands, results=results)
+    return replace(node, operands=operands, results=results, provenance=Provenance())
 
 
 def _check_emptiness(call: Call) -> None:

@@ -25,8 +25,8 @@ from shardwright.frontends.onnx.converters.loss import append_loss
 from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.onnx.importer import Importer
 from shardwright.frontends.onnx.items import Constant, Item
+from shardwright.frontends.onnx.origins import tensor_origins, warnings_of
 from shardwright.frontends.onnx.patterns.rewrites import fuse
-from shardwright.frontends.onnx.provenance import provenance, warnings_of
 from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
 from shardwright.frontends.onnx.stored import InitialValues, Stored
 from shardwright.frontends.onnx.table import CONVERTERS
@@ -119,7 +119,7 @@ def import_model(
     _check_operators(model.graph, opsets, functions)
     importer = Importer(functions, _names(model.graph))
     try:
-        importer.provenance = provenance(model, str(folder))
+        importer.origins = tensor_origins(model, str(folder))
         names = _weights(importer, model.graph, str(folder))
         outputs = _convert(importer, model.graph, names, opsets, sizes or {}, constants or {})
         outputs = append_loss(importer.build, outputs, loss, class_axis)
@@ -153,7 +153,7 @@ def _imported(
     initial = InitialValues({p.name: data[p.name] for p in graph.parameters if p.name in data})
     trained = {p.name for p in graph.parameters if p.trainable}
     named = [name for name, ours in importer.emission.names.items() if ours in trained]
-    said = (*warnings_of(importer.provenance, model.graph, named), *_missing(model.graph, folder))
+    said = (*warnings_of(importer.origins, model.graph, named), *_missing(model.graph, folder))
     return Imported(graph, initial, _highs(graph), said)
 
 
@@ -194,7 +194,7 @@ def _weights(importer: Importer, graph: GraphProto, folder: str) -> dict[str, It
     """Return what the tensors of a file are, by name."""
     if graph.sparse_initializer:
         raise UnsupportedError("a weight of which only some elements are stored")
-    known = importer.provenance
+    known = importer.origins
     stored: dict[str, Constant] = {}
     for tensor in graph.initializer:
         data = Stored(tensor, folder)
@@ -229,7 +229,7 @@ def _convert(
             value = Value(importer.emission.names[declared.name], TensorType(dtype, shape))
             names[declared.name] = importer.build.input(value)
     scope = Scope(ChainMap(names), {}, opsets)
-    merged = importer.provenance.copies
+    merged = importer.origins.copies
     importer.nodes((n for n in graph.node if not merged.keys() & set(n.output)), scope)
     return _outputs(importer, [scope.names[output.name] for output in graph.output], graph)
 

@@ -17,6 +17,7 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Attributes, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.provenance import Provenance
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.halo import Halo, deal
@@ -266,9 +267,10 @@ def emit_split(
     types = [value.type for value in operands]
     info = operator_info(node.operator, types, node.attributes)
     plan = halo_plan(info, node.attributes, strategy, build.mesh)
-    read = tuple(
-        _moved(build, "halo_exchange", x, plan.operands.get(i, ())) for i, x in enumerate(operands)
-    )
+    read = []
+    for i, (name, value) in enumerate(zip(node.operands, operands, strict=True)):
+        build.provenance = Provenance(node.provenance.operator, "redistribution", name)
+        read.append(_moved(build, "halo_exchange", value, plan.operands.get(i, ())))
     inner = operator_info(node.operator, [value.type for value in read], plan.attributes)
     left = inner.rule.result_layouts(strategy, build.mesh)
     made = tuple(
@@ -281,11 +283,11 @@ def emit_split(
     build.append(
         replace(node, operands=names, results=made, attributes=plan.attributes, strategy=strategy)
     )
-    results = tuple(
-        _moved(build, "halo_sum", value, plan.results.get(i, ()), result.name)
-        for i, (value, result) in enumerate(zip(made, node.results, strict=True))
-    )
-    return SplitOperator(inner, plan, read, made, results)
+    results = []
+    for i, (value, result) in enumerate(zip(made, node.results, strict=True)):
+        build.provenance = Provenance(node.provenance.operator, "redistribution", result.name)
+        results.append(_moved(build, "halo_sum", value, plan.results.get(i, ()), result.name))
+    return SplitOperator(inner, plan, tuple(read), made, tuple(results))
 
 
 def emit_split_gradient(

@@ -1,3 +1,5 @@
+from typing import get_args
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,6 +8,7 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Attribute, Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import DTYPES, TensorType
 
@@ -43,6 +46,17 @@ def values(draw: st.DrawFn, name: str) -> Value:
 
 
 @st.composite
+def parameters(draw: st.DrawFn, name: str) -> Parameter:
+    role = draw(st.sampled_from(get_args(ParameterRole)))
+    return Parameter(draw(values(name)), draw(attributes), role, draw(st.just("") | names))
+
+
+provenances = st.builds(
+    Provenance, st.just("") | names, st.sampled_from(ROLES), *[st.just("") | names] * 2
+)
+
+
+@st.composite
 def nodes(draw: st.DrawFn, results: list[str]) -> Node:
     strategy = draw(
         st.none()
@@ -57,6 +71,7 @@ def nodes(draw: st.DrawFn, results: list[str]) -> Node:
         draw(attributes),
         draw(st.from_regex(r"[a-z0-9/]{0,8}", fullmatch=True)),
         strategy,
+        draw(provenances),
     )
 
 
@@ -67,7 +82,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(
         draw(names),
         (draw(values(unique[0])),),
-        tuple(Parameter(draw(values(name)), draw(attributes)) for name in unique[1:3]),
+        tuple(draw(parameters(name)) for name in unique[1:3]),
         (draw(nodes(unique[3:5])), draw(nodes(unique[5:]))),
         tuple(draw(st.lists(st.sampled_from(unique), max_size=2))),
         tuple(draw(st.lists(st.sampled_from([(unique[1], unique[3])]), max_size=1))),
@@ -85,6 +100,9 @@ TEXT = """\
 graph mlp on x=2 y=4:1 {
   input a: f32[32@x, 128]
   parameter w: f32[128, 512@y] {initializer='normal', mean=0.5}
+  buffer mean: f32[4]*
+  state w.m of w: f32[128, 512@y] {initializer='zeros'}
+  w.to_0: f32[128, 512@y] = cast(w) in 'layer1' from h as redistribution of w
   h: f32[32@x, 512@y] = matmul(a, w) {transpose_b=False} split(m=x, n=y) in 'layer1'
   low: f32[16@x], high: f32[16@x] +y:max = halves(h)
   s: f32[]* = reduce_sum(low) {axis=(0,)}
@@ -98,7 +116,14 @@ def test_the_text_form_stands() -> None:
     graph = parse(TEXT)
     assert to_text(graph) == TEXT
     assert graph.mesh == MESH
-    assert graph.nodes[0].strategy == Strategy.of({"m": ("x",), "n": ("y",)})
+    assert graph.producers["h"].strategy == Strategy.of({"m": ("x",), "n": ("y",)})
+    assert graph.producers["h"].provenance == Provenance("h")
+    assert graph.producers["w.to_0"].provenance == Provenance("h", "redistribution", "w")
+    assert [(p.role, p.weight) for p in graph.parameters] == [
+        ("weight", ""),
+        ("buffer", ""),
+        ("state", "w"),
+    ]
     assert graph.values["high"].layout == Layout((("x",),), ("y",), "max")
     assert graph.values["s"].layout == Layout(())
 
@@ -161,6 +186,16 @@ def line_error(line: str) -> str:
             "y: f32[2] = relu(x) {slope=one}",
             "the attributes `{slope=one}` cannot be read "
             "(in line 3: y: f32[2] = relu(x) {slope=one})",
+        ),
+        (
+            "y: f32[2] = relu(x) as helper",
+            "unknown role `helper`: expected one of forward, redistribution, mirror, seed, "
+            "backward, recompute, accumulation, gradient_redistribution, fusion, update "
+            "(in line 3: y: f32[2] = relu(x) as helper)",
+        ),
+        (
+            "state y of",
+            "`y of` does not define a value (in line 3: state y of); write `name: f32[2, 3]`",
         ),
         (
             "input y",

@@ -116,7 +116,7 @@ graph g on x=2 {
   input g2.copy: f32[8]*
   g1: f32[4, 8] +x = to_partial(g1.copy) {axes=('x',)}
   g2: f32[8] +x = to_partial(g2.copy) {axes=('x',)}
-  w.grad: f32[4, 8]* = all_reduce(g1) {axes=('x',)}
+  w.grad: f32[4, 8]* = all_reduce(g1) {axes=('x',)} from h as gradient_redistribution of w
   w.next: f32[4, 8]* = add(w, w.grad)
   b.whole: f32[8]* = all_reduce(g2) {axes=('x',)}
   b.grad: f32[8@x] = local_slice(b.whole) {axes=('x',), dimension=0}
@@ -132,10 +132,11 @@ graph g on x=2 {
   parameter b: f32[8@x]
   g1: f32[4, 8] +x = to_partial(g1.copy) {axes=('x',)}
   g2: f32[8] +x = to_partial(g2.copy) {axes=('x',)}
-  w.grad.packed: f32[40] +x = pack(g1, g2) {length=40}
-  w.grad.reduced: f32[40]* = all_reduce(w.grad.packed) {axes=('x',), fusion=1}
+  w.grad.packed: f32[40] +x = pack(g1, g2) {length=40} from h as fusion of w
+  w.grad.reduced: f32[40]* = all_reduce(w.grad.packed) {axes=('x',), fusion=1} \
+from h as fusion of w
   w.grad: f32[4, 8]*, b.whole: f32[8]* = unpack(w.grad.reduced) \
-{shapes=((4, 8), (8,)), splits=(((), ()), ((),))}
+{shapes=((4, 8), (8,)), splits=(((), ()), ((),))} from h as fusion of w
   w.next: f32[4, 8]* = add(w, w.grad)
   b.grad: f32[8@x] = local_slice(b.whole) {axes=('x',), dimension=0}
   update w = w.next

@@ -55,7 +55,7 @@ _REMEDY = "export with `torch.onnx.export(..., dynamo=True, optimize=False)`"
 
 
 @dataclass(frozen=True)
-class Provenance:
+class TensorOrigins:
     """What is known of the tensors of a file.
 
     Parameters
@@ -84,7 +84,7 @@ class Provenance:
     is_noted: bool = False
 
 
-def provenance(model: ModelProto, folder: str) -> Provenance:
+def tensor_origins(model: ModelProto, folder: str) -> TensorOrigins:
     """Return which tensors of a model were parameters."""
     graph = model.graph
     stored = {tensor.name: Stored(tensor, folder) for tensor in graph.initializer}
@@ -94,7 +94,7 @@ def provenance(model: ModelProto, folder: str) -> Provenance:
         trained = frozenset(n for n in real if notes.get(n, {}).get(_KIND) == "PARAMETER")
         lost = _lost(graph, stored, notes)
         computed = _computed(real, notes, lost)
-        return Provenance(trained, lost=lost, unnamed=computed, is_noted=True)
+        return TensorOrigins(trained, lost=lost, unnamed=computed, is_noted=True)
     declared = {value.name for value in graph.input}
     scalars = model.producer_name == "pytorch"
     trained = frozenset(
@@ -111,7 +111,7 @@ def provenance(model: ModelProto, folder: str) -> Provenance:
     copies = {name: source for name, source in equal.items() if _is_uniform(real[source])}
     shared = {n: s for n, s in equal.items() if n not in copies and s in trained}
     trained |= {name for name in copies if not _is_buffer(name)}
-    return Provenance(trained, copies, shared, unnamed=unnamed)
+    return TensorOrigins(trained, copies, shared, unnamed=unnamed)
 
 
 def _is_buffer(name: str) -> bool:
@@ -219,12 +219,12 @@ def _natural(name: str) -> list[tuple[int, str]]:
 # What is said
 
 
-def warnings_of(found: Provenance, graph: GraphProto, trained: Iterable[str]) -> tuple[str, ...]:
+def warnings_of(found: TensorOrigins, graph: GraphProto, trained: Iterable[str]) -> tuple[str, ...]:
     """Return the sentences that say what is not trained as the module would train it.
 
     Parameters
     ----------
-    found : Provenance
+    found : TensorOrigins
         What is known of the tensors of a file.
     graph : GraphProto
         The graph of the file.
@@ -262,7 +262,7 @@ def warnings_of(found: Provenance, graph: GraphProto, trained: Iterable[str]) ->
     return (*said, *_unread(found, set(trained)))
 
 
-def _unread(found: Provenance, trained: set[str]) -> list[str]:
+def _unread(found: TensorOrigins, trained: set[str]) -> list[str]:
     """Return what is said of parameters that are not in the program."""
     if not trained:
         return ["nothing is trained: no tensor of the file is known to be a parameter"]
