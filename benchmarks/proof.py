@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from proof_mutants import mutants
 
-from shardwright.api import compile, load_model
+from shardwright.api import compile
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
+from shardwright.models import load_model
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.optimizer import Optimizer

@@ -1,13 +1,15 @@
-"""How a program is compiled: one class of options, checked where it is made.
+"""The options of a compilation: one class, declared once, validated when it is created.
 
-The command line, `shardwright.compile` and `AutoParallel` all end here, so a wrong value gets the
-same sentence from each of them.
+The command line, `shardwright.compile` and `AutoParallel` all create a `CompileOptions`. Names,
+defaults, help and the sentence about a wrong value come from the declarations of its fields, so
+they are the same from each entrance.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Literal, get_args
+from textwrap import fill, indent
+from typing import Any, Literal, get_args
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
@@ -23,7 +25,7 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
-from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.optimizer import STATES, Optimizer
 from shardwright.search.driver import SEARCHES
 
 Mode = Literal[
@@ -32,54 +34,99 @@ Mode = Literal[
 CostModel = Literal["time", "mindspore"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 COST_MODELS: tuple[CostModel, ...] = get_args(CostModel)
-_MEMORY = Range(above=0, infinite=True)
-# Options that say something about the partition, which these modes do not make.
+# Modes in which the compiler does not partition the model.
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
-_OF_THE_PARTITION = (
-    "cost_model",
-    "pins",
-    "result_pins",
-    "input_layouts",
-    "fusion",
-    "optimizer_parallel",
-)
+_MEMORY = Range(above=0, infinite=True)
+_SLICES = Range(whole=True, least=1)
+
+
+# Checks of the values that are neither numbers nor names
+
+
+def _check_optimizer(name: str, value: object) -> None:
+    if not isinstance(value, Optimizer):
+        hint = 'write `optimizer="adam"`, or a `shardwright.passes.optimizer.Optimizer`'
+        raise wrong_value(name, value, "the rule of an update", hint)
+
+
+def _check_fusion(name: str, value: object) -> None:
+    if not isinstance(value, FusionSettings):
+        NOT_NEGATIVE.check(name, value)
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise wrong_value(name, value, "a mapping from names")
+
+
+def _check_pins(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise wrong_value(name, value, "a mapping from names")
+    for operator, counts in value.items():
+        check_split_counts(operator, counts)
+
+
+def check_split_counts(operator: str, counts: object) -> None:
+    """Refuse anything but a number of slices for each dimension of each tensor.
+
+    Raises
+    ------
+    OptionError
+        If it is something else.
+    """
+    if isinstance(counts, tuple | list) and all(isinstance(c, tuple | list) for c in counts):
+        slices = [count for tensor in counts for count in tensor]
+        if all(count in _SLICES for count in slices):
+            return
+    expected = "a number of slices for each dimension of each tensor"
+    raise wrong_value(f"strategy of {operator}", counts, expected, "write `((2, 4), (4, 1))`")
+
+
+@dataclass(frozen=True)
+class Option:
+    """Declaration of an option.
+
+    Parameters
+    ----------
+    text : str
+        What the option sets, for help and documentation.
+    allowed : Range, optional
+        The numbers that it may be.
+    choices : iterable of str
+        The names that it may be; a registry can grow.
+    validate : callable, optional
+        Raises an `OptionError` for a wrong value that is neither number nor name.
+    default : str
+        The default in words, where the default value itself does not tell.
+    partition : bool
+        Whether it has an effect only where the compiler partitions the model.
+    """
+
+    text: str
+    allowed: Range | None = None
+    choices: Iterable[str] = ()
+    validate: Callable[[str, object], None] | None = None
+    default: str = ""
+    partition: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """Raise an `OptionError` if the option may not have this value."""
+        if self.choices:
+            check_choice(name, value, tuple(self.choices))
+        if self.allowed is not None:
+            self.allowed.check(name, value)
+        if self.validate is not None:
+            self.validate(name, value)
+
+
+def _about(text: str, **declaration: Any) -> Mapping[str, Option]:
+    """Return the metadata of a field of `CompileOptions`."""
+    return {"option": Option(text, **declaration)}
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How to compile.
-
-    Parameters
-    ----------
-    mode : str
-        One of ``MODES``.
-    search : str
-        How strategies are chosen in ``auto_parallel``.
-    cost_model : str
-        ``time`` minimises seconds; ``mindspore`` what MindSpore's search minimises.
-    optimizer : Optimizer
-        The update of the parameters.
-    pins : mapping of str to split counts
-        Strategies that a person has fixed, by operator.
-    result_pins : mapping of str to split counts
-        Splits of results that a person has fixed.
-    input_layouts : mapping of str to Layout
-        Inputs whose layout is given.
-    memory_limit : float, optional
-        Bytes that a rank may hold; the device's memory if not given.
-    fusion : FusionSettings or float
-        Which gradients share one all-reduce: by MindSpore's cost-based algorithms, or up to so many
-        megabytes. What the model itself asks for goes before.
-    optimizer_parallel : bool
-        Store every parameter and optimizer state as finely split as it can be.
-    loss_scale : float
-        Factor that gradients carry until they are used.
-    gradients_mean : bool
-        In ``hybrid_parallel``: average the gradients of the ranks instead of adding them.
-    time_limit : float
-        Seconds that a search may take, and as many that laying it out may take.
-    gap : float
-        How near to the lower bound a plan must come, relatively, for the exact search to stop.
+    """The options of a compilation.
 
     Raises
     ------
@@ -87,62 +134,167 @@ class CompileOptions:
         If a value is not allowed, or has no effect in the mode.
     """
 
-    mode: Mode = "auto_parallel"
-    search: str = "exact"
-    cost_model: CostModel = "time"
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    pins: Mapping[str, SplitCounts] = field(default_factory=dict)
-    result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
-    input_layouts: Mapping[str, Layout] = field(default_factory=dict)
-    memory_limit: float | None = None
-    fusion: FusionSettings | float = field(default_factory=FusionSettings)
-    optimizer_parallel: bool = False
-    loss_scale: float = 1.0
-    gradients_mean: bool = False
-    time_limit: float = 60.0
-    gap: float = 1e-3
+    mode: Mode = field(
+        default=MODES[0],
+        metadata=_about("who decides the strategies", choices=MODES),
+    )
+    search: str = field(
+        default="exact",
+        metadata=_about(
+            "how the mode auto_parallel chooses strategies",
+            choices=SEARCHES,
+        ),
+    )
+    cost_model: CostModel = field(
+        default=COST_MODELS[0],
+        metadata=_about(
+            "cost profile that the search minimizes",
+            choices=COST_MODELS,
+            partition=True,
+        ),
+    )
+    optimizer: Optimizer = field(
+        default_factory=Optimizer,
+        metadata=_about(
+            f"update rule of the parameters: {', '.join(STATES)}",
+            validate=_check_optimizer,
+            default="the model's, or sgd",
+        ),
+    )
+    pins: Mapping[str, SplitCounts] = field(
+        default_factory=dict,
+        metadata=_about(
+            "strategies pinned by the user, by operator", validate=_check_pins, partition=True
+        ),
+    )
+    result_pins: Mapping[str, SplitCounts] = field(
+        default_factory=dict,
+        metadata=_about(
+            "splits of results pinned by the user, by operator",
+            validate=_check_pins,
+            partition=True,
+        ),
+    )
+    input_layouts: Mapping[str, Layout] = field(
+        default_factory=dict,
+        metadata=_about("layouts of inputs, by input", validate=_check_mapping, partition=True),
+    )
+    memory_limit: float | None = field(
+        default=None,
+        metadata=_about(
+            "memory limit of a device, in bytes", allowed=_MEMORY, default="the device's memory"
+        ),
+    )
+    fusion: FusionSettings | float = field(
+        default_factory=FusionSettings,
+        metadata=_about(
+            "fuse all-reduces of gradients, up to so many megabytes each",
+            validate=_check_fusion,
+            default="each gradient alone",
+            partition=True,
+        ),
+    )
+    optimizer_parallel: bool = field(
+        default=False,
+        metadata=_about(
+            "store every parameter and optimizer state split as finely as possible",
+            validate=check_flag,
+            partition=True,
+        ),
+    )
+    loss_scale: float = field(
+        default=1.0,
+        metadata=_about(
+            "factor on the loss, and so on the gradients", allowed=POSITIVE, default="the model's"
+        ),
+    )
+    gradients_mean: bool = field(
+        default=False,
+        metadata=_about(
+            "average the gradients of a hand-written parallel program instead of summing them",
+            validate=check_flag,
+        ),
+    )
+    time_limit: float = field(
+        default=60.0,
+        metadata=_about(
+            "time limit in seconds, applied separately to building and to solving the problem",
+            allowed=POSITIVE,
+        ),
+    )
+    gap: float = field(
+        default=1e-3,
+        metadata=_about(
+            "relative gap to the lower bound at which the exact search stops", allowed=SHARE
+        ),
+    )
 
     def __post_init__(self) -> None:
-        check_choice("mode", self.mode, MODES)
-        check_choice("search", self.search, tuple(SEARCHES))
-        check_choice("cost_model", self.cost_model, COST_MODELS)
-        check_flag("optimizer_parallel", self.optimizer_parallel)
-        check_flag("gradients_mean", self.gradients_mean)
-        for name, allowed in _RANGES.items():
-            allowed.check(name, getattr(self, name))
-        self._check_kinds()
+        for name, option in OPTIONS.items():
+            value = getattr(self, name)
+            if value is not None or name != "memory_limit":
+                option.check(name, value)
         self._check_used()
 
     def memory_on(self, cluster: Cluster) -> float:
-        """Return the bytes that a rank may hold on a cluster."""
+        """Return the memory limit of a device of a cluster, in bytes."""
         if self.memory_limit is None:
             return float(cluster.device.memory_bytes)
         return float(self.memory_limit)
 
-    def _check_kinds(self) -> None:
-        if not isinstance(self.optimizer, Optimizer):
-            hint = 'write `optimizer="adam"`, or a `shardwright.passes.optimizer.Optimizer`'
-            raise wrong_value("optimizer", self.optimizer, "the rule of an update", hint)
-        if self.memory_limit is not None:
-            _MEMORY.check("memory_limit", self.memory_limit)
-        if not isinstance(self.fusion, FusionSettings):
-            NOT_NEGATIVE.check("fusion", self.fusion)
-        for name in ("pins", "result_pins", "input_layouts"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise wrong_value(name, getattr(self, name), "a mapping from names")
-        for name in ("pins", "result_pins"):
-            for operator, counts in getattr(self, name).items():
-                check_split_counts(operator, counts)
-
     def _check_used(self) -> None:
         """Refuse options that have no effect in the mode."""
-        used = {"hybrid_parallel": {"gradients_mean"}, "auto_parallel": {"search"}}
-        allowed = used.get(self.mode, set())
-        if self.mode not in UNPARTITIONED:
-            allowed = allowed | set(_OF_THE_PARTITION)
-        for name in sorted({"gradients_mean", "search", *_OF_THE_PARTITION} - allowed):
-            if getattr(self, name) != _default(name):
+        unused = {name for name, option in OPTIONS.items() if option.partition}
+        unused = unused if self.mode in UNPARTITIONED else set()
+        if self.mode != "auto_parallel":
+            unused.add("search")
+        if self.mode != "hybrid_parallel":
+            unused.add("gradients_mean")
+        for name in sorted(unused):
+            if getattr(self, name) != DEFAULTS[name]:
                 raise no_effect(name, self.mode)
+
+
+OPTIONS: dict[str, Option] = {item.name: item.metadata["option"] for item in fields(CompileOptions)}
+OPTION_NAMES = tuple(OPTIONS)
+DEFAULTS: dict[str, Any] = {
+    item.name: item.default if item.default_factory is MISSING else item.default_factory()
+    for item in fields(CompileOptions)
+}
+
+
+def option_help(name: str, text: str | None = None) -> str:
+    """Return the sentence about an option: what it sets, its choices, and its default.
+
+    Parameters
+    ----------
+    name : str
+        The option.
+    text : str, optional
+        What it sets, where that is another unit on the command line.
+
+    Examples
+    --------
+    >>> option_help("gap")
+    'relative gap to the lower bound at which the exact search stops (default 0.001)'
+    """
+    option, default = OPTIONS[name], DEFAULTS[name]
+    text = text or option.text
+    if option.choices:
+        text = f"{text}: {', '.join(option.choices)}"
+    if isinstance(default, bool):
+        return text
+    shown = f"{default:g}" if isinstance(default, float) else str(default or "none")
+    return f"{text} (default {option.default or shown})"
+
+
+def _parameters_section() -> str:
+    """Return the section `Parameters` of the class, in the style of numpydoc."""
+    lines = ["    Parameters", "    ----------"]
+    for name in OPTIONS:
+        sentence = f"{option_help(name)}."
+        lines += [f"    {name}", indent(fill(sentence[:1].upper() + sentence[1:], 84), " " * 8)]
+    return "\n".join(lines)
 
 
 def no_effect(name: str, mode: Mode) -> OptionError:
@@ -167,31 +319,6 @@ def warn_of_idle_devices(mode: Mode, devices: int) -> None:
         )
 
 
-_RANGES = {
-    "loss_scale": POSITIVE,
-    "time_limit": POSITIVE,
-    "gap": SHARE,
-}
-_SLICES = Range(whole=True, least=1)
-OPTION_NAMES = tuple(item.name for item in fields(CompileOptions))
-
-
-def _default(name: str) -> object:
-    item = next(item for item in fields(CompileOptions) if item.name == name)
-    return item.default if item.default_factory is MISSING else item.default_factory()
-
-
-def check_split_counts(operator: str, counts: object) -> None:
-    """Refuse what is not a number of slices for each dimension of each tensor.
-
-    Raises
-    ------
-    OptionError
-        If it is something else.
-    """
-    if isinstance(counts, tuple | list) and all(isinstance(c, tuple | list) for c in counts):
-        slices = [count for tensor in counts for count in tensor]
-        if all(count in _SLICES for count in slices):
-            return
-    expected = "a number of slices for each dimension of each tensor"
-    raise wrong_value(f"strategy of {operator}", counts, expected, "write `((2, 4), (4, 1))`")
+CompileOptions.__doc__ = (CompileOptions.__doc__ or "").replace(
+    "    Raises\n", f"{_parameters_section()}\n\n    Raises\n", 1
+)

@@ -1,9 +1,7 @@
 """What the command line and scripts call: compile a model, and run, verify and read its plan."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import inf
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +13,18 @@ from shardwright.arguments import (
     with_own_options,
 )
 from shardwright.batches import Samples, samples_for
-from shardwright.compiler.driver import Compiled, compile_graph, default_mesh
-from shardwright.compiler.options import (
-    UNPARTITIONED,
-    CompileOptions,
-)
+from shardwright.compilation import Compilation, Request
 from shardwright.compiler.plans.binding import rank_text
-from shardwright.compiler.plans.document import InputDocument
-from shardwright.compiler.plans.files import read_plan, write_plan
-from shardwright.compiler.plans.plan import Plan, make_plan
-from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
+from shardwright.compiler.plans.files import read_plan
+from shardwright.compiler.plans.plan import Plan
+from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
-from shardwright.input_layouts import input_layouts
-from shardwright.ir.errors import (
-    ModelError,
-    NoPlanError,
-    NotFoundError,
-    OptionError,
-    PlanError,
-    ShardwrightError,
-    StrategyError,
-)
-from shardwright.ir.graph import Graph
-from shardwright.ir.layout import Layout
+from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
-from shardwright.ir.values import (
-    POSITIVE_INTEGER,
-    SEED,
-    wrong_value,
-)
+from shardwright.ir.values import POSITIVE_INTEGER, SEED, wrong_value
+from shardwright.meshes import candidate_meshes, mesh_of
+from shardwright.models import check_batch, reference_graph, training_definition
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.optimizer import check_trained
 from shardwright.proof import Proof
@@ -66,39 +46,8 @@ from shardwright.runtime import (
 from shardwright.search.options import Progress
 from shardwright.tracing import Definition
 from shardwright.verdict import Verdict, judge
-from shardwright.zoo import load
 
 DEFAULT_CLUSTER = "h100-pod"
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """A compiled model: its plan, and what else is known of how it came to be.
-
-    Parameters
-    ----------
-    plan : Plan
-        What is written, run and verified.
-    compiled : Compiled
-        The graphs after every pass, times and decisions.
-    cluster : Cluster
-        For what it was compiled.
-    objectives : mapping of str to float
-        Cost of the best plan found on each shape of mesh, where a search went over them.
-    lower_bounds : mapping of str to float
-        What any plan costs at least on each of these shapes.
-    """
-
-    plan: Plan
-    compiled: Compiled
-    cluster: Cluster
-    objectives: Mapping[str, float] = field(default_factory=dict)
-    lower_bounds: Mapping[str, float] = field(default_factory=dict)
-
-    def write(self, directory: str | Path, ranks: list[int] | None = None) -> Path:
-        """Write the plan; see `write_plan`."""
-        write_plan(Path(directory), self.plan, ranks)
-        return Path(directory)
 
 
 def compile(
@@ -126,220 +75,46 @@ def compile(
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional
         Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` compiles for the finest shapes
-        and takes the cheapest plan; as the cluster suggests if not given.
+        and returns the cheapest plan; the cluster's default if not given.
     batch : int, optional
-        Size of the batch, for models that have it as a size.
+        Batch size, for models that have it as a size.
     strategies : path or mapping, optional
-        Strategies to pin, besides those that the model asks for.
+        Strategies to pin, in addition to the pins of the model.
     dataset_strategy : str, optional
-        How batches arrive: split over all devices, or whole; as it suits if not given.
+        Layout of the inputs: ``data_parallel`` (split over all devices) or ``full_batch`` (whole);
+        chosen by the search if not given.
     seed : int
         Seed of the initial values.
     progress : callable, optional
-        Follows the search.
+        Called by the search with (seconds, cost, bound).
     **options
-        Everything else that `CompileOptions` has: ``mode``, ``search``, ``memory_limit``, ...
-        Optimizer and loss scale are the model's own unless they are given.
+        Options of `CompileOptions`: ``mode``, ``search``, ``memory_limit``, ... Optimizer and loss
+        scale are the model's own if not given.
 
     Raises
     ------
     ShardwrightError
-        If something asked for cannot be.
+        If an argument is wrong, or there is no plan.
     """
     check_arguments(model, devices, cluster, batch, dataset_strategy, seed)
     asked = asked_options(options, strategies, _ARGUMENTS)
     check_mode(asked, devices, mesh, dataset_strategy)
     world = devices if asked.mode == "hybrid_parallel" else 1
-    definition, name = _definition(model, batch, world)
+    definition, name = training_definition(model, batch, world)
     described = cluster_named(cluster) if isinstance(cluster, str) else cluster
     chosen = with_own_options(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
-        _check_batch(definition, devices)
-    traced = _reference(model, batch) if world > 1 else definition.graph
-    request = _Request(
+        check_batch(definition, devices)
+    traced = reference_graph(model, batch) if world > 1 else definition.graph
+    request = Request(
         definition, name, described, devices, chosen, dataset_strategy, traced, seed, progress
     )
     if mesh == "search":
-        shapes = mesh_shapes(described, devices)
-        meshes = [mesh_for(described, devices, shape) for shape in shapes]
-        compilation = _cheapest(request.compile_on, meshes)
+        compilation = request.compile_on_cheapest(candidate_meshes(described, devices))
     else:
-        compilation = request.compile_on(_mesh(described, devices, mesh, chosen))
+        compilation = request.compile_on(mesh_of(described, devices, mesh, chosen))
     check_trained(compilation.compiled.source)
     return compilation
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A compilation, but for the mesh."""
-
-    definition: Definition
-    name: str
-    cluster: Cluster
-    devices: int
-    options: CompileOptions
-    dataset_strategy: DatasetStrategy | None
-    traced: Graph
-    seed: int
-    progress: Progress | None
-
-    def compile_on(self, mesh: Mesh | None) -> Compilation:
-        """Compile on one mesh; None where the mode has its own."""
-        definition, options = self.definition, self.options
-        arriving = _arriving(definition, self.dataset_strategy, mesh)
-        options = replace(options, input_layouts={**arriving, **options.input_layouts})
-        compiled = compile_graph(
-            definition.graph, self.cluster, self.devices, options, mesh, self.progress
-        )
-        plan = make_plan(
-            compiled,
-            self.cluster,
-            options,
-            model=self.name,
-            traced=self.traced,
-            inputs=_inputs(definition),
-            initial=definition.initial,
-            seed=self.seed,
-        )
-        return Compilation(plan, compiled, self.cluster)
-
-
-def _cheapest(compile_on: Callable[[Mesh], Compilation], meshes: Sequence[Mesh]) -> Compilation:
-    """Return the cheapest of the compilations for several meshes.
-
-    Raises
-    ------
-    ShardwrightError
-        If there is no plan on any of them.
-    """
-    found: dict[str, Compilation] = {}
-    errors: list[NoPlanError | StrategyError] = []
-    for mesh in meshes:
-        try:
-            found["x".join(map(str, mesh.shape))] = compile_on(mesh)
-        except (NoPlanError, StrategyError) as error:
-            errors.append(error)
-    if not found:
-        raise _on_no_mesh(errors)
-    objectives = {shape: each.plan.document.objective for shape, each in found.items()}
-    bounds = {shape: each.plan.document.lower_bound for shape, each in found.items()}
-    best = found[min(objectives, key=objectives.__getitem__)]
-    tried = [each.compiled for each in found.values()]
-    searched = sum(each.result.seconds for each in tried if each.result)
-    result = best.compiled.result and replace(best.compiled.result, seconds=searched)
-    seconds = sum(each.seconds for each in tried)
-    compiled = replace(best.compiled, seconds=seconds, result=result)
-    return replace(best, compiled=compiled, objectives=objectives, lower_bounds=bounds)
-
-
-def _on_no_mesh(errors: Sequence[NoPlanError | StrategyError]) -> ShardwrightError:
-    """Return what the errors on all meshes say together: proven only if all of them are."""
-    failed = [error for error in errors if isinstance(error, NoPlanError)]
-    if not failed:
-        return errors[-1]
-    unproven = [error for error in failed if isinstance(error, NotFoundError)]
-    told = min(unproven or failed, key=lambda error: error.least_memory_bytes or inf)
-    leanest = [e.least_memory_bytes for e in failed if e.least_memory_bytes is not None]
-    bounds = [e.least_memory_bound for e in failed if e.least_memory_bound is not None]
-    return type(told)(
-        told.what,
-        told.where,
-        told.hint,
-        least_memory_bytes=min(leanest, default=None),
-        least_memory_bound=min(bounds) if len(bounds) == len(failed) else None,
-    )
-
-
-def _mesh(
-    cluster: Cluster, devices: int, mesh: str | Mesh | None, options: CompileOptions
-) -> Mesh | None:
-    """Return the mesh; None where the mode or the cost model has its own."""
-    if isinstance(mesh, Mesh):
-        if mesh.size != devices:
-            raise wrong_value("mesh", str(mesh), f"{devices} ranks, it has {mesh.size}")
-        return mesh
-    if options.mode in UNPARTITIONED:
-        return None
-    if mesh is None:
-        return default_mesh(cluster, devices, options.cost_model)
-    if not isinstance(mesh, str):
-        raise wrong_value("mesh", mesh, "a text such as `2x4`, or a `Mesh`")
-    return mesh_for(cluster, devices, mesh)
-
-
-def _arriving(
-    definition: Definition, strategy: DatasetStrategy | None, mesh: Mesh | None
-) -> dict[str, Layout]:
-    return {} if mesh is None else input_layouts(definition.inputs, strategy, mesh)
-
-
-def _definition(model: str | Definition, batch: int | None, world: int) -> tuple[Definition, str]:
-    if isinstance(model, Definition):
-        if model.world != world:
-            raise ModelError(
-                f"the model is traced for {model.world} ranks, expected {world}",
-                hint="trace it inside `shardwright.communication.world`",
-            )
-        return model, model.graph.name
-    definition = load_model(model, batch, world)
-    if definition.loss is None:
-        first = definition.graph.values[definition.graph.outputs[0]]
-        raise ModelError(
-            f"the first output `{first.name}` of the model is {first.type}, expected a real scalar",
-            hint="a model that is trained returns its loss first",
-        )
-    return definition, with_batch(model, batch)
-
-
-def with_batch(model: str, batch: int | None) -> str:
-    """Return the model with its size ``batch`` set, where one is given.
-
-    Raises
-    ------
-    ModelError
-        If the model has that size already.
-    """
-    if batch is None:
-        return model
-    base, dot, rest = model.rpartition(".py:")
-    name, colon, sizes = rest.partition(":")
-    if any(item.partition("=")[0].strip() == "batch" for item in sizes.split(",")):
-        raise ModelError(f"the size `batch` of `{model}` is given twice", hint="give it once")
-    return f"{base}{dot}{name}:{sizes}{',' if colon else ''}batch={batch}"
-
-
-def load_model(model: str, batch: int | None = None, ranks: int = 1) -> Definition:
-    """Return the definition that a text names; see `shardwright.zoo.load`."""
-    return load(with_batch(model, batch), ranks)
-
-
-def _reference(model: str | Definition, batch: int | None) -> Graph:
-    """Return the program of one device that a hand-written parallel program stands for."""
-    if isinstance(model, Definition):
-        raise ModelError(
-            "a hand-written parallel program is compiled by its name, so that it can be traced "
-            "for one device too",
-            hint="write `file.py:function`",
-        )
-    return load_model(model, batch).graph
-
-
-def _inputs(definition: Definition) -> tuple[InputDocument, ...]:
-    return tuple(
-        InputDocument(name=spec.name, type=str(spec.type), high=spec.high)
-        for spec in definition.inputs
-    )
-
-
-def _check_batch(definition: Definition, ranks: int) -> None:
-    """Refuse a batch that cannot be split over all ranks."""
-    for value in definition.graph.inputs:
-        if value.type.rank and value.type.shape[0] % ranks:
-            raise ModelError(
-                f"`{value.name}` has a batch of {value.type.shape[0]}, it cannot be split over "
-                f"{ranks} devices",
-                hint=f"use a batch that {ranks} divides",
-            )
 
 
 _ARGUMENTS = [name for name in inspect.signature(compile).parameters if name != "options"]

@@ -18,6 +18,7 @@ from shardwright.compiler.plans.strategies_file import (
 )
 from shardwright.ir.errors import ModelError
 from shardwright.ir.files import check_file, write_file
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.values import POSITIVE, check_choice, check_flag, check_names, wrong_value
 from shardwright.operators.info import SplitCounts
 from shardwright.session import ParallelOptions, Session, begin
@@ -137,14 +138,18 @@ class AutoParallel:
     devices : int, optional
         Number of ranks; the size of the world unless given.
     cluster : str
-        Name or file of the cluster that they are in.
+        Name or file of the cluster.
+    mesh : str or Mesh, optional
+        Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` for the best of several; the
+        cluster's default if not given.
     **options
-        Everything else that `CompileOptions` has: ``memory_limit``, ``time_limit``, ...
+        Options of `CompileOptions`: ``memory_limit``, ``gap``, ``time_limit``, ``cost_model``,
+        ``pins``, ... Optimizer and loss scale are the model's own.
 
     Raises
     ------
     OptionError
-        If an option does not exist, has a value that is not allowed, or no effect in the mode.
+        If an option is unknown, has a wrong value, or has no effect in the mode.
     """
 
     def __init__(
@@ -154,6 +159,7 @@ class AutoParallel:
         *,
         devices: int | None = None,
         cluster: str = ParallelOptions.cluster,
+        mesh: str | Mesh | None = None,
         **options: Any,
     ) -> None:
         if not callable(network):
@@ -165,7 +171,7 @@ class AutoParallel:
             devices = 1 if mode == "stand_alone" else get_group_size()
         self.network = network
         how = CompileOptions(mode=mode, search=search, **options)
-        self.options = ParallelOptions(how, devices, cluster)
+        self.options = ParallelOptions(how, devices, cluster, mesh=mesh)
         self.session: Session | None = None
         self._strategy_file: Path | None = None
 

@@ -1,4 +1,7 @@
-"""Sessions: a definition compiled for some devices, and trained step by step in this process."""
+"""Sessions: a definition compiled for some devices, and trained step by step in this process.
+
+`AutoParallel` and `Model` train so; `shardwright.compile` makes plans instead.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.communication import get_group_size, world
-from shardwright.compiler.driver import Compiled, compile_graph, default_mesh
+from shardwright.compiler.driver import Compiled, compile_graph
 from shardwright.compiler.options import (
     UNPARTITIONED,
     CompileOptions,
@@ -18,8 +21,10 @@ from shardwright.compiler.options import (
 from shardwright.cost_model.cluster import cluster
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import DTYPES, TensorType
 from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
+from shardwright.meshes import candidate_meshes, compile_on_each, mesh_of
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
 from shardwright.passes.optimizer import Optimizer as Rule
@@ -30,33 +35,41 @@ from shardwright.tracing import Definition, InputSpec, Network, trace
 
 @dataclass(frozen=True)
 class ParallelOptions:
-    """How a model is spread over devices.
+    """The devices of a session, and the options of its compilation.
 
     Parameters
     ----------
     how : CompileOptions
-        How it is compiled; optimizer and loss scale are the model's own.
+        The options of the compilation; optimizer and loss scale are the model's own.
     devices : int
         Number of ranks.
     cluster : str
-        Name or file of the cluster that they are in.
+        Name or file of the cluster.
     dataset_strategy : str or tuple of tuple of int, optional
-        How inputs arrive: ``data_parallel``, ``full_batch``, or the slices of each dimension of
-        each input; chosen by the search unless given.
+        Layout of the inputs: ``data_parallel``, ``full_batch``, or the slices of each dimension of
+        each input; chosen by the search if not given.
+    mesh : str or Mesh, optional
+        Shape of the mesh, or ``search`` for the best of several; the cluster's default if not
+        given.
     """
 
     how: CompileOptions = field(default_factory=lambda: CompileOptions(mode="stand_alone"))
     devices: int = 1
     cluster: str = "h100-pod"
     dataset_strategy: str | SplitCounts | None = None
+    mesh: str | Mesh | None = None
 
     def __post_init__(self) -> None:
         POSITIVE_INTEGER.check("devices", self.devices)
         if not isinstance(self.cluster, str):
             raise wrong_value("cluster", self.cluster, "the name of a cluster, or a file")
         warn_of_idle_devices(self.how.mode, self.devices)
-        if self.how.mode in UNPARTITIONED and self.dataset_strategy is not None:
-            raise no_effect("dataset_strategy", self.how.mode)
+        if self.mesh is not None and not isinstance(self.mesh, str | Mesh):
+            raise wrong_value("mesh", self.mesh, "a text such as `2x4`, or a `Mesh`")
+        if self.how.mode in UNPARTITIONED:
+            for name in ("dataset_strategy", "mesh"):
+                if getattr(self, name) is not None:
+                    raise no_effect(name, self.how.mode)
 
     @staticmethod
     def of_this_world() -> "ParallelOptions":
@@ -108,21 +121,35 @@ class Session:
 
 
 def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
-    """Return a definition, compiled as the options say."""
+    """Return the compiled program of a definition."""
     described, how = cluster(options.cluster), options.how
     how = replace(how, optimizer=definition.optimizer or Rule(), loss_scale=definition.loss_scale)
-    mesh = None
     if how.mode not in UNPARTITIONED:
-        mesh = default_mesh(described, options.devices, how.cost_model)
         how = replace(
             how,
             pins={**definition.pins, **how.pins},
-            result_pins=definition.result_pins,
-            input_layouts=input_layouts(definition.inputs, options.dataset_strategy, mesh),
+            result_pins={**definition.result_pins, **how.result_pins},
         )
-    found = compile_graph(definition.graph, described, options.devices, how, mesh)
-    check_trained(found.source)
-    return found
+
+    def compile_on(mesh: Mesh | None) -> Compiled:
+        layouts = how.input_layouts
+        if mesh is not None:
+            own = input_layouts(definition.inputs, options.dataset_strategy, mesh)
+            layouts = {**own, **layouts}
+        on_mesh = replace(how, input_layouts=layouts)
+        return compile_graph(definition.graph, described, options.devices, on_mesh, mesh)
+
+    if options.mesh == "search":
+        candidates = compile_on_each(compile_on, candidate_meshes(described, options.devices))
+        program = min(candidates.values(), key=_cost)
+    else:
+        program = compile_on(mesh_of(described, options.devices, options.mesh, how))
+    check_trained(program.source)
+    return program
+
+
+def _cost(program: Compiled) -> float:
+    return program.step_seconds if program.result is None else program.result.cost
 
 
 def begin(

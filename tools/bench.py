@@ -5,10 +5,10 @@ import math
 import textwrap
 from typing import Any
 
-from shardwright.api import with_batch
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.models import with_batch
 from shardwright.search.driver import SEARCHES
 from shardwright.solver.solution import relative_gap
 from shardwright.tools.bench_solver import add_solver_arguments, run_solver

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwright.ir.files import check_names, write_files
 from shardwright.ir.units import seconds_text
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED
 from shardwright.solver.anytime.search import warm_up
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.exact.conflict import memory_conflict
@@ -18,7 +19,7 @@ from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve
 from shardwright.tools.documents import print_document
 from shardwright.tools.main import UsageError
-from shardwright.tools.options import positive, positive_number, seed
+from shardwright.tools.options import add_number
 from shardwright.tools.progress import following_search
 from shardwright.tools.tables import print_table
 
@@ -29,17 +30,11 @@ _SOLUTION = "the solution"
 def add_solver_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".json or .json.gz")
-    parser.add_argument(
-        "--time-limit",
-        type=positive_number,
-        default=60.0,
-        metavar="S",
-        help="seconds for each file, reading included (60)",
-    )
-    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the search (0)")
-    parser.add_argument(
-        "--workers", type=positive, default=2, metavar="N", help="processor cores to use (2)"
-    )
+    text = "time limit in seconds for each file, reading included (default 60)"
+    add_number(parser, "--time-limit", POSITIVE, text, "S", 60.0)
+    add_number(parser, "--seed", SEED, "seed of the search (default 0)", "N", 0)
+    text = "number of processes (default 2)"
+    add_number(parser, "--workers", POSITIVE_INTEGER, text, "N", 2)
     parser.add_argument(
         "--solution-out", type=Path, metavar="DIR", help="write the strategies to DIR/INSTANCE.json"
     )

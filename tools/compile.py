@@ -5,7 +5,6 @@ import hashlib
 import re
 from pathlib import Path
 
-from shardwright.api import with_batch
 from shardwright.compiler.plans.files import (
     check_replaceable,
     file_names,
@@ -16,6 +15,7 @@ from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.cost_model.timeline import simulate, to_chrome_trace
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.files import begins, check_file, write_file
+from shardwright.models import with_batch
 from shardwright.passes.manager import check_graphs
 from shardwright.tools.documents import compile_document, no_plan_document, print_document
 from shardwright.tools.main import UsageError

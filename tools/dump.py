@@ -4,12 +4,13 @@ import argparse
 from difflib import unified_diff
 from pathlib import Path
 
-from shardwright.api import as_plan, load_model
+from shardwright.api import as_plan
 from shardwright.compiler.plans.binding import bind_rank, rank_text
 from shardwright.ir.errors import PlanError
 from shardwright.ir.export import to_dot, to_json
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import to_text
+from shardwright.models import load_model
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,

@@ -23,7 +23,7 @@ from shardwright.ir.errors import (
     ShardwrightError,
     ShardwrightWarning,
 )
-from shardwright.ir.values import in_words, suggestion
+from shardwright.ir.values import check_choice, suggestion
 
 COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
@@ -82,15 +82,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
-        choice = re.fullmatch(r"(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
-        unknown = re.fullmatch(r"unrecognized arguments: (--\S+).*", message)
-        near = None
+        choice = re.fullmatch(
+            r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message
+        )
         if choice:
-            choices = choice[3].replace("'", "").split(", ")
-            message = f"{choice[1]}: expected {in_words(choices)}, got `{choice[2]}`"
-            near = suggestion(choice[2], choices)
-        elif unknown:
-            near = suggestion(unknown[1].partition("=")[0], self._option_string_actions)
+            check_choice(choice[1], choice[2], choice[3].replace("'", "").split(", "))
+        unknown = re.fullmatch(r"unrecognized arguments: (--\S+).*", message)
+        near = unknown and suggestion(unknown[1].partition("=")[0], self._option_string_actions)
         raise UsageError(message, hint=near or f"see `{self.prog} --help`")
 
 

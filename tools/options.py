@@ -1,25 +1,27 @@
-"""Options that several commands share, and what they ask of the compiler."""
+"""Options that several commands share, and the compilation that they ask for.
+
+Defaults, help and the allowed values of an option of the compiler are those of `CompileOptions`.
+"""
 
 import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import nan
 from pathlib import Path
 from typing import Any
 
-from shardwright.api import DEFAULT_CLUSTER, Compilation, compile
-from shardwright.compiler.options import COST_MODELS, MODES, CompileOptions
+from shardwright.api import DEFAULT_CLUSTER, compile
+from shardwright.compilation import Compilation
+from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.cost_model.cluster import Cluster
-from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, SHARE, Range
+from shardwright.ir.values import NOT_NEGATIVE, POSITIVE, POSITIVE_INTEGER, SEED, Range
 from shardwright.passes.optimizer import STATES, Optimizer
-from shardwright.search.driver import SEARCHES
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 
 _GIB = 2**30
 _MODEL = "a model of the zoo, with its sizes: `gpt:layers=4`; `file.py:function`; or `file.onnx`"
-_MODES = "who decides what: " + ", ".join(MODES)
+_Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 def add_model(parser: argparse.ArgumentParser, several: bool = False) -> None:
@@ -30,11 +32,9 @@ def add_model(parser: argparse.ArgumentParser, several: bool = False) -> None:
 def add_compile_options(
     parser: argparse.ArgumentParser, devices: bool = True, search: bool = True
 ) -> None:
-    """Add what says for what, and how, a model is compiled."""
-    place = parser.add_argument_group("for what")
-    place.add_argument(
-        "--devices", type=positive, required=devices, default=1, metavar="N", help="number of ranks"
-    )
+    """Add the options that say for which devices, and how, a model is compiled."""
+    place = parser.add_argument_group("devices")
+    add_number(place, "--devices", POSITIVE_INTEGER, "number of ranks", "N", 1, required=devices)
     place.add_argument(
         "--cluster",
         default=DEFAULT_CLUSTER,
@@ -46,20 +46,16 @@ def add_compile_options(
         metavar="SHAPE",
         help="`2x4`, `data=2,model=4`, or `search` for the best of several (default the cluster's)",
     )
-    place.add_argument(
-        "--memory", type=positive_number, metavar="GIB", help="memory of a device (the cluster's)"
-    )
-    place.add_argument(
-        "--batch", type=positive, metavar="B", help="size of the batch (the model's)"
-    )
-    _add_decisions(parser.add_argument_group("how"), search)
-    _add_training_options(parser)
+    _add_memory(place)
+    add_number(place, "--batch", POSITIVE_INTEGER, "batch size (default the model's)", "B")
+    _add_decisions(parser.add_argument_group("compiler"), search)
+    _add_training_options(parser.add_argument_group("training step"))
 
 
 def refuse_compile_options(
     arguments: argparse.Namespace, allowed: Sequence[str], reason: str
 ) -> None:
-    """Refuse options that say how to compile, where nothing is compiled.
+    """Refuse options of a compilation, where nothing is compiled.
 
     Raises
     ------
@@ -68,158 +64,144 @@ def refuse_compile_options(
     """
     parser = argparse.ArgumentParser()
     add_compile_options(parser, devices=False)
-    for name, default in vars(parser.parse_args([])).items():
-        if name not in allowed and getattr(arguments, name) != default:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"`{option}` has no effect, {reason}", hint="leave it out")
+    for action in parser._actions:
+        name = action.dest
+        if name in allowed or name == "help" or getattr(arguments, name) == action.default:
+            continue
+        raise UsageError(
+            f"`{action.option_strings[0]}` has no effect, {reason}", hint="leave it out"
+        )
 
 
 def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
-    how.add_argument(
-        "--mode", choices=MODES, default=MODES[0], metavar="MODE", help=f"{_MODES} (default first)"
-    )
+    _add_option(how, "--mode", "MODE")
     if search:
-        how.add_argument(
-            "--search",
-            choices=tuple(SEARCHES),
-            default=CompileOptions.search,
-            metavar="SEARCH",
-            help=f"how strategies are chosen: {', '.join(SEARCHES)} (default first)",
-        )
-    how.add_argument(
-        "--cost-model",
-        choices=COST_MODELS,
-        default="time",
-        help="what is minimised: seconds of a step, or MindSpore's cost (default time)",
-    )
+        _add_option(how, "--search", "SEARCH")
+    _add_option(how, "--cost-model", "MODEL")
     how.add_argument(
         "--strategies",
         type=Path,
         metavar="FILE",
-        help="strategies to pin, as in a plan's strategies.json",
+        help="pin these strategies; a file such as a plan's strategies.json",
     )
     how.add_argument(
         "--dataset-strategy",
         choices=("data_parallel", "full_batch"),
         metavar="STRATEGY",
-        help="how batches arrive: data_parallel, full_batch (default as it suits)",
+        help="layout of the inputs: data_parallel, full_batch (default chosen by the search)",
     )
-    how.add_argument(
-        "--optimizer-parallel",
-        "--hsdp",
-        action="store_true",
-        help="store parameters and optimizer states as finely split as they can be",
-    )
-    how.add_argument(
-        "--fusion",
-        type=positive_number,
-        metavar="MB",
-        help="reduce gradients together, up to so many megabytes at once (default each alone)",
-    )
-    how.add_argument(
-        "--gradients-mean",
-        action="store_true",
-        help="average the gradients of a hand-written parallel program instead of adding them",
-    )
-    how.add_argument(
-        "--time-limit",
-        type=positive_number,
-        default=60.0,
-        metavar="S",
-        help="seconds that the search may take, and building its problem (default 60 each)",
-    )
-    how.add_argument(
-        "--gap",
-        type=_share,
-        default=CompileOptions.gap,
-        metavar="G",
-        help="exact: stop once the plan costs at most this share more than any could (0.001)",
-    )
+    _add_option(how, "--optimizer-parallel", "", "--hsdp")
+    add_number(how, "--fusion", NOT_NEGATIVE, option_help("fusion"), "MB")
+    _add_option(how, "--gradients-mean", "")
+    _add_option(how, "--time-limit", "S")
+    _add_option(how, "--gap", "G")
 
 
-def _add_training_options(parser: argparse.ArgumentParser) -> None:
-    step = parser.add_argument_group("the training step")
+def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
-        "--optimizer",
-        choices=tuple(STATES),
-        metavar="KIND",
-        help=f"how parameters are updated: {', '.join(STATES)} (default the model's, or sgd)",
+        "--optimizer", choices=tuple(STATES), metavar="KIND", help=option_help("optimizer")
     )
-    step.add_argument(
-        "--learning-rate", type=positive_number, metavar="R", help="of the optimizer (its own)"
+    add_number(
+        step, "--learning-rate", POSITIVE, "learning rate (default the optimizer's own)", "R"
     )
-    step.add_argument(
-        "--loss-scale", type=positive_number, metavar="F", help="factor that gradients carry (1)"
-    )
-    step.add_argument("--seed", type=seed, default=0, metavar="N", help="of initial values (0)")
+    add_number(step, "--loss-scale", POSITIVE, option_help("loss_scale"), "F")
+    add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)
 
 
-def _in_range(allowed: Range, kind: type[float]) -> Callable[[str], Any]:
-    """Return what reads an argument that must be a number in a range."""
+def _add_option(group: _Arguments, flag: str, metavar: str, *aliases: str) -> None:
+    """Add an option of `CompileOptions`; its flag is the name with dashes."""
+    name = flag.removeprefix("--").replace("-", "_")
+    option, default = OPTIONS[name], DEFAULTS[name]
+    if isinstance(default, bool):
+        group.add_argument(flag, *aliases, action="store_true", help=option_help(name))
+    elif option.allowed is not None:
+        add_number(group, flag, option.allowed, option_help(name), metavar, default)
+    else:
+        group.add_argument(
+            flag,
+            choices=tuple(option.choices),
+            default=default,
+            metavar=metavar,
+            help=option_help(name),
+        )
 
-    def read(text: str) -> float:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = nan
-        if number not in allowed:
-            raise argparse.ArgumentTypeError(f"expected {allowed.expected}, got `{text}`")
-        return number
+
+def _add_memory(group: _Arguments) -> None:
+    """Add the memory limit, which the command line takes in GiB."""
+    allowed = OPTIONS["memory_limit"].allowed
+    assert allowed is not None
+    read = number("--memory", allowed)
+    text = option_help("memory_limit").replace("bytes", "GiB")
+    group.add_argument(
+        "--memory",
+        dest="memory_limit",
+        type=lambda argument: read(argument) * _GIB,
+        metavar="GIB",
+        help=text,
+    )
+
+
+def add_number(
+    group: _Arguments,
+    flag: str,
+    allowed: Range,
+    text: str,
+    metavar: str,
+    default: float | None = None,
+    **others: Any,
+) -> None:
+    """Add an option that is a number in a range."""
+    group.add_argument(
+        flag, type=number(flag, allowed), default=default, metavar=metavar, help=text, **others
+    )
+
+
+def number(flag: str, allowed: Range) -> Callable[[str], Any]:
+    """Return the function that reads the argument of a flag, and refuses it out of range."""
+
+    def read(text: str) -> object:
+        value = _number(text)
+        allowed.check(flag, value)
+        return value if allowed.whole else float(value)
 
     return read
 
 
-positive = _in_range(POSITIVE_INTEGER, int)
-positive_number = _in_range(POSITIVE, float)
-seed = _in_range(SEED, int)
-_share = _in_range(SHARE, float)
+def _number(text: str) -> float | str:
+    """Return the number that a text is; the text itself if it is none."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> Compilation:
-    """Compile a model as the options say; `others` go before them.
+    """Compile a model with the options of the command line; `others` override them.
 
     Raises
     ------
     ShardwrightError
-        If something asked for cannot be.
+        If an option is wrong, or there is no plan.
     """
-    asked: dict[str, Any] = {
-        "cluster": arguments.cluster,
-        "mode": arguments.mode,
-        "cost_model": arguments.cost_model,
-        "mesh": arguments.mesh,
-        "batch": arguments.batch,
-        "strategies": arguments.strategies,
-        "dataset_strategy": arguments.dataset_strategy,
-        "optimizer_parallel": arguments.optimizer_parallel,
-        "gradients_mean": arguments.gradients_mean,
-        "time_limit": arguments.time_limit,
-        "gap": arguments.gap,
-        "seed": arguments.seed,
-        "search": getattr(arguments, "search", "exact"),
-    }
-    if arguments.memory is not None:
-        asked["memory_limit"] = arguments.memory * _GIB
-    if arguments.fusion is not None:
-        asked["fusion"] = arguments.fusion
-    if arguments.loss_scale is not None:
-        asked["loss_scale"] = arguments.loss_scale
-    optimizer = _optimizer(arguments)
-    if optimizer is not None:
-        asked["optimizer"] = optimizer
+    names = ("cluster", "mesh", "batch", "strategies", "dataset_strategy", "seed", *OPTION_NAMES)
+    given = {name: getattr(arguments, name, None) for name in names}
+    given["optimizer"] = _optimizer(arguments)
+    options = {name: value for name, value in given.items() if value is not None}
     with following_search(model) as progress:
-        return compile(model, arguments.devices, progress=progress, **{**asked, **others})
+        return compile(model, arguments.devices, progress=progress, **{**options, **others})
 
 
 def memory_limit(arguments: argparse.Namespace, cluster: Cluster) -> float:
-    """Return the bytes that a device may hold: as the user says, or all of its memory."""
-    if arguments.memory is not None:
-        return float(arguments.memory * _GIB)
+    """Return the memory limit of a device in bytes: the option's, or the cluster's."""
+    if arguments.memory_limit is not None:
+        return float(arguments.memory_limit)
     return float(cluster.device.memory_bytes)
 
 
 def _optimizer(arguments: argparse.Namespace) -> Optimizer | None:
-    """Return the optimizer that is asked for; None for the model's own."""
+    """Return the optimizer of the command line; None for the model's own."""
     if arguments.optimizer is None and arguments.learning_rate is None:
         return None
     optimizer = Optimizer(arguments.optimizer or "sgd", {})
@@ -229,14 +211,14 @@ def _optimizer(arguments: argparse.Namespace) -> Optimizer | None:
 
 
 def graphs_folder(directory: Path | None) -> tuple[Path | None, int]:
-    """Return where the graphs of all passes are written, if anywhere, and in how much detail.
+    """Return the folder for the graphs of all passes, None for no graphs, and the level of detail.
 
-    ``SHARDWRIGHT_SAVE_GRAPHS`` asks for them too: 1 for text, 2 for every pass's beginning too, 3
-    for all formats, below ``SHARDWRIGHT_SAVE_GRAPHS_PATH``.
+    ``SHARDWRIGHT_SAVE_GRAPHS`` asks for them too: 1 for text, 2 also for the graph before each
+    pass, 3 for all formats, below ``SHARDWRIGHT_SAVE_GRAPHS_PATH``.
     """
     level = os.environ.get("SHARDWRIGHT_SAVE_GRAPHS", "0")
     if level not in ("", "0", "1", "2", "3"):
-        raise UsageError(f"`SHARDWRIGHT_SAVE_GRAPHS` is `{level}`, it must be 0, 1, 2 or 3")
+        raise UsageError(f"`SHARDWRIGHT_SAVE_GRAPHS` is `{level}`, expected 0, 1, 2 or 3")
     if directory is not None or level in ("", "0"):
         return directory, 1
     return Path(os.environ.get("SHARDWRIGHT_SAVE_GRAPHS_PATH", ".")) / "rank_0", int(level)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from shardwright.api import Compilation
+from shardwright.compilation import Compilation
 from shardwright.compiler.accounting import OperatorCost, operator_costs
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.files import written_files

@@ -17,6 +17,7 @@ from shardwright.compiler.plans.files import read_plan
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.ir.values import POSITIVE_INTEGER, SEED
 from shardwright.runtime import (
     Communicator,
     LocalCommunicator,
@@ -26,7 +27,7 @@ from shardwright.runtime import (
 )
 from shardwright.tools.documents import print_document, run_document
 from shardwright.tools.main import INTERRUPTED, UsageError, say
-from shardwright.tools.options import positive, seed
+from shardwright.tools.options import add_number
 from shardwright.tools.progress import counting
 from shardwright.tools.tables import print_table, styled, width
 
@@ -43,27 +44,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="local",
         help="local: all ranks in this process (default); mpi: one process a rank, under mpiexec",
     )
-    parser.add_argument(
-        "--steps", type=positive, default=20, metavar="N", help="steps to train (20)"
-    )
+    add_number(parser, "--steps", POSITIVE_INTEGER, "steps to train (default 20)", "N", 20)
     parser.add_argument(
         "--data",
         type=Path,
         metavar="PATH",
         help="a folder of MNIST's or CIFAR-10's files, or a text (default what fits the model)",
     )
-    parser.add_argument("--seed", type=seed, metavar="N", help="of initial values (the plan's)")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="for `rank.N/stdout` (PLAN/logs)")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="begin from a checkpoint")
+    add_number(parser, "--seed", SEED, "seed of the initial values (default the plan's)", "N")
+    parser.add_argument(
+        "--logs",
+        type=Path,
+        metavar="DIR",
+        help="folder of the logs `rank.N/stdout` (default PLAN/logs)",
+    )
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="start from a checkpoint")
     parser.add_argument(
         "--save",
         type=Path,
         metavar="FILE",
         help="write a checkpoint at the end, and at an interrupt",
     )
-    parser.add_argument(
-        "--save-every", type=positive, metavar="N", help="write it after every N steps, too"
-    )
+    text = "write the checkpoint after every N steps, too"
+    add_number(parser, "--save-every", POSITIVE_INTEGER, text, "N")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
+from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.tools.documents import print_document, verify_document
-from shardwright.tools.options import positive
+from shardwright.tools.options import add_number
 from shardwright.tools.progress import counting
 from shardwright.tools.prove import exit_code, plan_to_check, print_proof
 from shardwright.tools.tables import styled
@@ -15,9 +16,8 @@ from shardwright.verification import TOLERANCE
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="directory of a plan")
-    parser.add_argument(
-        "--steps", type=positive, default=3, metavar="N", help="steps to train and compare (3)"
-    )
+    text = "steps to train and compare (default 3)"
+    add_number(parser, "--steps", POSITIVE_INTEGER, text, "N", 3)
     parser.add_argument(
         "--full", action="store_true", help="run the plan itself, however large it is"
     )

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 import shardwright.compiler.driver as compiler
-from shardwright.api import compile, load_model, read_plan
+from shardwright.api import compile, read_plan
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.types import TensorType
+from shardwright.models import load_model
 from shardwright.operators.builder import Builder
 from shardwright.passes.optimizer import Optimizer
 from shardwright.proof import prove

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.api import load_model
 from shardwright.ir.errors import PassError
 from shardwright.ir.text import parse
+from shardwright.models import load_model
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import canonicalize
 from shardwright.passes.gradient import differentiate

@@ -1,18 +1,21 @@
 """Wrong options get the same sentence from every way to compile."""
 
-from math import nan
+from math import inf, nan
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shardwright as sw
 from shardwright import nn
-from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.options import OPTION_NAMES, OPTIONS, CompileOptions
 from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
 from shardwright.parallel import AutoParallel
+from shardwright.tools.main import Parser, main
+from shardwright.tools.options import add_compile_options
 
 SLICES = "a number of slices for each dimension of each tensor"
-OPTIONS = [
+WRONG = [
     ({"cost_model": "foo"}, "`cost_model` is `foo`, expected time or mindspore"),
     ({"gap": -1}, "`gap` is -1, expected a number of at least 0 and below 1"),
     ({"gap": "0.1"}, "`gap` is the text `0.1`, expected a number of at least 0 and below 1"),
@@ -50,9 +53,54 @@ UNUSED = [
     ("stand_alone", {"cost_model": "mindspore"}),
     ("stand_alone", {"strategies": {"matmul_0": ((1, 1), (1, 1))}}),
     ("stand_alone", {"dataset_strategy": "full_batch"}),
+    ("stand_alone", {"mesh": "1"}),
     ("semi_auto_parallel", {"gradients_mean": True}),
     ("data_parallel", {"search": "fully_sharded"}),
 ]
+
+
+# From the command line, `compile` and `AutoParallel`.
+EVERYWHERE = [
+    ("--cost-model", "cost_model", "foo"),
+    ("--cost-model", "cost_model", "tme"),
+    ("--fusion", "fusion", -1),
+    ("--fusion", "fusion", "64M"),
+    ("--gap", "gap", -1),
+    ("--gap", "gap", 1.5),
+    ("--gap", "gap", "small"),
+    ("--memory", "memory_limit", 0),
+    ("--memory", "memory_limit", nan),
+    ("--memory", "memory_limit", "80GiB"),
+    ("--time-limit", "time_limit", 0),
+    ("--time-limit", "time_limit", inf),
+    ("--time-limit", "time_limit", "1h"),
+]
+# From the command line and `compile`; the model, or a method, says them to `AutoParallel`.
+OF_COMPILE = [
+    ("--batch", "batch", 0),
+    ("--devices", "devices", 0),
+    ("--devices", "devices", "many"),
+    ("--dataset-strategy", "dataset_strategy", "whole"),
+    ("--loss-scale", "loss_scale", 0),
+    ("--mode", "mode", "stand"),
+    ("--optimizer", "optimizer", "adm"),
+    ("--search", "search", "exat"),
+    ("--seed", "seed", -1),
+]
+
+
+def training_step():
+    """Return a training step that applies its optimizer."""
+    network, loss = nn.Dense(4, 2), nn.MSELoss()
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    forward = sw.value_and_grad(lambda x, y: loss(network(x), y), None, network.trainable_params())
+
+    def step(x, y):
+        value, gradients = forward(x, y)
+        optimizer(gradients)
+        return value
+
+    return step
 
 
 def complaint(act):
@@ -61,15 +109,50 @@ def complaint(act):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("options", "expected"), [*OPTIONS, *ARGUMENTS])
+@pytest.mark.parametrize(("options", "expected"), [*WRONG, *ARGUMENTS])
 def test_compile_refuses_wrong_options(options, expected):
     arguments = {"model": "two_matmul", "devices": 4, "cluster": "cpu", **options}
     assert expected in complaint(lambda: sw.compile(**arguments))
 
 
-@pytest.mark.parametrize(("options", "expected"), OPTIONS)
+@pytest.mark.parametrize(("options", "expected"), WRONG)
 def test_auto_parallel_refuses_wrong_options(options, expected):
     assert expected in complaint(lambda: AutoParallel(nn.Dense(2, 2), devices=4, **options))
+
+
+def from_the_command_line(capsys, flag, value):
+    """Return what the command line says to a wrong value, less the name."""
+    assert main(["compile", "two_matmul", "--devices", "4", f"{flag}={value}"]) == 2
+    return capsys.readouterr().err.rstrip("\n").removeprefix(f"shardwright: `{flag}` ")
+
+
+@pytest.mark.parametrize(("flag", "name", "value"), [*EVERYWHERE, *OF_COMPILE])
+def test_the_command_line_and_compile_say_the_same(flag, name, value, capsys):
+    arguments = {"model": "two_matmul", "devices": 4, "cluster": "cpu", name: value}
+    said = complaint(lambda: sw.compile(**arguments))
+    assert said == f"`{name}` {from_the_command_line(capsys, flag, value)}"
+
+
+@pytest.mark.parametrize(("flag", "name", "value"), EVERYWHERE)
+def test_the_command_line_and_auto_parallel_say_the_same(flag, name, value, capsys):
+    said = complaint(lambda: AutoParallel(nn.Dense(2, 2), devices=4, **{name: value}))
+    assert said == f"`{name}` {from_the_command_line(capsys, flag, value)}"
+
+
+def test_the_command_line_has_the_defaults_of_the_class():
+    parser = Parser()
+    add_compile_options(parser, devices=False)
+    defaults = vars(parser.parse_args([]))
+    shared = {name: defaults[name] for name in OPTION_NAMES if defaults.get(name) is not None}
+    assert CompileOptions(**shared) == CompileOptions()
+
+
+def test_every_option_is_documented():
+    documentation = CompileOptions.__doc__
+    assert all(
+        f"\n    {name}\n        {OPTIONS[name].text[:1].upper()}" in documentation
+        for name in OPTION_NAMES
+    )
 
 
 @pytest.mark.parametrize(("mode", "options"), UNUSED)
@@ -91,9 +174,30 @@ def test_an_optimizer_may_be_given_by_name():
 
 
 def test_auto_parallel_takes_the_options_of_the_compiler():
-    parallel = AutoParallel(nn.Dense(2, 2), "auto", devices=2, memory_limit=3e9, gap=0.0)
-    expected = CompileOptions(memory_limit=3e9, gap=0.0)
-    assert parallel.options.how == expected
+    options = {
+        "memory_limit": 3e9,
+        "gap": 0.0,
+        "time_limit": 5.0,
+        "cost_model": "mindspore",
+        "fusion": 32.0,
+        "optimizer_parallel": True,
+        "pins": {"matmul_0": ((2, 1), (1, 1))},
+    }
+    parallel = AutoParallel(nn.Dense(2, 2), "auto", devices=2, **options)
+    assert parallel.options.how == CompileOptions(**options)
+
+
+def test_auto_parallel_compiles_within_its_memory_limit():
+    step = AutoParallel(training_step(), "auto", devices=4, cluster="cpu", memory_limit=100.0)
+    with pytest.raises(InfeasibleError, match="100 B"):
+        step(np.ones((8, 4), np.float32), np.ones((8, 2), np.float32))
+
+
+@pytest.mark.parametrize(("mesh", "axes"), [("2x2", [2, 2]), ("rows=4", [4]), ("search", [2, 2])])
+def test_auto_parallel_compiles_for_a_mesh(mesh, axes):
+    step = AutoParallel(training_step(), "auto", devices=4, cluster="cpu", mesh=mesh)
+    step(np.ones((8, 4), np.float32), np.ones((8, 2), np.float32))
+    assert [axis.size for axis in step.session.compiled.mesh.axes] == axes
 
 
 def test_batches_arrive_as_asked_whatever_is_minimised():

@@ -1,0 +1,92 @@
+"""The mesh of a compilation: the user's, or the default of the cluster."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import TypeVar
+
+from shardwright.compiler.driver import default_mesh
+from shardwright.compiler.options import UNPARTITIONED, CompileOptions
+from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
+from shardwright.ir.errors import NoPlanError, NotFoundError, ShardwrightError, StrategyError
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.values import wrong_value
+
+T = TypeVar("T")
+
+
+def mesh_of(
+    cluster: Cluster, devices: int, mesh: str | Mesh | None, options: CompileOptions
+) -> Mesh | None:
+    """Return the mesh of a compilation; None where the mode has no mesh of the cluster's.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The devices.
+    devices : int
+        Number of ranks.
+    mesh : str or Mesh, optional
+        A shape such as ``2x4`` or ``data=2,model=4``, or the mesh itself; the default of the
+        cluster and the cost model if not given.
+    options : CompileOptions
+        The options of the compilation.
+
+    Raises
+    ------
+    ShardwrightError
+        If the mesh has another number of ranks, or is none.
+    """
+    if isinstance(mesh, Mesh):
+        if mesh.size != devices:
+            raise wrong_value("mesh", str(mesh), f"{devices} ranks, it has {mesh.size}")
+        return mesh
+    if options.mode in UNPARTITIONED:
+        return None
+    if mesh is None:
+        return default_mesh(cluster, devices, options.cost_model)
+    if not isinstance(mesh, str):
+        raise wrong_value("mesh", mesh, "a text such as `2x4`, or a `Mesh`")
+    return mesh_for(cluster, devices, mesh)
+
+
+def candidate_meshes(cluster: Cluster, devices: int) -> list[Mesh]:
+    """Return the meshes of ``mesh="search"``: all of the finest ones."""
+    return [mesh_for(cluster, devices, shape) for shape in mesh_shapes(cluster, devices)]
+
+
+def compile_on_each(compile_on: Callable[[Mesh], T], meshes: Sequence[Mesh]) -> dict[str, T]:
+    """Return the compilations for several meshes, by shape; a mesh without a plan is left out.
+
+    Raises
+    ------
+    ShardwrightError
+        If there is no plan on any of them.
+    """
+    compilations: dict[str, T] = {}
+    errors: list[NoPlanError | StrategyError] = []
+    for mesh in meshes:
+        try:
+            compilations["x".join(map(str, mesh.shape))] = compile_on(mesh)
+        except (NoPlanError, StrategyError) as error:
+            errors.append(error)
+    if not compilations:
+        raise _combined(errors)
+    return compilations
+
+
+def _combined(errors: Sequence[NoPlanError | StrategyError]) -> ShardwrightError:
+    """Return the error for all meshes: infeasibility is proven only if it is on each of them."""
+    failed = [error for error in errors if isinstance(error, NoPlanError)]
+    if not failed:
+        return errors[-1]
+    unproven = [error for error in failed if isinstance(error, NotFoundError)]
+    told = min(unproven or failed, key=lambda error: error.least_memory_bytes or inf)
+    leanest = [e.least_memory_bytes for e in failed if e.least_memory_bytes is not None]
+    bounds = [e.least_memory_bound for e in failed if e.least_memory_bound is not None]
+    return type(told)(
+        told.what,
+        told.where,
+        told.hint,
+        least_memory_bytes=min(leanest, default=None),
+        least_memory_bound=min(bounds) if len(bounds) == len(failed) else None,
+    )

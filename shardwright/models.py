@@ -1,0 +1,89 @@
+"""The model of a compilation, given by its name or as a definition."""
+
+from shardwright.ir.errors import ModelError
+from shardwright.ir.graph import Graph
+from shardwright.tracing import Definition
+from shardwright.zoo import load
+
+
+def with_batch(model: str, batch: int | None) -> str:
+    """Return the name of a model with its size ``batch`` set, unless `batch` is None.
+
+    Raises
+    ------
+    ModelError
+        If the name sets that size already.
+    """
+    if batch is None:
+        return model
+    base, dot, rest = model.rpartition(".py:")
+    name, colon, sizes = rest.partition(":")
+    if any(item.partition("=")[0].strip() == "batch" for item in sizes.split(",")):
+        raise ModelError(f"the size `batch` of `{model}` is given twice", hint="give it once")
+    return f"{base}{dot}{name}:{sizes}{',' if colon else ''}batch={batch}"
+
+
+def load_model(model: str, batch: int | None = None, ranks: int = 1) -> Definition:
+    """Return the definition of a model by its name; see `shardwright.zoo.load`."""
+    return load(with_batch(model, batch), ranks)
+
+
+def training_definition(
+    model: str | Definition, batch: int | None, world: int
+) -> tuple[Definition, str]:
+    """Return a definition that can be trained on `world` ranks, and its name.
+
+    Raises
+    ------
+    ModelError
+        If the model is traced for another number of ranks, or returns no loss.
+    """
+    if isinstance(model, Definition):
+        if model.world != world:
+            raise ModelError(
+                f"the model is traced for {model.world} ranks, expected {world}",
+                hint="trace it inside `shardwright.communication.world`",
+            )
+        return model, model.graph.name
+    definition = load_model(model, batch, world)
+    if definition.loss is None:
+        first = definition.graph.values[definition.graph.outputs[0]]
+        raise ModelError(
+            f"the first output `{first.name}` of the model is {first.type}, expected a real scalar",
+            hint="a model that is trained returns its loss first",
+        )
+    return definition, with_batch(model, batch)
+
+
+def reference_graph(model: str | Definition, batch: int | None) -> Graph:
+    """Return the program of one device that a hand-written parallel program implements.
+
+    Raises
+    ------
+    ModelError
+        If the model is a definition, which cannot be traced again.
+    """
+    if isinstance(model, Definition):
+        raise ModelError(
+            "a hand-written parallel program is compiled by its name, so that it can be traced "
+            "for one device too",
+            hint="write `file.py:function`",
+        )
+    return load_model(model, batch).graph
+
+
+def check_batch(definition: Definition, ranks: int) -> None:
+    """Refuse a batch that cannot be split over all ranks.
+
+    Raises
+    ------
+    ModelError
+        If the number of ranks does not divide it.
+    """
+    for value in definition.graph.inputs:
+        if value.type.rank and value.type.shape[0] % ranks:
+            raise ModelError(
+                f"`{value.name}` has a batch of {value.type.shape[0]}, it cannot be split over "
+                f"{ranks} devices",
+                hint=f"use a batch that {ranks} divides",
+            )
