@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.roofline import value_bytes
+from shardwright.dataflow.liveness import buffer_roots, buffers_of
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.reachability import live
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Linearization, operator_class
+from shardwright.operators.info import Linearization
 from shardwright.operators.windows.halo_exchange import SplitOperator
 
 Floats = NDArray[np.float64]
@@ -119,8 +121,8 @@ def work_of(split: SplitOperator, wanted: Sequence[bool], mesh: Mesh) -> Work:
     returned = split.info.gradient(build, Linearization(split.read, split.made, cotangents))
     gradients = [v if want else None for v, want in zip(returned, wanted, strict=True)]
     ends = [value.name for value in gradients if value is not None]
-    nodes, _ = reached(build.nodes, ends)
-    roots = _roots(nodes)
+    nodes = live(build.nodes, ends).nodes
+    roots = buffer_roots(nodes)
     made = {r.name for node in nodes for r in node.results if r.name not in roots}
     counted = cotangents if len(cotangents) == 1 and cotangents[0].type.rank else []
     readers = Counter(roots.get(name, name) for name in ends)
@@ -130,26 +132,6 @@ def work_of(split: SplitOperator, wanted: Sequence[bool], mesh: Mesh) -> Work:
     )
     given = [value.name for value in (*split.read, *split.made)]
     return Work(_moments(nodes, counted, given, ends, roots, mesh), separate)
-
-
-def reached(nodes: Sequence[Node], ends: Sequence[str]) -> tuple[list[Node], set[str]]:
-    """Return the nodes that some values depend on, and every value that these read or are."""
-    live, kept = set(ends), []
-    for node in reversed(nodes):
-        if any(result.name in live for result in node.results):
-            live.update(node.operands)
-            kept.append(node)
-    return kept[::-1], live
-
-
-def _roots(nodes: Sequence[Node]) -> dict[str, str]:
-    """Return of each view the value whose buffer it shows."""
-    roots: dict[str, str] = {}
-    for node in nodes:
-        if operator_class(node.operator).is_view:
-            source = node.operands[0] if node.operands else ""
-            roots[node.name] = roots.get(source, source)
-    return roots
 
 
 def _moments(
@@ -171,8 +153,7 @@ def _moments(
         now += sum(sizes.get(result.name, 0.0) for result in node.results)
         alive = frozenset(p for p, name in enumerate(given) if reads.get(name, -1) >= i)
         found.append(Moment(now, alive))
-        touched = (*node.operands, *(result.name for result in node.results))
-        for name in {roots.get(name, name) for name in touched}:
+        for name in buffers_of(node, roots):
             if last.get(name, i) == i:
                 now -= sizes.get(name, 0.0)
     return tuple(found)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from shardwright.cost_model.backward_memory import (
     BackwardMemory,
     Work,
-    reached,
     work_of,
 )
 from shardwright.cost_model.cluster import Cluster
@@ -20,6 +19,7 @@ from shardwright.cost_model.roofline import emitted_seconds, operator_seconds, v
 from shardwright.ir.graph import Attribute, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.reachability import live
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import OperatorInfo, operator_info
@@ -182,7 +182,8 @@ class TimeProfile:
                 emit_split_gradient(build, split, cotangents), wanted, strict=True
             )
         ]
-        nodes, read = reached(build.nodes, [value.name for value in gradients if value is not None])
+        ends = [value.name for value in gradients if value is not None]
+        nodes, read = live(build.nodes, ends)
         seconds += self._all_seconds(nodes, [*split.read, *split.made, *cotangents])
         ports = tuple(
             EdgeLayout(layout, None if value is None else value.layout)

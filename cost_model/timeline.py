@@ -142,7 +142,7 @@ def _live_bytes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[tu
     present = [value.name for value in graph.inputs] + [p.name for p in graph.parameters]
     # At one moment, in the order of the program: what a node defines, before what it frees.
     changes = [(e.start, i, 0, e.nbytes) for i, e in enumerate(events) if e.nbytes]
-    for name, uses in held.mortal():
+    for name, uses in held.live.freed():
         if held.sizes[name]:
             end, last = max((events[i].end, i) for i in uses)
             changes.append((end, last, 1, -held.sizes[name]))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.reachability import live
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, OperatorInfo, operator_class, operator_info
@@ -51,7 +52,7 @@ def cotangent_flow(graph: Graph) -> CotangentFlow:
     graph : Graph
         A forward program, partitioned or whole.
     """
-    relevant = _reaching(graph, graph.outputs[0])
+    relevant = live(graph.nodes, graph.outputs[:1]).values
     reached = {p.name for p in graph.parameters if p.trainable and p.value.type.is_float}
     entering: dict[str, tuple[bool, ...]] = {}
     for node in graph.nodes:
@@ -80,15 +81,6 @@ def untrained_parameters(graph: Graph) -> tuple[str, ...]:
     """
     carrying = cotangent_flow(graph).values
     return tuple(p.name for p in graph.parameters if p.trainable and p.name not in carrying)
-
-
-def _reaching(graph: Graph, output: str) -> frozenset[str]:
-    """Return the values that an output depends on."""
-    found = {output}
-    for node in reversed(graph.nodes):
-        if any(result.name in found for result in node.results):
-            found.update(node.operands)
-    return frozenset(found)
 
 
 def _differentiable(graph: Graph, node: Node) -> tuple[bool, ...]:

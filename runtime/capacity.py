@@ -7,12 +7,12 @@ from pathlib import Path
 
 from shardwright.ir.errors import ExecutionError
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.liveness import dying_values
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import numpy_dtype
 from shardwright.ir.units import bytes_text
 from shardwright.operators.info import operator_info
 from shardwright.runtime.communicator import ONE_DEVICE
-from shardwright.runtime.executor import last_uses
 
 _MEMINFO = Path("/proc/meminfo")
 _GROUP_LIMITS = (
@@ -65,7 +65,7 @@ def least_bytes(graph: Graph, hosted: int, float_dtype: str | None = None) -> in
     live.update((value.name, held(value)) for value in graph.inputs)
     updated = {name for name, _ in graph.updates}
     now = most = sum(live.values())
-    for node, released in zip(graph.nodes, last_uses(graph, updated), strict=True):
+    for node, released in zip(graph.nodes, dying_values(graph, updated), strict=True):
         made = {value.name: held(value) for value in node.results if _computes(node, graph)}
         live.update(made)
         now += sum(made.values())

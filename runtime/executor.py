@@ -12,6 +12,7 @@ import numpy as np
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
+from shardwright.ir.liveness import dying_values
 from shardwright.ir.text import node_text
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.communication.collectives import Communication
@@ -110,7 +111,7 @@ class Executor:
         return _Local(value.name, local_shapes(value, self.mesh, self.communicator.ranks), dtype)
 
     def _prepare(self) -> tuple[Instruction, ...]:
-        released = last_uses(self.graph, self._updated)
+        released = dying_values(self.graph, self._updated)
         program = []
         for node, names in zip(self.graph.nodes, released, strict=True):
             try:
@@ -315,22 +316,6 @@ def _decided(layouts: Iterable[Layout | None]) -> tuple[Layout, ...]:
             raise ExecutionError("some operands and results have a layout and some have none")
         known.append(layout)
     return tuple(known)
-
-
-def last_uses(graph: Graph, updated: set[str]) -> tuple[tuple[str, ...], ...]:
-    """Return for each node the values that nothing reads after it.
-
-    Parameters that no update replaces live on; results that nothing reads go at once.
-    """
-    lasting = {parameter.name for parameter in graph.parameters} - updated
-    seen: set[str] = set()
-    released = []
-    for node in reversed(graph.nodes):
-        touched = dict.fromkeys((*node.operands, *(result.name for result in node.results)))
-        names = tuple(name for name in touched if name not in seen and name not in lasting)
-        seen.update(names)
-        released.append(names)
-    return tuple(reversed(released))
 
 
 def _settled(array: Array, local: _Local, rank: int, instruction: Instruction) -> Array:

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from shardwright.ir.graph import Graph, renamed
+from shardwright.ir.reachability import live
 from shardwright.operators.info import Array
 from shardwright.runtime.communicator import LocalCommunicator
 from shardwright.runtime.executor import Executor
@@ -124,15 +125,10 @@ def updates_from(graph: Graph, gradients: Sequence[str]) -> Graph:
             following.update(result.name for result in node.results)
     updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
     updates = tuple((name, new) for name, new in updates if new in following)
-    needed = {new for _, new in updates}
-    live = []
-    for node in reversed(nodes):
-        if any(result.name in needed for result in node.results):
-            needed.update(node.operands)
-            live.append(node)
+    needed = live(nodes, [new for _, new in updates])
     given = (replace(graph.values[name], name=new) for name, new in names.items())
-    inputs = tuple(value for value in (*graph.inputs, *given) if value.name in needed)
-    return replace(graph, inputs=inputs, nodes=tuple(reversed(live)), outputs=(), updates=updates)
+    inputs = tuple(value for value in (*graph.inputs, *given) if value.name in needed.values)
+    return replace(graph, inputs=inputs, nodes=needed.nodes, outputs=(), updates=updates)
 
 
 def given_name(gradient: str) -> str:

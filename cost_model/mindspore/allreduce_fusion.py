@@ -22,6 +22,7 @@ from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.reachability import live
 from shardwright.ir.values import Range
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class, operator_info
@@ -247,7 +248,7 @@ def fusion_graph(graph: Graph) -> FusionGraph:
         if p.trainable
     }
     walk = _Walk(graph, carried)
-    for node in _before_loss(graph):
+    for node in live(graph.nodes, graph.outputs[:1]).nodes:
         walk.visit(node)
     nearest = walk.reached.get(graph.outputs[0], {})
     edges = [(LOSS, far, distance) for far, distance in nearest.items()]
@@ -261,16 +262,6 @@ def _slice_elements(value: Value, mesh: Mesh | None) -> int:
     if value.layout is None or mesh is None:
         return value.type.elements
     return prod(value.layout.slice_shape(value.type.shape, mesh))
-
-
-def _before_loss(graph: Graph) -> list[Node]:
-    """Return the nodes that the loss depends on, in their order."""
-    needed, found = {graph.outputs[0]}, []
-    for node in reversed(graph.nodes):
-        if any(result.name in needed for result in node.results):
-            needed.update(node.operands)
-            found.append(node)
-    return found[::-1]
 
 
 @dataclass

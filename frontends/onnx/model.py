@@ -33,6 +33,7 @@ from shardwright.frontends.onnx.table import CONVERTERS
 from shardwright.frontends.onnx.types import dtype_of, plain_name
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Graph, Value
+from shardwright.ir.reachability import live
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.operators.verify import verify
@@ -377,14 +378,10 @@ def every_node(
 
 
 def _without_unread(graph: Graph) -> Graph:
-    """Return the graph without nodes that lead nowhere, and parameters that nothing reads."""
-    wanted, nodes = set(graph.kept()), []
-    for node in reversed(graph.nodes):
-        if wanted & {result.name for result in node.results}:
-            nodes.append(node)
-            wanted |= set(node.operands)
-    parameters = tuple(p for p in graph.parameters if p.name in wanted)
-    return replace(graph, parameters=parameters, nodes=tuple(reversed(nodes)))
+    """Return the graph without dead nodes and unread parameters."""
+    nodes, values = live(graph.nodes, graph.kept())
+    parameters = tuple(p for p in graph.parameters if p.name in values)
+    return replace(graph, parameters=parameters, nodes=nodes)
 
 
 # What keeps positions as they are; `mod` those that are not counted from the back.

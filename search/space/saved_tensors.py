@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.dataflow.liveness import buffer_roots
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
-from shardwright.operators.info import operator_class
 from shardwright.search.space.draft import Draft, EdgeEnd
 from shardwright.search.space.memory import MemoryAccount
 from shardwright.search.space.space import Choice
@@ -144,14 +144,9 @@ def counted_views(graph: Graph, savers: Callable[[str], int]) -> Mapping[str, st
     A view shows the buffer of its operand, so of a group of views one value counts: the one with
     the most savers. Of views of a parameter or of a constant none but the source does.
     """
-    roots: dict[str, str] = {}
-    fixed = {parameter.name for parameter in graph.parameters}
-    for node in graph.nodes:
-        if operator_class(node.operator).is_view:
-            source = node.operands[0] if node.operands else node.name
-            roots[node.name] = roots.get(source, source)
-            if not node.operands:
-                fixed.add(node.name)
+    roots = buffer_roots(graph.nodes)
+    constants = {node.name for node in graph.nodes if not node.operands and node.name in roots}
+    fixed = {parameter.name for parameter in graph.parameters} | constants
     groups: dict[str, list[str]] = {}
     for name, root in roots.items():
         groups.setdefault(root, [root]).append(name)

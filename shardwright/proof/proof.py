@@ -13,6 +13,7 @@ from typing import Protocol
 
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Attribute, Graph, Parameter
+from shardwright.ir.reachability import live
 from shardwright.ir.verify import verify_structure
 from shardwright.proof.erasure import ProofError, erase, has_layouts
 from shardwright.proof.step import UpdateRule, gradient_of, merge_equal_nodes, training_step
@@ -239,10 +240,7 @@ def _first_unknown(
     program: Graph, name: str, ours: Mapping[str, Held], known: frozenset[int]
 ) -> str:
     """Return the first node that `name` depends on and whose term the model lacks."""
-    needed = {name}
-    for node in reversed(program.nodes):
-        if any(result.name in needed for result in node.results):
-            needed.update(node.operands)
+    needed = live(program.nodes, [name]).values
     for node in program.nodes:
         for result in node.results:
             term = ours[result.name]

@@ -72,7 +72,7 @@ graph view {
 """
     held = buffers(parse(text))
     assert held.sizes == {"x": 16, "a": 16, "v": 0, "w": 0, "b": 16, "c": 16}
-    assert held.uses["a"] == [0, 1, 2, 4]
+    assert held.live.uses["a"] == [0, 1, 2, 4]
     assert peak_memory(parse(text)).peak_bytes == 48  # x, a and b; then a, b and c
     assert peak_memory(parse(text)).at == "b"
 

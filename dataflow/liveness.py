@@ -1,0 +1,69 @@
+"""Liveness of buffers: from which node to which a program needs the memory of each value.
+
+A view shares the buffer of its operand, so live ranges belong to buffers, not to values. Peak
+memory, the live bytes of the timeline, and the tensors saved for backward are computed from these.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from shardwright.ir.graph import Graph, Node
+from shardwright.operators.info import operator_class
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """The live ranges of the buffers of a program; a buffer is named after the value it is made as.
+
+    Parameters
+    ----------
+    roots : mapping of str to str
+        The buffer of each view.
+    uses : mapping of str to (list of int)
+        For each buffer, positions of the nodes that define or read it or a view of it, ascending.
+    lasting : frozenset of str
+        Buffers that outlive the program: parameters, outputs and updates.
+    """
+
+    roots: Mapping[str, str]
+    uses: Mapping[str, list[int]]
+    lasting: frozenset[str]
+
+    def freed(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield the buffers that are freed after their last use, with their uses."""
+        return ((name, uses) for name, uses in self.uses.items() if name not in self.lasting)
+
+    def freed_after(self) -> dict[int, list[str]]:
+        """Return the buffers that are freed after each node, by its position."""
+        freed: dict[int, list[str]] = {}
+        for name, uses in self.freed():
+            freed.setdefault(uses[-1], []).append(name)
+        return freed
+
+
+def liveness(graph: Graph) -> Liveness:
+    """Return the live ranges of the buffers of a program."""
+    roots = buffer_roots(graph.nodes)
+    uses: dict[str, list[int]] = {}
+    for position, node in enumerate(graph.nodes):
+        for name in buffers_of(node, roots):
+            uses.setdefault(name, []).append(position)
+    lasting = {roots.get(name, name) for name in graph.kept()}
+    lasting |= {parameter.name for parameter in graph.parameters}
+    return Liveness(roots, uses, frozenset(lasting))
+
+
+def buffer_roots(nodes: Iterable[Node]) -> dict[str, str]:
+    """Return for each view the value whose buffer it shares; a view without operand has its own."""
+    roots: dict[str, str] = {}
+    for node in nodes:
+        if operator_class(node.operator).is_view:
+            source = node.operands[0] if node.operands else node.name
+            roots[node.name] = roots.get(source, source)
+    return roots
+
+
+def buffers_of(node: Node, roots: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the buffers that a node reads or defines, each once."""
+    touched = (*node.operands, *(result.name for result in node.results))
+    return tuple(dict.fromkeys(roots.get(name, name) for name in touched))

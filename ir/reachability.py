@@ -1,0 +1,39 @@
+"""Reachability: the nodes and values that some values of a program depend on."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from shardwright.ir.graph import Node
+
+
+class Live(NamedTuple):
+    """The live part of a program.
+
+    Parameters
+    ----------
+    nodes : tuple of Node
+        The live nodes, in program order.
+    values : frozenset of str
+        The ends, and every value that a live node reads.
+    """
+
+    nodes: tuple[Node, ...]
+    values: frozenset[str]
+
+
+def live(nodes: Sequence[Node], ends: Iterable[str]) -> Live:
+    """Return the nodes and values that the values `ends` depend on; everything else is dead.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        Nodes in an order in which they can run.
+    ends : iterable of str
+        Names of values.
+    """
+    values, reached = set(ends), []
+    for node in reversed(nodes):
+        if any(result.name in values for result in node.results):
+            values.update(node.operands)
+            reached.append(node)
+    return Live(tuple(reversed(reached)), frozenset(values))
