@@ -18,7 +18,8 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import Registry
 from shardwright.ir.types import TensorType
 from shardwright.operators.halo import Halo
-from shardwright.operators.rule import Rule, ShardView, base, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView, base
 
 Array = NDArray[Any]
 SplitCounts = tuple[tuple[int, ...], ...]

@@ -1,34 +1,16 @@
-"""Sharding rules: what an operator's dimensions have to do with each other.
+"""Sharding rules: the factors of an operator's iteration space, and how they may be split.
 
-A rule names the *factors* of an operator's iteration space and says which factors make up each
-dimension of each operand and result::
-
-    ... m k+, ... k+ n -> ... m n
-
-``k``      factors shared by name must be split alike; a factor that reaches a result splits it
-``k+``     contracted: splitting it leaves partial sums in every result that lacks it
-           (``k+max``, ``k+min``: partial maxima, minima)
-``c^``     must stay whole on a device
-``h~``     made of windows that slide over it, of which there are ``h``: split alike, but each rank
-           also reads what its windows reach of its neighbours' slices (`halo`)
-``(a b)``  a dimension made of two factors, major to minor
-``...``    leading dimensions, aligned from the right and broadcast like numpy
-``1``      a dimension of size one
-
-Layouts follow from an assignment of mesh axes to factors, and the assignment follows from layouts:
-both directions are here, and everything else in the system is derived from them. The notation
-unites Shardy's factors with nnScaler's marks.
+A rule names the factors of every dimension of every operand and result. Layouts follow from an
+assignment of mesh axes to factors (a strategy), and the strategy follows from layouts: both
+directions are here, and the rest of the compiler is derived from them. `operators.notation` has the
+text form.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
@@ -37,9 +19,8 @@ from shardwright.ir.mesh import Mesh
 Shape = tuple[int, ...]
 Dims = tuple[tuple[str, ...], ...]  # for each dimension of a tensor its factors, major to minor
 _UNSPLIT = Strategy()
-_TOKEN = re.compile(r"\([^)]*\)|\S+")
-_FACTOR = re.compile(r"([A-Za-z_]\w*)(\^|~|\+(?:max|min)?)?$")
-_KINDS = {None: "parallel", "^": "whole", "~": "halo", "+": "sum", "+max": "max", "+min": "min"}
+# The kinds of factors by their marks.
+KINDS = {None: "parallel", "^": "whole", "~": "halo", "+": "sum", "+max": "max", "+min": "min"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +78,7 @@ class Rule:
     @cached_property
     def text(self) -> str:
         """The rule in its notation, each factor marked where it stands; ``()`` is a scalar."""
-        marks = {kind: mark or "" for mark, kind in _KINDS.items() if kind != "halo"}
+        marks = {kind: mark or "" for mark, kind in KINDS.items() if kind != "halo"}
 
         def tensor(dims: Dims) -> str:
             names = [[f + marks.get(self.kinds[f], "") for f in factors] for factors in dims]
@@ -388,140 +369,3 @@ def _present(dims: Dims) -> set[str]:
 
 def _layout(dims: Dims, strategy: Strategy) -> Layout:
     return Layout(tuple([strategy.of_factors(factors) for factors in dims]))
-
-
-# Reading the notation
-
-
-@lru_cache(maxsize=4096)
-def _tokens(side: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(_TOKEN.findall(tensor)) for tensor in side.split(","))
-
-
-def resolve(notation: str, shapes: Sequence[Shape], sizes: Mapping[str, int] | None = None) -> Rule:
-    """Return the rule that `notation` denotes for operands of the given shapes.
-
-    Parameters
-    ----------
-    notation : str
-        As in the module's head.
-    shapes : sequence of tuple of int
-        Whole shapes of the operands.
-    sizes : mapping, optional
-        Sizes of factors that no plain operand dimension shows: parts of compound dimensions, and
-        factors of results alone.
-
-    Raises
-    ------
-    IRError
-        If the operands do not fit the notation or each other; names the factor and both sizes.
-    """
-    left, _, right = notation.partition("->")
-    operands, results = _tokens(left) if shapes or left.strip() else (), _tokens(right)
-    if len(operands) != len(shapes):
-        raise IRError(f"{len(shapes)} operands were given, `{notation}` takes {len(operands)}")
-    known: dict[str, int] = dict(sizes or {})
-    _check_sizes(known, notation)
-    kinds: dict[str, str] = dict.fromkeys(known, "parallel")
-    leading = max(
-        (len(s) - len(t) + 1 for t, s in zip(operands, shapes, strict=True) if "..." in t),
-        default=0,
-    )
-    operand_dims = tuple(
-        _operand_dims(tokens, shape, leading, known, kinds, f"operand {i} of `{notation}`")
-        for i, (tokens, shape) in enumerate(zip(operands, shapes, strict=True))
-    )
-    operand_dims = tuple(
-        _drop_broadcast(dims, shape, known)
-        for dims, shape in zip(operand_dims, shapes, strict=True)
-    )
-    result_dims = tuple(
-        tuple(_factors(token, kinds) for token in _expand(tokens, leading, leading))
-        for tokens in results
-    )
-    missing = [f for dims in result_dims for fs in dims for f in fs if f not in known]
-    if missing:
-        raise IRError(f"the size of factor `{missing[0]}` of `{notation}` is not given")
-    return Rule(operand_dims, result_dims, known, kinds)
-
-
-def _check_sizes(sizes: Mapping[str, Any], notation: str) -> None:
-    """Refuse sizes that attributes give and that are no positive integers."""
-    for factor, size in sizes.items():
-        if not isinstance(size, (int, np.integer)) or size < 1:
-            raise IRError(
-                f"the size of factor `{factor}` of `{notation}` is {size!r}, expected an integer "
-                "of at least 1"
-            )
-
-
-def _expand(tokens: tuple[str, ...], leading: int, count: int) -> tuple[str, ...]:
-    """Replace ``...`` by the last `count` of `leading` leading factors."""
-    if "..." not in tokens:
-        return tokens
-    at = tokens.index("...")
-    names = tuple(f"d{i}" for i in range(leading - count, leading))
-    return tokens[:at] + names + tokens[at + 1 :]
-
-
-def _factors(token: str, kinds: dict[str, str]) -> tuple[str, ...]:
-    """Return the factors of one dimension, and note what kind each is."""
-    found = []
-    for word in token.strip("()").split():
-        if word == "1":
-            continue
-        match = _FACTOR.match(word)
-        if not match:
-            raise IRError(
-                f"`{word}` is not a factor", hint="write a name with `^`, `~`, `+` or nothing"
-            )
-        name = f"{match[1]}~" if match[2] == "~" else match[1]
-        if match[2] or name not in kinds:
-            kinds[name] = _KINDS[match[2]]
-        found.append(name)
-    return tuple(found)
-
-
-def _operand_dims(
-    tokens: tuple[str, ...],
-    shape: Shape,
-    leading: int,
-    known: dict[str, int],
-    kinds: dict[str, str],
-    where: str,
-) -> Dims:
-    expanded = _expand(tokens, leading, len(shape) - len(tokens) + 1)
-    if len(expanded) != len(shape):
-        raise IRError(
-            f"the shape {shape} has {len(shape)} dimensions, {len(expanded)} expected", where
-        )
-    dims = []
-    for token, size in zip(expanded, shape, strict=True):
-        factors = _factors(token, kinds)
-        if len(factors) == 1:
-            _bind(factors[0], size, known, token in _leading_names(leading), where)
-        elif prod(known.get(f, 0) for f in factors) != size:
-            parts = {f: known.get(f) for f in factors}
-            raise IRError(f"a dimension of size {size} does not consist of {parts}", where)
-        dims.append(factors)
-    return tuple(dims)
-
-
-def _leading_names(leading: int) -> set[str]:
-    return {f"d{i}" for i in range(leading)}
-
-
-def _bind(factor: str, size: int, known: dict[str, int], broadcast: bool, where: str) -> None:
-    before = known.get(factor)
-    if before is None or (broadcast and before == 1):
-        known[factor] = size
-    elif before != size and not (broadcast and size == 1):
-        raise IRError(f"factor `{factor}` is {before} elsewhere but {size} here", where)
-
-
-def _drop_broadcast(dims: Dims, shape: Shape, known: Mapping[str, int]) -> Dims:
-    """A dimension of size one that is broadcast has no factor."""
-    return tuple(
-        () if size == 1 and len(factors) == 1 and known[factors[0]] != 1 else factors
-        for factors, size in zip(dims, shape, strict=True)
-    )

@@ -19,7 +19,7 @@ _NAMES = {
     "Parameter": "shardwright.tensor",
     "Tensor": "shardwright.tensor",
     "TensorType": "shardwright.ir.types",
-    "check_operator": "shardwright.operators.checks",
+    "check_operator": "shardwright.operators.checks.operator",
     "compile": "shardwright.api",
     "dump": "shardwright.api",
     "initializer": "shardwright.initial",

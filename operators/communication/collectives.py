@@ -25,7 +25,8 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView
 
 _REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 _DIMENSIONS = ("dimension", "split_dimension", "concat_dimension")

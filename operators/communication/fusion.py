@@ -16,7 +16,8 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array, Example, OperatorInfo, register
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView
 
 Shape = tuple[int, ...]
 

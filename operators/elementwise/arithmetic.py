@@ -17,7 +17,8 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.linear.matmul import unbroadcast
-from shardwright.operators.rule import Rule, ShardView, dimension, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView, dimension
 
 _NONZERO = (
     Example(("f64[4, 6]", "f64[4, 6]"), ranges={1: (0.5, 2.0)}),

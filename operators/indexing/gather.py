@@ -19,7 +19,8 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, ShardView, dimension, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView, dimension
 
 
 def local_positions(positions: Array, view: ShardView) -> tuple[Array, Array]:

@@ -16,7 +16,8 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.linear.matmul import unbroadcast
-from shardwright.operators.rule import Rule, Shape, ShardView, dimension, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, Shape, ShardView, dimension
 
 
 def common_refinement(before: Shape, after: Shape) -> Rule:

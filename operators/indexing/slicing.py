@@ -17,7 +17,8 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, Shape, ShardView, dimension, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, Shape, ShardView, dimension
 
 
 def resized(before: Shape, after: Shape) -> Rule:

@@ -19,7 +19,8 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.linear.matmul import unbroadcast
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView
 
 
 def _working(*arrays: Array) -> tuple[Array, ...]:

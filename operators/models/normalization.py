@@ -21,8 +21,9 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
+from shardwright.operators.notation import resolve
 from shardwright.operators.reduction.softmax import AlongAxis, AlongAxisGradient
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.rule import Rule, ShardView
 
 Axes = int | tuple[int, ...]
 

@@ -14,7 +14,8 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView
 
 
 @register

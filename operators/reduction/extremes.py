@@ -19,7 +19,8 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView
 
 
 def _farthest(extremum: np.ufunc, dtype: Any) -> Any:

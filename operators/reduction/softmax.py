@@ -13,8 +13,9 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
+from shardwright.operators.notation import resolve
 from shardwright.operators.reduction.reduce import reduced_axes
-from shardwright.operators.rule import Rule, ShardView, resolve
+from shardwright.operators.rule import Rule, ShardView
 
 
 class AlongAxis(OperatorInfo):

@@ -17,7 +17,8 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, ShardView, dimension, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, ShardView, dimension
 
 
 def _order(x: Array, axis: int, descending: bool) -> Array:

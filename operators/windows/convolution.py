@@ -12,7 +12,8 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.operators.info import Array, Emitter, Example, Gradients, Linearization, register
-from shardwright.operators.rule import Rule, Shape, ShardView, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, Shape, ShardView
 from shardwright.operators.windows import depthwise
 from shardwright.operators.windows.columns import accumulate_columns, columns, sample_blocks
 from shardwright.operators.windows.geometry import Windows, make_windows

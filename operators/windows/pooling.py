@@ -6,7 +6,8 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.operators.info import Array, Emitter, Example, Gradients, Linearization, register
-from shardwright.operators.rule import Rule, Shape, ShardView, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, Shape, ShardView
 from shardwright.operators.windows.geometry import Index, Windows, make_windows
 from shardwright.operators.windows.windowed import PLACEMENT, Windowed
 

@@ -15,7 +15,8 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.rule import Rule, Shape, ShardView, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule, Shape, ShardView
 from shardwright.operators.windows.geometry import Windows
 from shardwright.operators.windows.windowed import PLACEMENT, Windowed
 

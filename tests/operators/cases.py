@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from shardwright import operators
-from shardwright.operators.checks import MESHES, Case, cases_of
+from shardwright.operators.checks.cases import MESHES, Case, cases_of
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class, operator_names
 

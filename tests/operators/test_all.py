@@ -8,14 +8,16 @@ import pytest
 
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
-from shardwright.operators.checks import (
+from shardwright.operators.checks.gradients import check_numeric_gradient
+from shardwright.operators.checks.linearity import (
     check_linear_sets,
-    check_numeric_gradient,
     check_partial_operands,
+    is_linear,
+)
+from shardwright.operators.checks.strategies import (
     check_strategy,
     check_types,
     check_whole_factors,
-    is_linear,
     is_right,
     with_kind,
 )

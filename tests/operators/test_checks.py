@@ -69,15 +69,15 @@ BROKEN = {
     ),
     "rows_are_said_to_be_whole": (
         {"notation": "s^ i -> i"},
-        "factor `s` may be `sum`, its rule says that it is whole",
+        "the rule marks factor `s` as whole, and it could be `sum`",
     ),
     "columns_are_said_to_be_whole": (
         {"notation": "s+ i^ -> i^"},
-        "factor `i` may be `parallel`, its rule says that it is whole",
+        "the rule marks factor `i` as whole, and it could be `parallel`",
     ),
     "the_mean_of_a_slice": (
         {"kernel": mean_of_the_slice},
-        "the slices put together as [*] +x",
+        "the slices, assembled as [*] +x, are not the whole",
     ),
     "another_element_type": ({"kernel": wrong_type}, "the kernel returns [(dtype('float32')"),
     "a_false_gradient": ({"gradient": double}, "the gradient is not the central difference"),
@@ -87,7 +87,10 @@ BROKEN = {
     ),
     "a_gradient_too_many": ({"gradient": two_gradients}, "the gradient returns 2 values for 1"),
     "linear_but_not_said": ({"linear": ()}, "it is linear in the operands (0,), which `linear`"),
-    "no_examples": ({"examples": ()}, "`column_mean` has no examples to check it on"),
+    "no_examples": (
+        {"examples": ()},
+        "the operator `column_mean` has no examples, expected at least one",
+    ),
 }
 
 

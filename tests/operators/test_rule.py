@@ -8,7 +8,7 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.indexing.shape import common_refinement
-from shardwright.operators.rule import resolve
+from shardwright.operators.notation import resolve
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
 MATMUL = resolve("... m k+, ... k+ n -> ... m n", [(3, 4, 8), (8, 6)])

@@ -12,7 +12,8 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.halo import Halo, deal
 from shardwright.operators.info import OperatorInfo, operator_info
-from shardwright.operators.rule import Rule, resolve
+from shardwright.operators.notation import resolve
+from shardwright.operators.rule import Rule
 from shardwright.operators.windows.halo_exchange import halo_plan
 
 halos = st.builds(
