@@ -77,7 +77,7 @@ BROKEN = {
     ),
     "the_mean_of_a_slice": (
         {"kernel": mean_of_the_slice},
-        "the slices, assembled as [*] +x, are not the whole",
+        "the slices, assembled as [*] +x",
     ),
     "another_element_type": ({"kernel": wrong_type}, "the kernel returns [(dtype('float32')"),
     "a_false_gradient": ({"gradient": double}, "the gradient is not the central difference"),
@@ -89,7 +89,7 @@ BROKEN = {
     "linear_but_not_said": ({"linear": ()}, "it is linear in the operands (0,), which `linear`"),
     "no_examples": (
         {"examples": ()},
-        "the operator `column_mean` has no examples, expected at least one",
+        "the operator `column_mean` has no examples, expected",
     ),
 }
 
