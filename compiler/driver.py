@@ -26,7 +26,7 @@ from shardwright.ir.errors import InfeasibleError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
-from shardwright.ir.units import bytes_text
+from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.info import SplitCounts
 from shardwright.passes.allreduce_fusion import fuse_all_reduces, reduced_gradients
 from shardwright.passes.canonicalize import canonicalize, merged_values
@@ -89,6 +89,12 @@ class Compiled:
     memory: MemoryUseReport
     seconds: float
     passes: PassManager
+
+    def __repr__(self) -> str:
+        return (
+            f"<Compiled {self.source.name} on {self.mesh}: {len(self.program)} nodes, "
+            f"{seconds_text(self.step_seconds)}, {bytes_text(self.memory.peak_bytes)}>"
+        )
 
 
 def compile_graph(

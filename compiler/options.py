@@ -15,6 +15,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.ir.layout import Layout
+from shardwright.ir.units import shortened
 from shardwright.ir.values import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -235,6 +236,12 @@ class CompileOptions:
             if value is not None or name != "memory_limit":
                 option.check(name, value)
         self._check_used()
+
+    def __repr__(self) -> str:
+        changed = {name: getattr(self, name) for name in OPTIONS}
+        changed = {name: v for name, v in changed.items() if v != DEFAULTS[name]}
+        items = (f"{name}={shortened(repr(value), 40)}" for name, value in changed.items())
+        return f"CompileOptions({', '.join(items)})"
 
     def memory_on(self, cluster: Cluster) -> float:
         """Return the memory limit of a device of a cluster, in bytes."""

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import DTYPES
+from shardwright.ir.units import bytes_text
 
 _PRESETS = files("shardwright.cost_model") / "clusters"
 _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
@@ -123,6 +124,10 @@ class Cluster(_Description):
         if len(set(names)) < len(names):
             raise ValueError(f"the level names {', '.join(names)} are not all different")
         return levels
+
+    def __repr__(self) -> str:
+        memory = bytes_text(self.device.memory_bytes)
+        return f"<Cluster {self.name}: {self.size} devices `{self.device.name}` of {memory}>"
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -60,3 +60,9 @@ class Decisions:
     stored: Mapping[str, Layout]
     shared_layouts: Mapping[str, SharedLayout] = field(default_factory=dict)
     regathered: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Decisions on {self.mesh}: {len(self.strategies)} strategies, {len(self.stored)} "
+            f"stored tensors, {len(self.shared_layouts)} shared layouts>"
+        )

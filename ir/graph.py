@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from shardwright.ir.errors import IRError
+from shardwright.ir.html import html_table
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import COPIES, ParameterRole, Provenance
@@ -17,6 +18,7 @@ from shardwright.ir.types import TensorType
 Attribute = int | float | bool | str | None | tuple["Attribute", ...]
 Attributes = Mapping[str, Attribute]
 _OWN = Provenance()
+_SHOWN = 20  # nodes in a notebook
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,14 @@ class Value:
     name: str
     type: TensorType
     layout: Layout | None = None
+
+    @property
+    def text(self) -> str:
+        """Name, type and layout: ``x: f32[64, 128] [d@x, *]``."""
+        return f"{self.name}: {self.type}" + (f" {self.layout}" if self.layout else "")
+
+    def __repr__(self) -> str:
+        return f"<Value {self.text}>"
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,10 @@ class Node:
         if not self.provenance.operator and self.provenance == _OWN and self.results:
             object.__setattr__(self, "provenance", Provenance(self.name))
 
+    def __repr__(self) -> str:
+        results = ", ".join(result.name for result in self.results)
+        return f"<Node {results} = {self.operator}({', '.join(self.operands)})>"
+
     @property
     def name(self) -> str:
         """The name of the first result."""
@@ -90,6 +104,9 @@ class Parameter:
     attributes: Attributes = field(default_factory=dict)
     role: ParameterRole = "weight"
     weight: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Parameter {self.value.text} {self.role}>"
 
     @property
     def name(self) -> str:
@@ -131,6 +148,23 @@ class Graph:
     outputs: tuple[str, ...]
     updates: tuple[tuple[str, str], ...] = ()
     mesh: Mesh | None = None
+
+    def __repr__(self) -> str:
+        place = f", mesh {self.mesh}" if self.mesh else ""
+        return (
+            f"<Graph {self.name}: {len(self.inputs)} inputs, {len(self.parameters)} parameters, "
+            f"{len(self.nodes)} nodes{place}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: the first nodes with their operators."""
+        rows = [
+            (node.name, node.operator, str(node.results[0].type), str(node.strategy or ""))
+            for node in self.nodes[:_SHOWN]
+        ]
+        if len(self.nodes) > _SHOWN:
+            rows.append((f"{len(self.nodes) - _SHOWN} more", "", "", ""))
+        return html_table(repr(self)[1:-1], rows, ("node", "operator", "type", "strategy"))
 
     @cached_property
     def values(self) -> dict[str, Value]:

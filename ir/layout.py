@@ -108,6 +108,9 @@ class Layout:
         maps = [tuple(position[axis] for axis in axes) for axes in self.splits]
         return tuple(-1 if not m else m[0] if len(m) == 1 else m for m in maps)
 
+    def __repr__(self) -> str:
+        return f"<Layout {self}>"
+
     def __str__(self) -> str:
         dims = ", ".join("@".join(axes) if axes else "*" for axes in self.splits)
         return f"[{dims}]{self.partial_text}"
@@ -157,6 +160,9 @@ class Strategy:
         """Return the axes of several factors in turn, major to minor."""
         axes = self.axes
         return tuple([axis for factor in factors for axis in axes.get(factor, ())])
+
+    def __repr__(self) -> str:
+        return f"<Strategy {self}>"
 
     def __str__(self) -> str:
         return ", ".join(f"{factor}={'@'.join(axes)}" for factor, axes in self.assignment)

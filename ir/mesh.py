@@ -153,5 +153,8 @@ class Mesh:
             self.group(rank, names) for rank in range(self.size) if self.index(rank, names) == 0
         )
 
+    def __repr__(self) -> str:
+        return f"<Mesh {self}>"
+
     def __str__(self) -> str:
         return " x ".join(f"{axis.name}={axis.size}" for axis in self.axes) or "one device"

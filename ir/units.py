@@ -34,6 +34,30 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
+def gap_text(gap: float) -> str:
+    """Return a relative gap in percent; a gap above zero is not rounded to zero.
+
+    Examples
+    --------
+    >>> gap_text(0.0206), gap_text(0.0), gap_text(3e-6)
+    ('2.06%', '0%', '0.0003%')
+    """
+    if gap < 1e-9:
+        return "0%"
+    return f"{gap:.2%}" if gap >= 5e-5 else f"{100 * gap:.1g}%"
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """Return a text cut to a length.
+
+    Examples
+    --------
+    >>> shortened("gpt:layers=24,hidden=1024", 12)
+    'gpt:layers…'
+    """
+    return text if len(text) <= length else f"{text[: length - 2]}…"
+
+
 def pattern(name: str) -> str:
     """Return a name with the numbers of repeated layers left out.
 

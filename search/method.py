@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import PassError
+from shardwright.ir.units import bytes_text
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
@@ -45,6 +46,12 @@ class SearchResult:
     memory_bytes: float
     seconds: float
     how: str
+
+    def __repr__(self) -> str:
+        return (
+            f"<SearchResult {self.status}: cost {self.cost:g}, lower bound {self.lower_bound:g}, "
+            f"{bytes_text(self.memory_bytes)}>"
+        )
 
 
 class SearchMethod(ABC):

@@ -15,7 +15,7 @@ from shardwright.arguments import (
 from shardwright.batches import Samples, samples_for
 from shardwright.compilation import Compilation, Request
 from shardwright.compiler.plans.binding import rank_text
-from shardwright.compiler.plans.files import read_plan
+from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
@@ -123,6 +123,17 @@ _ARGUMENTS = [name for name in inspect.signature(compile).parameters if name != 
 # Plans
 
 
+def read_plan(directory: str | Path) -> Plan:
+    """Return the plan in a directory.
+
+    Raises
+    ------
+    PlanError
+        If there is none, or its files were edited.
+    """
+    return read_plan_files(Path(directory))
+
+
 def as_plan(plan: str | Path | Plan | Compilation) -> Plan:
     """Return a plan, reading it where a directory is given."""
     if isinstance(plan, Compilation):
@@ -131,7 +142,7 @@ def as_plan(plan: str | Path | Plan | Compilation) -> Plan:
         return plan
     if not isinstance(plan, str | Path):
         raise wrong_value("plan", plan, "the folder of a plan, or what `compile` returns")
-    return read_plan(Path(plan))
+    return read_plan(plan)
 
 
 def _path(name: str, path: object) -> Path | None:

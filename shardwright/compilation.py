@@ -13,8 +13,10 @@ from shardwright.compiler.plans.plan import Plan, make_plan
 from shardwright.cost_model.cluster import Cluster
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.graph import Graph
+from shardwright.ir.html import html_table
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.units import seconds_text
 from shardwright.meshes import compile_on_each
 from shardwright.search.options import Progress
 from shardwright.tracing import Definition
@@ -43,6 +45,14 @@ class Compilation:
     cluster: Cluster
     objectives: Mapping[str, float] = field(default_factory=dict)
     lower_bounds: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Compilation {self.plan.document.summary}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        rows = {**self.plan.document.table, "compiled in": seconds_text(self.compiled.seconds)}
+        return html_table("compilation", rows.items())
 
     def write(self, directory: str | Path, ranks: list[int] | None = None) -> Path:
         """Write the plan; see `write_plan`."""

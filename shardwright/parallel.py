@@ -175,6 +175,14 @@ class AutoParallel:
         self.session: Session | None = None
         self._strategy_file: Path | None = None
 
+    def __repr__(self) -> str:
+        network = getattr(self.network, "__name__", type(self.network).__name__)
+        options = self.options
+        return (
+            f"<AutoParallel {network}: {options.how.mode} on {options.devices} devices of "
+            f"{options.cluster}>"
+        )
+
     def _compile_with(self, **options: Any) -> None:
         """Change how the network is compiled."""
         self.options = replace(self.options, how=replace(self.options.how, **options))

@@ -106,6 +106,9 @@ class Session:
         self.executor = Executor(program, communicator)
         self.state = initialize(program, seed, communicator, definition.initial)
 
+    def __repr__(self) -> str:
+        return f"<Session of {self.compiled!r}>"
+
     def step(self, batch: Sequence[Array]) -> float:
         """Train one step and return the loss before it.
 

@@ -11,6 +11,7 @@ from shardwright.communication import get_group_size
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
+from shardwright.ir.units import shortened
 from shardwright.nn import optimizers as nn_optimizers
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array, SplitCounts
@@ -74,6 +75,13 @@ class Definition:
     optimizer: Optimizer | None = None
     loss_scale: float = 1.0
     world: int = 1
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{spec.name} {spec.type}" for spec in self.inputs)
+        return (
+            f"<Definition {self.graph.name}({shortened(inputs)}): {len(self.graph)} nodes, "
+            f"{self.parameter_count:,} trained elements>"
+        )
 
     @property
     def loss(self) -> str | None:

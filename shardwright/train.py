@@ -124,6 +124,10 @@ class Model:
         self._seed = seed
         self.session: Session | None = None
 
+    def __repr__(self) -> str:
+        state = "compiled" if self.session else "not compiled yet"
+        return f"<Model of {self._network!r}, {state}>"
+
     def train(
         self,
         epoch: int,

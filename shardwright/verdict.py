@@ -40,6 +40,13 @@ class Verdict:
     numbers: Verification | None
     samples: Samples | None
 
+    def __repr__(self) -> str:
+        words = {True: "equal", False: f"different at {self.first_difference}", None: "not run"}
+        return (
+            f"<Verdict: {self.proof.outcome}; {words[self.equal]}, {self.tensors} tensors, largest "
+            f"relative error {self.max_relative_error:.2g}>"
+        )
+
     @property
     def compared(self) -> Literal["full", "shrunken"] | None:
         """What numbers were compared: those of the plan, of its operators made small, or none."""

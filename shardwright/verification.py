@@ -64,6 +64,13 @@ class Verification(Comparison):
 
     reason: str | None = None
 
+    def __repr__(self) -> str:
+        outcome = "equal" if self.equal else f"different at {self.first_difference}"
+        return (
+            f"<Verification: {outcome}, {self.tensors} tensors, largest relative error "
+            f"{self.max_relative_error:.2g}>"
+        )
+
 
 @dataclass
 class _Side:

@@ -145,6 +145,13 @@ class Problem:
     def __post_init__(self) -> None:
         check_problem(self)
 
+    def __repr__(self) -> str:
+        limit = "no" if self.memory_limit is None else f"{self.memory_limit:g}"
+        return (
+            f"<Problem: {len(self.variables)} variables, {sum(self.sizes)} strategies, "
+            f"{len(self.pairs)} pairs, {limit} memory limit>"
+        )
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """How many strategies each variable has."""

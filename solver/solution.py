@@ -43,6 +43,9 @@ class Solution:
     seconds: float = 0.0
     statistics: Mapping[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Solution {self.status}: cost {self.cost:g}, lower bound {self.lower_bound:g}>"
+
     @property
     def gap(self) -> float:
         """How far the cost may be from the optimum, relative to the cost."""

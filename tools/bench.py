@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import NoPlanError
-from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.models import with_batch
 from shardwright.search.driver import SEARCHES
 from shardwright.solver.solution import relative_gap
@@ -20,7 +20,6 @@ from shardwright.tools.options import (
     compile_model,
     memory_limit,
 )
-from shardwright.tools.report import gap_text
 from shardwright.tools.tables import print_table, width
 
 _Document = dict[str, Any]

@@ -12,7 +12,7 @@ from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
 from shardwright.cost_model.timeline import Timeline
-from shardwright.ir.units import bytes_text, pattern, seconds_text
+from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
 from shardwright.operators.models.optimizer import optimizer_states
 from shardwright.tools.tables import print_table, styled, width
 
@@ -286,19 +286,6 @@ def _quality_text(document: PlanDocument) -> str:
     cost, bound = (_cost_text(x, document) for x in (document.objective, document.lower_bound))
     gap = gap_text(document.gap)
     return f"{claim}: cost {cost}, lower bound {bound}, gap {gap} ({document.how})"
-
-
-def gap_text(gap: float) -> str:
-    """Return a relative gap in percent; one that is not zero never looks so.
-
-    Examples
-    --------
-    >>> gap_text(0.0206), gap_text(0.0), gap_text(3e-6)
-    ('2.06%', '0%', '0.0003%')
-    """
-    if gap < 1e-9:
-        return "0%"
-    return f"{gap:.2%}" if gap >= 5e-5 else f"{100 * gap:.1g}%"
 
 
 def _cost_text(cost: float, document: PlanDocument) -> str:

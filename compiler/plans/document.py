@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Attribute
+from shardwright.ir.html import html_table
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import TensorType
+from shardwright.ir.units import bytes_text, gap_text, seconds_text, shortened
 from shardwright.passes.optimizer import Kind, Optimizer
 
 FORMAT: Final = "shardwright plan"
@@ -184,6 +186,47 @@ class PlanDocument(_Part):
     pins: dict[str, tuple[tuple[int, ...], ...]] = {}
     pin_prices: dict[str, float] = {}
     files: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<PlanDocument {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """One line: model, devices, predicted step, certificate and peak memory."""
+        devices = f"{self.devices} device{'s' if self.devices > 1 else ''}"
+        return (
+            f"{shortened(self.model)} on {devices}: {seconds_text(self.predicted_step_seconds)}, "
+            f"{self.certificate}, {bytes_text(self.memory.peak_bytes)}"
+        )
+
+    @property
+    def certificate(self) -> str:
+        """How good the plan is, in words: proven optimal, or the gap to the lower bound."""
+        if self.status == "optimal":
+            return "proven optimal"
+        if self.lower_bound <= 0:
+            return "no lower bound"
+        return f"gap {gap_text(self.gap)}"
+
+    @property
+    def table(self) -> dict[str, str]:
+        """The facts that a notebook shows."""
+        kinds = self.memory.by_kind.items()
+        memory = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in kinds if round(size))
+        sent = ", ".join(f"{volume.count} {kind}" for kind, volume in self.communication.items())
+        return {
+            "model": self.model,
+            "devices": f"{self.devices} of {self.cluster.name}, mesh {self.device_mesh}",
+            "mode": f"{self.mode}, search {self.search}",
+            "serial step": seconds_text(self.predicted_step_seconds),
+            "plan": f"{self.certificate} ({self.how})",
+            "peak memory": f"{bytes_text(self.memory.peak_bytes)}: {memory}",
+            "collectives": sent or "none",
+        }
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        return html_table("plan", self.table.items())
 
     @property
     def device_mesh(self) -> Mesh:

@@ -62,6 +62,13 @@ class Plan:
     program: Graph
     initial: Mapping[str, Array] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Plan {self.document.summary}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        return self.document._repr_html_()
+
     @property
     def mesh(self) -> Mesh:
         """The ranks."""

@@ -33,6 +33,9 @@ class Dataset:
     column_names: tuple[str, ...]
     shards: int = 1
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.strip('_')}: {len(self)} of {', '.join(self.column_names)}>"
+
     def samples(self, epoch: int) -> Iterator[Sample]:
         """Return the samples of one epoch in turn."""
         raise NotImplementedError

@@ -57,6 +57,10 @@ class Cell:
         with current_tracer().inside(self):
             return self.construct(*inputs)
 
+    def __repr__(self) -> str:
+        cells, parameters = len(self.name_cells()), len(list(self.get_parameters()))
+        return f"<{type(self).__name__}: {cells} cells, {parameters} parameters>"
+
     # What it consists of
 
     def name_cells(self) -> dict[str, "Cell"]:

@@ -88,6 +88,10 @@ class Optimizer:
                 raise ModelError(f"an optimizer is given {parameter!r} twice")
             self._settings.append((parameter, own))
 
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in self.rule.settings.items())
+        return f"<{type(self).__name__}: {len(self._settings)} parameters, {settings}>"
+
     @property
     def updates(self) -> list[tuple[Parameter, dict[str, Attribute]]]:
         """The parameters that are trained, each with the settings of its group."""

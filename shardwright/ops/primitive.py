@@ -50,6 +50,11 @@ class Primitive:
         self.in_strategy: SplitCounts | None = None
         self.out_strategy: SplitCounts | None = None
 
+    def __repr__(self) -> str:
+        attributes = "".join(f" {name}={value}" for name, value in self.attributes.items())
+        pinned = f" shard({self.in_strategy})" if self.in_strategy else ""
+        return f"<{type(self).__name__}{attributes}{pinned}>"
+
     def shard(
         self, in_strategy: SplitCounts | None = None, out_strategy: SplitCounts | None = None
     ) -> Self:

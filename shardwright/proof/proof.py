@@ -62,6 +62,16 @@ class Proof:
     seconds: float
     trusted: tuple[str, ...] = TRUSTED
 
+    @property
+    def outcome(self) -> str:
+        """The outcome in words: proven, not proven at a node, or no proof."""
+        if self.proven is None:
+            return "no proof"
+        return "proven" if self.proven else f"not proven at {self.first_failure}"
+
+    def __repr__(self) -> str:
+        return f"<Proof: {self.outcome}, {self.nodes} nodes>"
+
 
 class _Optimizer(Protocol):
     @property
