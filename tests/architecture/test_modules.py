@@ -5,8 +5,10 @@ import doctest
 import pkgutil
 import subprocess
 import sys
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -28,8 +30,25 @@ BELOW = {
 }
 # Packages of extras that are not part of the tests.
 OPTIONAL = {"mpi4py", "numba", "onnx"}
-LONGEST_MODULE = 600
-LONGEST_FUNCTION = 80
+LONGEST_MODULE = 500
+LONGEST_FUNCTION = 50  # lines without docstring and decorators
+LONGEST_MEDIAN = 7  # of the same, over the functions of the product
+MOST_MODULES = 20  # in a folder
+# Import by name: optional packages, the command line's dispatcher, the lazy public namespace.
+# Not yet clean; shrinks, and never grows.
+PENDING = {
+    "search/space/builder.py",
+    "shardwright",
+    "solver/anytime/background_bound.py",
+    "solver/anytime/compiled.py",
+    "solver/anytime/gap_closing.py",
+    "solver/anytime/large_neighbourhoods.py",
+    "solver/anytime/search.py",
+    "solver/exact/integer_scaling.py",
+    "solver/exact/search.py",
+    "solver/solve.py",
+}
+IMPORT_BY_NAME = {"ir/optional.py", "tools/main.py", "shardwright/__init__.py"}
 FOLDERS = (*BELOW, "tools", "shardwright", "tests", "examples")
 
 IMPORT_ALL = """
@@ -61,6 +80,19 @@ def functions(source):
     return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
 
 
+def product():
+    """Return the Python files of the product: without tests and examples."""
+    return [each for each in sources() if not each[0].startswith(("tests/", "examples/"))]
+
+
+def length(function):
+    """Return the lines of a function without its docstring and decorators."""
+    first = function.body[0]
+    is_text = ast.get_docstring(function, clean=False) is not None
+    docstring = first.end_lineno - first.lineno + 1 if is_text else 0
+    return function.end_lineno - function.lineno + 1 - docstring
+
+
 @pytest.mark.parametrize("layer", BELOW)
 def test_importing_a_layer_imports_only_layers_below(layer):
     command = [sys.executable, "-c", IMPORT_ALL, f"shardwright.{layer}", *OPTIONAL]
@@ -80,18 +112,40 @@ def test_imports_stand_at_the_top_of_a_module():
     assert inside == set()
 
 
+def test_no_imports_for_type_checkers_only():
+    assert {name for name, source in product() if "TYPE_CHECKING" in source} - PENDING == set()
+
+
+def test_imports_by_name_have_their_places():
+    by_name = {
+        name
+        for name, source in product()
+        for function in functions(source)
+        for node in ast.walk(function)
+        if (isinstance(node, ast.Name) and node.id in ("importlib", "import_module", "__import__"))
+    }
+    assert by_name - PENDING == IMPORT_BY_NAME
+
+
 def test_no_module_is_too_long():
     lines = {name: len(source.splitlines()) for name, source in sources()}
-    assert {name: n for name, n in lines.items() if n > LONGEST_MODULE} == {}
+    assert {name for name, n in lines.items() if n > LONGEST_MODULE} - PENDING == set()
 
 
-def test_no_function_is_too_long():
+def test_no_folder_has_too_many_modules():
+    modules = Counter(str(Path(name).parent) for name, _ in sources() if "__init__" not in name)
+    assert {folder for folder, n in modules.items() if n > MOST_MODULES} - PENDING == set()
+
+
+def test_functions_are_short():
     lines = {
-        f"{name}:{function.lineno} {function.name}": function.end_lineno - function.lineno + 1
+        f"{name}:{function.lineno} {function.name}": length(function)
         for name, source in sources()
         for function in functions(source)
     }
     assert {name: n for name, n in lines.items() if n > LONGEST_FUNCTION} == {}
+    of_the_product = [length(f) for _, source in product() for f in functions(source)]
+    assert median(of_the_product) <= LONGEST_MEDIAN
 
 
 MODULES = [

@@ -91,15 +91,11 @@ def conv_net() -> ModelProto:
     return model("conv_net", nodes, {"x": ("N", 3, 8, 8)}, "scores", weights)
 
 
-def transformer() -> ModelProto:
-    """Tokens to scores through one block of attention, as exporters write it: with shapes computed.
-
-    The causal mask is made by the graph, too.
-    """
+def _transformer_weights(
+    hidden: int, heads: int, sequence: int, vocabulary: int
+) -> dict[str, np.ndarray]:
     random = np.random.default_rng(2)
-    hidden, heads, sequence, vocabulary = 16, 4, 8, 32
-    node = helper.make_node
-    weights: dict[str, np.ndarray] = {
+    return {
         "table": _normal(random, vocabulary, hidden),
         "positions": _normal(random, sequence, hidden),
         "qkv": _normal(random, hidden, 3 * hidden),
@@ -117,6 +113,16 @@ def transformer() -> ModelProto:
         "zero1": np.array([0]),
         "one1": np.array([1]),
     }
+
+
+def transformer() -> ModelProto:
+    """Tokens to scores through one block of attention, as exporters write it: with shapes computed.
+
+    The causal mask is made by the graph, too.
+    """
+    hidden, heads, sequence, vocabulary = 16, 4, 8, 32
+    node = helper.make_node
+    weights = _transformer_weights(hidden, heads, sequence, vocabulary)
     nodes = [
         node("Gather", ["table", "tokens"], ["e"], "/embed/Gather"),
         node("Add", ["e", "positions"], ["h"]),

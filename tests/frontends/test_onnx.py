@@ -1,6 +1,5 @@
 """ONNX models: they compute what ONNX says, on any number of ranks, and can be trained."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from onnx_training import train_cases
 
 import shardwright
 from shardwright.frontends.onnx import import_model
-from shardwright.ir.errors import ModelError, PackageError
 from shardwright.tools.main import main
 from shardwright.zoo import load
 from tests.frontends.models import (
@@ -42,13 +40,6 @@ EVERY = 11  # of the node tests one in so many is run here
 
 # The evaluator of ONNX reads a stale state in the branch of a loop.
 EVALUATED = tuple(make for make in MODELS if make is not looped)
-
-
-@pytest.fixture
-def saved(tmp_path: Path, make: Callable[[], ModelProto]) -> Path:
-    path = tmp_path / f"{make.__name__}.onnx"
-    onnx.save(make(), path)
-    return path
 
 
 def sizes_of(proto: ModelProto) -> dict[str, int]:
@@ -424,95 +415,3 @@ def test_the_commands_take_a_file(
     assert "parameter layer1.weight: f32[16, 32]" in capsys.readouterr().out
     assert main(["compile", str(saved), "--devices", "4"]) == 2
     assert "open size `batch`" in capsys.readouterr().err
-
-
-# Errors
-
-
-def error_of(act: Callable[[], object]) -> str:
-    with pytest.raises((ModelError, PackageError)) as caught:
-        act()
-    return str(caught.value)
-
-
-def test_lacking_operators_are_listed_all_at_once() -> None:
-    node = helper.make_node
-    nodes = [
-        node("Transposed", ["x"], ["a"], "first"),
-        node("Relu", ["a"], ["b"]),
-        node("Unheard", ["b"], ["c"], "second"),
-        node("Unheard", ["c"], ["y"]),
-    ]
-    proto = model("m", nodes, {"x": (2, 2)}, "y", {})
-    message = error_of(lambda: import_model(proto))
-    assert message.startswith(
-        "the model has 2 operators that cannot be imported: "
-        "`Transposed` (nearest: `Transpose`) at `first`; `Unheard`"
-    )
-    assert "`Unheard` at `second`, `y`" in message
-
-
-def test_an_open_size_is_asked_for() -> None:
-    assert error_of(lambda: import_model(mlp())) == (
-        "the input `x` has an open size `batch` in dimension 0; give it: `model.onnx:batch=8`"
-    )
-
-
-def test_a_size_that_no_input_has_is_refused() -> None:
-    assert error_of(lambda: import_model(mlp(), sizes={**SIZES, "length": 3})) == (
-        "the model has no size `length`; its sizes are batch, x.0, x.1"
-    )
-
-
-def test_a_size_goes_before_that_of_the_model() -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["y"])]
-    proto = model("m", nodes, {"x": (1, 4)}, "y", {})
-    graph = import_model(proto, sizes={"batch": 6, "x.1": 5}).graph
-    assert str(graph.inputs[0].type) == "f32[6, 5]"
-
-
-def test_a_shape_that_is_computed_from_data_is_refused() -> None:
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "shaping")]
-    proto = model("m", nodes, {"x": (2, 2), "shape": (1,)}, "y", {}, integers=("shape",))
-    assert error_of(lambda: import_model(proto)) == (
-        "the elements of `shape` must be known when the model is imported (in Reshape `shaping`)"
-    )
-
-
-def test_a_node_that_reads_nothing_or_nonsense_is_named() -> None:
-    node = helper.make_node
-    proto = model("m", [node("Relu", ["z"], ["y"], "first")], {"x": (2, 2)}, "y", {})
-    assert error_of(lambda: import_model(proto)) == (
-        "the node reads `z`, which nothing defines (in Relu `first`)"
-    )
-    proto = model("m", [node("Transpose", ["x"], ["y"], perm=[0, 2])], {"x": (2, 2)}, "y", {})
-    assert "in Transpose `y`" in error_of(lambda: import_model(proto))
-    proto = model("m", [node("Concat", ["x", "x"], ["y"])], {"x": (2, 2)}, "y", {})
-    assert error_of(lambda: import_model(proto)).startswith("`concat` cannot take the operands")
-
-
-def test_an_unknown_loss_is_refused() -> None:
-    message = error_of(lambda: import_model(mlp(), sizes=SIZES, loss="hinge"))
-    assert message.startswith("no loss is called `hinge`; use one of ")
-
-
-def test_a_file_that_is_no_model(tmp_path: Path) -> None:
-    path = tmp_path / "broken.onnx"
-    path.write_bytes(b"no model")
-    assert error_of(lambda: load(str(path))).startswith(f"`{path}` is no ONNX model: ")
-    missing = tmp_path / "missing.onnx"
-    assert error_of(lambda: load(str(missing))) == f"there is no file `{missing}`"
-
-
-@pytest.mark.parametrize("make", [mlp], ids=["mlp"])
-def test_without_the_package_one_sentence_says_how_to_install_it(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in list(sys.modules):
-        if name.startswith("shardwright.frontends.onnx"):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    assert error_of(lambda: load(f"{saved}:batch=8")) == (
-        f"reading `{saved}` needs `onnx`, which is not installed; "
-        "run `pip install 'shardwright[onnx]'`"
-    )

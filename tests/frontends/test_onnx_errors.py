@@ -1,0 +1,104 @@
+"""Errors of importing ONNX models name the node, the input or the package."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from shardwright.frontends.onnx import import_model
+from shardwright.ir.errors import ModelError, PackageError
+from shardwright.zoo import load
+from tests.frontends.models import mlp, model
+
+SIZES = {"batch": 8}
+
+
+def error_of(act: Callable[[], object]) -> str:
+    with pytest.raises((ModelError, PackageError)) as caught:
+        act()
+    return str(caught.value)
+
+
+def test_lacking_operators_are_listed_all_at_once() -> None:
+    node = helper.make_node
+    nodes = [
+        node("Transposed", ["x"], ["a"], "first"),
+        node("Relu", ["a"], ["b"]),
+        node("Unheard", ["b"], ["c"], "second"),
+        node("Unheard", ["c"], ["y"]),
+    ]
+    proto = model("m", nodes, {"x": (2, 2)}, "y", {})
+    message = error_of(lambda: import_model(proto))
+    assert message.startswith(
+        "the model has 2 operators that cannot be imported: "
+        "`Transposed` (nearest: `Transpose`) at `first`; `Unheard`"
+    )
+    assert "`Unheard` at `second`, `y`" in message
+
+
+def test_an_open_size_is_asked_for() -> None:
+    assert error_of(lambda: import_model(mlp())) == (
+        "the input `x` has an open size `batch` in dimension 0; give it: `model.onnx:batch=8`"
+    )
+
+
+def test_a_size_that_no_input_has_is_refused() -> None:
+    assert error_of(lambda: import_model(mlp(), sizes={**SIZES, "length": 3})) == (
+        "the model has no size `length`; its sizes are batch, x.0, x.1"
+    )
+
+
+def test_a_size_goes_before_that_of_the_model() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    proto = model("m", nodes, {"x": (1, 4)}, "y", {})
+    graph = import_model(proto, sizes={"batch": 6, "x.1": 5}).graph
+    assert str(graph.inputs[0].type) == "f32[6, 5]"
+
+
+def test_a_shape_that_is_computed_from_data_is_refused() -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "shaping")]
+    proto = model("m", nodes, {"x": (2, 2), "shape": (1,)}, "y", {}, integers=("shape",))
+    assert error_of(lambda: import_model(proto)) == (
+        "the elements of `shape` must be known when the model is imported (in Reshape `shaping`)"
+    )
+
+
+def test_a_node_that_reads_nothing_or_nonsense_is_named() -> None:
+    node = helper.make_node
+    proto = model("m", [node("Relu", ["z"], ["y"], "first")], {"x": (2, 2)}, "y", {})
+    assert error_of(lambda: import_model(proto)) == (
+        "the node reads `z`, which nothing defines (in Relu `first`)"
+    )
+    proto = model("m", [node("Transpose", ["x"], ["y"], perm=[0, 2])], {"x": (2, 2)}, "y", {})
+    assert "in Transpose `y`" in error_of(lambda: import_model(proto))
+    proto = model("m", [node("Concat", ["x", "x"], ["y"])], {"x": (2, 2)}, "y", {})
+    assert error_of(lambda: import_model(proto)).startswith("`concat` cannot take the operands")
+
+
+def test_an_unknown_loss_is_refused() -> None:
+    message = error_of(lambda: import_model(mlp(), sizes=SIZES, loss="hinge"))
+    assert message.startswith("no loss is called `hinge`; use one of ")
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"no model")
+    assert error_of(lambda: load(str(path))).startswith(f"`{path}` is no ONNX model: ")
+    missing = tmp_path / "missing.onnx"
+    assert error_of(lambda: load(str(missing))) == f"there is no file `{missing}`"
+
+
+@pytest.mark.parametrize("make", [mlp], ids=["mlp"])
+def test_without_the_package_one_sentence_says_how_to_install_it(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(sys.modules):
+        if name.startswith("shardwright.frontends.onnx"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert error_of(lambda: load(f"{saved}:batch=8")) == (
+        f"reading `{saved}` needs `onnx`, which is not installed; "
+        "run `pip install 'shardwright[onnx]'`"
+    )
