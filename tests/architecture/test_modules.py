@@ -47,6 +47,7 @@ PENDING = {
     "solver/exact/integer_scaling.py",
     "solver/exact/search.py",
     "solver/solve.py",
+    "tests/shardwright",
 }
 IMPORT_BY_NAME = {"ir/optional.py", "tools/main.py", "shardwright/__init__.py"}
 FOLDERS = (*BELOW, "tools", "shardwright", "tests", "examples")
