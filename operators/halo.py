@@ -1,8 +1,8 @@
-"""Halos: what the windows of one slice reach of its neighbours' slices.
+"""Halos: the elements of neighbouring slices that the windows of a slice read.
 
-A space of elements and the windows over it are each dealt out in balanced slices. The windows of a
-slice read one run of elements, which begins and ends in other slices or beside the space. Knows no
-operator.
+A space of elements and the windows over it are each split into balanced slices. The windows of a
+slice read one run of elements, which may begin and end in neighbouring slices or in the padding.
+Knows no operator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ Run = tuple[int, int]  # first element and length
 
 @lru_cache(maxsize=1024)
 def deal(size: int, extents: tuple[int, ...]) -> tuple[Run, ...]:
-    """Return the slice of every member of a group, as `Mesh.part` deals them out.
+    """Return the slice of every member of a group, as `Mesh.part` splits.
 
     Examples
     --------
@@ -36,16 +36,16 @@ def deal(size: int, extents: tuple[int, ...]) -> tuple[Run, ...]:
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements that one member reads of one slice.
+    """Elements that one member reads from one slice.
 
     Parameters
     ----------
     owner : int
-        Whose slice it is.
+        The member that holds the slice.
     start, length : int
-        Where they begin in the slice, and how many they are.
+        First element in the slice, and the number of elements.
     place : int
-        Where they begin in what the reader holds.
+        First element in the run of the reader.
     """
 
     owner: int
@@ -67,9 +67,9 @@ class Halo:
     stride : int
         Elements from one window to the next.
     before : int
-        How far before the first element the first window begins.
+        Distance of the first window before the first element.
     span : int
-        How far a window reaches.
+        Distance from the first to the last element of a window, plus one.
     """
 
     size: int
@@ -79,29 +79,29 @@ class Halo:
     span: int
 
     def length(self, slices: int) -> int:
-        """Return how many elements the largest slice of the windows reads."""
+        """Return the number of elements that the largest slice of the windows reads."""
         return self.needed(-(-self.windows // slices))
 
     def needed(self, windows: int) -> int:
-        """Return how many elements so many windows read."""
+        """Return the number of elements that a number of windows read."""
         return (windows - 1) * self.stride + self.span
 
     def begin(self, window: int) -> int:
-        """Return where a window begins, which may be before the first element."""
+        """Return the first element of a window; negative in the padding."""
         return window * self.stride - self.before
 
     def runs(self, extents: Sequence[int]) -> tuple[Run, ...]:
-        """Return what each member reads."""
+        """Return the run of elements that each member reads."""
         dealt = deal(self.windows, tuple(extents))
         return tuple((self.begin(start), self.needed(count)) for start, count in dealt)
 
     def is_local(self, extents: Sequence[int]) -> bool:
-        """Return whether every member reads its own slice, no more and no less, and all alike."""
+        """Return whether every member reads exactly its own slice, and all slices are equal."""
         runs = self.runs(extents)
         return len({n for _, n in runs}) == 1 and runs == deal(self.size, tuple(extents))
 
     def pieces(self, extents: Sequence[int], member: int) -> Iterator[Piece]:
-        """Give what a member reads, slice by slice; what lies beside the space is left out."""
+        """Yield the pieces that a member reads, slice by slice, without padding."""
         begin, length = self.runs(extents)[member]
         for owner, (start, count) in enumerate(deal(self.size, tuple(extents))):
             first, last = max(begin, start), min(begin + length, start + count)
@@ -109,9 +109,9 @@ class Halo:
                 yield Piece(owner, first - start, last - first, first - begin)
 
     def margins(self, extents: Sequence[int]) -> tuple[int, int] | None:
-        """Return the most that a member reads of the slice before its own, and of that after.
+        """Return the most elements that a member reads from the slices before and after its own.
 
-        None where windows reach beyond those two, or a slice is empty.
+        None if windows reach beyond the neighbours, or a slice is empty.
         """
         count = prod(extents)
         if min(self.size, self.windows) < count:

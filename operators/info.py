@@ -1,6 +1,6 @@
 """Operators: the base class, and the registry.
 
-An operator is one class with its rule, kernel, gradient and flop count; all else derives from the
+An operator is one class with its rule, kernel, gradient and flop count; the rest derives from the
 rule. An instance is the operator applied to operands of given types with given attributes.
 """
 
@@ -24,7 +24,7 @@ from shardwright.operators.rule import Rule, ShardView, base
 Array = NDArray[Any]
 SplitCounts = tuple[tuple[int, ...], ...]
 Gradients = Sequence[Value | None]
-# What an operator raises where an attribute is of another kind than it expects.
+# Errors of an operator whose attributes have unexpected types.
 MALFORMED = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 
@@ -39,9 +39,9 @@ class Example:
     attributes : mapping
         Attributes of the operator.
     ranges : mapping of int to (float, float)
-        From where, and to below where, the elements of an operand are drawn.
+        Half-open interval that the elements of an operand are drawn from.
     constants : tuple of int
-        Real operands that the gradient leaves out on purpose.
+        Floating-point operands that have no gradient by design.
     """
 
     operands: tuple[str, ...]
@@ -81,9 +81,9 @@ class Linearization:
     Parameters
     ----------
     operands, results : sequence of Value
-        What the operator read and defined.
+        The operands and results of the operator.
     cotangents : sequence of Value
-        The gradient of the loss by each result, in the layout of the result without partial axes.
+        The gradient of the loss by each result: in its layout, without partial axes.
     """
 
     operands: Sequence[Value]
@@ -95,7 +95,7 @@ class OperatorInfo:
     """An operator applied to operands of known types.
 
     A subclass sets `name`, `notation` and `kernel`, and where they apply `defaults`, `linear`,
-    `gradient` and `flops_per_point`. It overrides a method only where the operator is special.
+    `gradient` and `flops_per_point`. Other methods are overridden only by unusual operators.
 
     Attributes
     ----------
@@ -104,14 +104,14 @@ class OperatorInfo:
     notation : str
         Its sharding rule; override `make_rule` where it depends on attributes.
     defaults : mapping
-        Attributes with their default values; other attributes are refused.
+        Attributes with their default values; other attributes are errors.
     linear : tuple of tuple of int
-        Sets of operands in which the operator is linear together: where exactly one such set
-        arrives as partial sums, the results are partial sums over the same axes.
+        Sets of operands in which the operator is jointly linear: if exactly the operands of one set
+        are partial sums, so are the results, over the same axes.
     flops_per_point : float
         Floating-point operations for each point of the iteration space.
     examples : tuple of Example
-        Small uses that the tests run; every operator that computes has some.
+        Small uses for tests; every operator that computes has some.
 
     Notes
     -----
@@ -185,7 +185,7 @@ class OperatorInfo:
         self._check_windows()
 
     def _malformed(self) -> IRError:
-        """Return the error of operands and attributes that the operator cannot make sense of."""
+        """Return the error for operands and attributes that do not fit the operator."""
         types = ", ".join(map(str, self.operand_types)) or "none"
         given = {key: value for key, value in self.attributes.items() if key in self._given}
         attributes = ", ".join(f"{key}={value!r}" for key, value in given.items())
@@ -193,7 +193,7 @@ class OperatorInfo:
         return IRError(f"`{self.name}` cannot take the operands: {types}{with_attributes}")
 
     def _check_windows(self) -> None:
-        """Refuse factors ``h~`` whose windows are not known: their halos could not be exchanged."""
+        """Refuse factors ``h~`` without windows: their halos could not be exchanged."""
         for factor, kind in self.rule.kinds.items():
             if kind == "halo" and base(factor) not in {*self.halos, *self.runs}:
                 raise IRError(
@@ -202,25 +202,25 @@ class OperatorInfo:
                     hint="derive the operator from `operators.windows.windowed.Windowed`",
                 )
 
-    # What a subclass says
+    # Defined by subclasses
 
     def make_rule(self) -> Rule:
         """Return the sharding rule for these operands."""
         return resolve(self.notation, [operand.shape for operand in self.operand_types])
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """Return the element types of the results; that of the first operand unless overridden."""
+        """Return the element types of the results; by default the type of the first operand."""
         return (self.operand_types[0].dtype,) * len(self.rule.results)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:
-        """Compute the results of one rank's part; `view` says which part it is."""
+        """Compute the part of the results that one rank holds; `view` locates it."""
         raise IRError(f"`{self.name}` has no kernel: it only exists while a program is compiled")
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Emit the gradient with respect to each operand; None where there is none.
+        """Emit the gradient by each operand; None for an operand without a gradient.
 
-        The cotangents have the layouts of the results without partial axes. What is returned has
-        the operand's split, partial over the axes that split factors the operand lacks.
+        The cotangents have the layouts of the results without partial axes. A gradient has the
+        split of its operand, and is partial over the axes that split factors the operand lacks.
         """
         return (None,) * len(at.operands)
 
@@ -255,19 +255,19 @@ class OperatorInfo:
 
     @property
     def halos(self) -> Mapping[str, Halo]:
-        """Of each factor that is written ``h~`` somewhere, its windows."""
+        """The windows of each factor that the rule writes ``h~``."""
         return {}
 
     @property
     def runs(self) -> Mapping[str, int]:
-        """Factors whose halo has been exchanged, and in how many slices; see `halo_exchange`."""
+        """The number of slices of each factor whose halo has been exchanged."""
         return {}
 
     def on_runs(self, slices: Mapping[str, int]) -> Attributes:
-        """Return the attributes of the operator where factors have been exchanged in slices."""
+        """Return the attributes of the operator after halos of factors have been exchanged."""
         raise IRError(f"`{self.name}` has no halo")
 
-    # What follows
+    # Derived from the rule
 
     @cached_property
     def result_types(self) -> tuple[TensorType, ...]:
@@ -279,12 +279,12 @@ class OperatorInfo:
             raise self._malformed() from error
 
     def check_strategy(self, strategy: Strategy, mesh: Mesh) -> None:
-        """Check that the operator can be split so.
+        """Check that a strategy is legal for the operator.
 
         Raises
         ------
         StrategyError
-            With the reason, if it cannot.
+            With the reason, if it is not.
         """
         try:
             self.rule.check(strategy, mesh)
@@ -298,7 +298,7 @@ class OperatorInfo:
             )
 
     def _too_narrow(self, strategy: Strategy, mesh: Mesh) -> Iterator[str]:
-        """Give the factors whose slices are narrower than their halos."""
+        """Yield the factors whose slices are narrower than their halos."""
         for factor, halo in self.halos.items():
             axes = strategy.axes.get(factor, ())
             if axes and halo.margins([mesh.sizes[axis] for axis in axes]) is None:
@@ -307,10 +307,9 @@ class OperatorInfo:
     def generate_strategies(
         self, mesh: Mesh, kinds: Mapping[str, int] | None = None
     ) -> tuple[Strategy, ...]:
-        """Return every way to split the operator over the mesh.
+        """Return every legal strategy on the mesh.
 
-        Where a kind is given for each axis, of those that differ by axes of one kind one is
-        returned.
+        With `kinds`, one strategy of each class that differs only by permuting axes of one kind.
         """
         found = self.rule.strategies(mesh, kinds)
         if not self.halos:
@@ -337,12 +336,12 @@ class OperatorInfo:
     def infer_forward_communication(
         self, strategy: Strategy, mesh: Mesh
     ) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Return for each result the reduction and the axes it is still to be reduced over."""
+        """Return for each result its reduction and the axes that it is partial over."""
         layouts = self.rule.result_layouts(strategy, mesh)
         return tuple((layout.reduction, layout.partial) for layout in layouts)
 
     def infer_mirror_ops(self, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str, ...], ...]:
-        """Return for each operand the axes over which its gradient is to be summed."""
+        """Return for each operand the axes over which its gradient is partial."""
         count = len(self.operand_types)
         return tuple(self.rule.mirror_axes(i, strategy, mesh) for i in range(count))
 
@@ -353,17 +352,17 @@ class OperatorInfo:
     def infer_layouts(
         self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
     ) -> tuple[Strategy, tuple[Layout, ...]]:
-        """Return the strategy under which operands are taken as they are, and the result layouts.
+        """Return the strategy that the layouts of the operands imply, and the result layouts.
 
-        Partial operands are carried through where the operator is linear in them.
+        Partial sums pass through where the operator is linear in the partial operands.
 
         Raises
         ------
         StrategyError
-            If the operator cannot take the operands so; says why.
+            With the reason, if no strategy has these layouts.
         """
         key = tuple(operands), mesh, tuple(results)
-        if key not in self._inferred:  # equal layers ask the same, after every pass
+        if key not in self._inferred:  # equal layers repeat the question after every pass
             try:
                 self._inferred[key] = self._infer_layouts(operands, mesh, results)
             except StrategyError as error:
@@ -395,7 +394,7 @@ class OperatorInfo:
         )
 
     def _check_runs(self, strategy: Strategy, mesh: Mesh) -> None:
-        """Refuse windows that are split without their halo, or otherwise than it was exchanged."""
+        """Refuse split windows without a halo, or with a halo of another split."""
         for factor in self.halos:
             if strategy.axes.get(factor):
                 raise StrategyError(

@@ -43,12 +43,12 @@ def resolve(notation: str, shapes: Sequence[Shape], sizes: Mapping[str, int] | N
     Parameters
     ----------
     notation : str
-        As in the module's head.
+        The notation, as in the docstring of the module.
     shapes : sequence of tuple of int
         Whole shapes of the operands.
     sizes : mapping, optional
-        Sizes of factors that no plain operand dimension shows: parts of compound dimensions, and
-        factors of results alone.
+        Sizes of factors that the operands do not determine: parts of compound dimensions, and
+        factors that only results have.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def resolve(notation: str, shapes: Sequence[Shape], sizes: Mapping[str, int] | N
 
 
 def _check_sizes(sizes: Mapping[str, Any], notation: str) -> None:
-    """Refuse sizes that attributes give and that are no positive integers."""
+    """Refuse sizes from attributes that are not positive integers."""
     for factor, size in sizes.items():
         if not isinstance(size, (int, np.integer)) or size < 1:
             raise IRError(
@@ -104,7 +104,7 @@ def _expand(tokens: tuple[str, ...], leading: int, count: int) -> tuple[str, ...
 
 
 def _factors(token: str, kinds: dict[str, str]) -> tuple[str, ...]:
-    """Return the factors of one dimension, and note what kind each is."""
+    """Return the factors of one dimension, and record the kind of each."""
     found = []
     for word in token.strip("()").split():
         if word == "1":
@@ -159,7 +159,7 @@ def _bind(factor: str, size: int, known: dict[str, int], broadcast: bool, where:
 
 
 def _drop_broadcast(dims: Dims, shape: Shape, known: Mapping[str, int]) -> Dims:
-    """A dimension of size one that is broadcast has no factor."""
+    """Return the dimensions without the factors of broadcast dimensions of size one."""
     return tuple(
         () if size == 1 and len(factors) == 1 and known[factors[0]] != 1 else factors
         for factors, size in zip(dims, shape, strict=True)

@@ -17,7 +17,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 
 Shape = tuple[int, ...]
-Dims = tuple[tuple[str, ...], ...]  # for each dimension of a tensor its factors, major to minor
+Dims = tuple[tuple[str, ...], ...]  # the factors of each dimension of a tensor, major to minor
 _UNSPLIT = Strategy()
 # The kinds of factors by their marks.
 KINDS = {None: "parallel", "^": "whole", "~": "halo", "+": "sum", "+max": "max", "+min": "min"}
@@ -25,7 +25,7 @@ KINDS = {None: "parallel", "^": "whole", "~": "halo", "+": "sum", "+max": "max",
 
 @dataclass(frozen=True)
 class ShardView:
-    """What one rank sees of an operator: its part of every factor.
+    """The part of an operator that one rank computes: an interval of every factor.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class ShardView:
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A rule with the sizes of one use of the operator filled in.
+    """The sharding rule of an operator on operands of known shapes.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Rule:
         Whole extent of each factor.
     kinds : mapping of str to str
         ``parallel``, ``whole``, or the reduction ``sum``, ``max``, ``min`` of a contracted factor;
-        ``halo`` of a factor ``h~``, which has the axes of ``h``.
+        ``halo`` of a factor ``h~``, which is split like ``h``.
     """
 
     operands: tuple[Dims, ...]
@@ -77,7 +77,7 @@ class Rule:
 
     @cached_property
     def text(self) -> str:
-        """The rule in its notation, each factor marked where it stands; ``()`` is a scalar."""
+        """The rule in its notation; ``()`` is a scalar."""
         marks = {kind: mark or "" for mark, kind in KINDS.items() if kind != "halo"}
 
         def tensor(dims: Dims) -> str:
@@ -91,11 +91,11 @@ class Rule:
     # From a strategy to layouts
 
     def operand_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
-        """Return the layout in which the operator takes each operand."""
+        """Return the layout of each operand under a strategy."""
         return tuple([_layout(dims, strategy) for dims in self._split_by[0]])
 
     def result_layouts(self, strategy: Strategy, mesh: Mesh) -> tuple[Layout, ...]:
-        """Return the layout in which the operator leaves each result, partial where contracted."""
+        """Return the layout of each result under a strategy, partial where contracted."""
         return tuple([self._result_layout(dims, strategy, mesh) for dims in self._split_by[1]])
 
     @cached_property
@@ -128,10 +128,10 @@ class Rule:
         return layout.with_partial(mesh.ordered(partial), first)
 
     def mirror_axes(self, operand: int, strategy: Strategy, mesh: Mesh) -> tuple[str, ...]:
-        """Return the axes over which the gradient of an operand arrives as partial sums.
+        """Return the axes over which the gradient of an operand is partial.
 
-        They are those that split some factor which the operand does not have: every rank then uses
-        the same copy for another part of the work.
+        These axes split factors that the operand lacks: each rank uses its copy of the operand for
+        another part of the work.
         """
         present = _present(self.operands[operand])
         return mesh.ordered(a for f, axes in strategy.assignment if f not in present for a in axes)
@@ -144,7 +144,7 @@ class Rule:
         mesh: Mesh,
         results: Sequence[Layout | None] = (),
     ) -> Strategy:
-        """Return the assignment under which the operator takes and leaves exactly these layouts.
+        """Return the strategy under which operands and results have exactly these layouts.
 
         Parameters
         ----------
@@ -153,12 +153,12 @@ class Rule:
         mesh : Mesh
             The mesh.
         results : sequence of Layout or None
-            Layouts of results that bind factors no operand has.
+            Layouts of results, which bind factors that no operand has.
 
         Raises
         ------
         StrategyError
-            If two tensors want one factor split differently; names the factor and both splits.
+            If two tensors split one factor differently; names the factor and both splits.
         """
         found: dict[str, tuple[str, ...]] = {}
         tensors = [
@@ -181,7 +181,7 @@ class Rule:
     def _divide(
         self, factors: tuple[str, ...], axes: tuple[str, ...], mesh: Mesh
     ) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Give the axes of one dimension to its factors, filling the major ones first."""
+        """Assign the axes of one dimension to its factors, major factors first."""
         position, filled = 0, True
         for factor in factors:
             first, room = position, self.sizes[factor]
@@ -233,16 +233,16 @@ class Rule:
                 self._check_compound(factors, strategy, mesh)
 
     def _fits(self, factor: str, count: int) -> bool:
-        """Return whether a factor can be split so; parts may differ by one, unless it is compound.
+        """Return whether a factor can be split `count` ways; unevenly, unless it is compound.
 
-        The parts of a dimension made of several factors would not be those of its factors.
+        The slices of a dimension of several factors would not be slices of its factors.
         """
         size = min(self.sizes[factor], self.sizes.get(f"{factor}~", self.sizes[factor]))
         return size % count == 0 if factor in self._compound else size >= count
 
     @cached_property
     def _compound(self) -> frozenset[str]:
-        """The factors that make up a dimension together with others."""
+        """The factors that share a dimension with others."""
         dims = (factors for dims in (*self.operands, *self.results) for factors in dims)
         several = ([f for f in factors if self.sizes[f] > 1] for factors in dims)
         return frozenset(f for factors in several if len(factors) > 1 for f in factors)
@@ -270,8 +270,8 @@ class Rule:
         mesh : Mesh
             The mesh.
         kinds : mapping, optional
-            A kind for each axis; of assignments that differ by axes of one kind, one is returned.
-            No two axes are of one kind if not given.
+            A kind for each axis: of assignments that differ by permuting axes of one kind, one is
+            returned. By default every axis has its own kind.
         """
         factors = self.kinds.items()
         splittable = [f for f, k in factors if k not in ("whole", "halo") and self.sizes[f] > 1]
@@ -287,7 +287,7 @@ class Rule:
     ) -> Iterator[Strategy]:
         """Yield the legal assignments whose first axes go to the factors at `taken`.
 
-        An axis of one kind with an earlier one goes to the same factor or a later one.
+        An axis of the same kind as an earlier one goes to the same factor or a later one.
         """
         axes = mesh.names[: len(taken)]
         chosen: dict[int, tuple[str, ...]] = {}
@@ -330,7 +330,7 @@ class Rule:
     def view(
         self, strategy: Strategy = _UNSPLIT, mesh: Mesh | None = None, rank: int = 0
     ) -> ShardView:
-        """Return the part of the work that falls to `rank`; without a mesh, all of it."""
+        """Return the part of the work of `rank`; without a mesh, all of it."""
         sizes, starts = dict(self.sizes), dict.fromkeys(self.sizes, 0)
         for factor, axes in strategy.assignment if mesh else ():
             assert mesh is not None
@@ -346,12 +346,12 @@ class Rule:
 
 
 def dimension(axis: int, rank: int) -> int:
-    """Return a dimension counted from the front; a negative one counts from the back.
+    """Return a dimension as counted from the front; a negative `axis` counts from the back.
 
     Raises
     ------
     IRError
-        If a tensor of `rank` dimensions has no such one.
+        If a tensor of `rank` dimensions has no such dimension.
     """
     if not -rank <= axis < rank:
         raise IRError(f"dimension {axis} is asked of a tensor with {rank} dimensions")
@@ -359,7 +359,7 @@ def dimension(axis: int, rank: int) -> int:
 
 
 def base(factor: str) -> str:
-    """Return the factor whose axes another has: ``h`` for ``h~``, else itself."""
+    """Return the factor that a factor is split like: ``h`` for ``h~``, else itself."""
     return factor.removesuffix("~")
 
 

@@ -1,6 +1,6 @@
 """A small interpreter that runs operators on the shards of all ranks, in one process.
 
-It is what the checks of operators stand on, and shares nothing with the executor but the operators.
+The checks of operators use it. It shares only the operators with the executor.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, OperatorInfo, operator_info
 from shardwright.operators.windows.halo_exchange import emit_split
 
-Parts = list[Array]  # what each rank holds of one tensor
+Parts = list[Array]  # the slice of each rank
 _REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
 
 
@@ -28,12 +28,12 @@ def scatter(whole: Array, layout: Layout, mesh: Mesh) -> Parts:
 
 
 def assemble(parts: Sequence[Array], layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> Array:
-    """Put the slices together, reduce partial values, and insist that copies are equal.
+    """Assemble the slices, reduce partial values, and check that copies are equal.
 
     Raises
     ------
     ExecutionError
-        If a slice has another shape than its layout says, or copies differ.
+        If a slice has not the shape of its layout, or copies differ.
     """
     terms = np.zeros((mesh.extent(layout.partial), *shape), parts[0].dtype)
     written = np.zeros(terms.shape, bool)
@@ -52,12 +52,12 @@ def assemble(parts: Sequence[Array], layout: Layout, shape: tuple[int, ...], mes
 def run_shards(
     info: OperatorInfo, strategy: Strategy, mesh: Mesh, operands: Sequence[Parts]
 ) -> list[Parts]:
-    """Run the kernel on every rank; where windows are split, exchange their halos.
+    """Run the kernel on every rank, with halo exchanges where windows are split.
 
     Raises
     ------
     ExecutionError
-        If it returns other shapes or element types than declared.
+        If the kernel returns other shapes or element types than declared.
     """
     if splits_windows(info, strategy):
         build, names = Builder(mesh), [f"operand{i}" for i in range(len(operands))]
@@ -118,7 +118,7 @@ def execute(
     Raises
     ------
     ExecutionError
-        If a layout is not what the operator's rule says.
+        If a layout differs from the operator's rule.
     """
     known = dict(tensors)
     for node in nodes:

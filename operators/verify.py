@@ -13,7 +13,7 @@ def verify(graph: Graph) -> None:
     Raises
     ------
     IRError
-        At the first rule broken; names the node, what was found and what was expected.
+        At the first broken rule; names the node, the value found and the value expected.
     """
     verify_structure(graph)
     for node in graph.nodes:

@@ -26,7 +26,7 @@ class Bitwise(Binary):
     function: ClassVar[Callable[..., Array]]
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of both operands."""
+        """Return the type of both operands."""
         _require_bits(self)
         return (self.common_dtype(),)
 
@@ -94,7 +94,7 @@ class PopulationCount(Unary):
     examples = (Example(("i32[4, 6]",)), Example(("i64[4, 6]",)))
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """A small number."""
+        """Return the type of small counts."""
         _require_bits(self)
         return ("uint8",)
 
@@ -114,7 +114,7 @@ class Invert(Unary):
     examples = (Example(("i64[4, 6]",)), Example(("bool[4, 6]",)))
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the operand."""
+        """Return the type of the operand."""
         _require_bits(self)
         return (self.operand_types[0].dtype,)
 

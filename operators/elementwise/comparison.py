@@ -29,7 +29,7 @@ class Truth(Binary):
     function: ClassVar[Callable[..., Array]]
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """True or false."""
+        """Return the type of truth values."""
         self.common_dtype()
         return ("bool",)
 
@@ -137,7 +137,7 @@ class Kind(Unary):
     function: ClassVar[Callable[..., Array]]
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """True or false."""
+        """Return the type of truth values."""
         return ("bool",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -177,7 +177,7 @@ class LogicalNot(Unary):
     examples = (Example(("bool[4, 6]",)),)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """True or false."""
+        """Return the type of truth values."""
         return ("bool",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -197,7 +197,7 @@ class Mask(Binary):
     )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the first operand."""
+        """Return the type of the first operand."""
         return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -223,7 +223,7 @@ class Where(OperatorInfo):
     )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the choices."""
+        """Return the type of the choices."""
         return (self.common_dtype(first=1),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:

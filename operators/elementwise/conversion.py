@@ -34,7 +34,7 @@ class Cast(Unary):
     )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """The new one."""
+        """Return the type that the attribute names."""
         return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -66,7 +66,7 @@ class Bitcast(Unary):
     )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """The new one."""
+        """Return the type that the attribute names."""
         before, after = self.operand_types[0].dtype, self.attributes["dtype"]
         if numpy_dtype(before).itemsize != numpy_dtype(after).itemsize:
             raise IRError(f"the bits of {before} cannot be read as {after}, which is of other size")
@@ -155,7 +155,7 @@ class Fill(OperatorInfo):
         return resolve(f"-> {' '.join(sizes)}", [], sizes)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """The one asked for."""
+        """Return the type that the attribute names."""
         return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:

@@ -28,7 +28,7 @@ class Binary(OperatorInfo):
     )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of both operands."""
+        """Return the type of both operands."""
         return (self.common_dtype(),)
 
 

@@ -90,7 +90,7 @@ class Gather(OperatorInfo):
         )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the table."""
+        """Return the type of the table."""
         require_integers(self, 1)
         return (self.operand_types[0].dtype,)
 
@@ -142,7 +142,7 @@ class GatherGradient(OperatorInfo):
         return resolve(notation, [indices, cotangent], {"v": self.attributes["rows"]})
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the cotangent."""
+        """Return the type of the cotangent."""
         require_integers(self, 0)
         return (self.operand_types[1].dtype,)
 
@@ -199,7 +199,7 @@ class OneHot(OperatorInfo):
         return resolve(self.notation, [self.operand_types[0].shape], sizes)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """The one asked for."""
+        """Return the type that the attribute names."""
         require_integers(self, 0)
         return (self.attributes["dtype"],)
 
@@ -227,7 +227,7 @@ class Pick(OperatorInfo):
         return float(self.result_types[0].elements)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the first operand."""
+        """Return the type of the first operand."""
         require_integers(self, 1)
         return (self.operand_types[0].dtype,)
 

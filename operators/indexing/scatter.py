@@ -48,7 +48,7 @@ class AlongPositions(OperatorInfo):
         return float(self.operand_types[1].elements)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the first operand."""
+        """Return the type of the first operand."""
         require_integers(self, 1)
         return (self.operand_types[0].dtype,)
 
@@ -215,7 +215,7 @@ class GatherNd(ByTuples):
         return resolve(notation, [x, positions])
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the tensor."""
+        """Return the type of the tensor."""
         require_integers(self, 1)
         return (self.operand_types[0].dtype,)
 
@@ -262,7 +262,7 @@ class ScatterNd(ByTuples):
         return resolve(notation, [positions, updates], sizes)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the slices."""
+        """Return the type of the slices."""
         require_integers(self, 0)
         return (self.operand_types[1].dtype,)
 
@@ -300,7 +300,7 @@ class IntoTensor(ByTuples):
         return resolve(f"{tensor}, {places} k^, {places} {rest} -> {tensor}", shapes)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the tensor."""
+        """Return the type of the tensor."""
         require_integers(self, 1)
         return (self.operand_types[0].dtype,)
 
@@ -366,7 +366,7 @@ class UnsortedSegmentSum(OperatorInfo):
         )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the rows."""
+        """Return the type of the rows."""
         require_integers(self, 1)
         return (self.operand_types[0].dtype,)
 

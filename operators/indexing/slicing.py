@@ -214,7 +214,7 @@ class Concat(OperatorInfo):
         return resolve(f"{', '.join(tensors[:-1])} -> {tensors[-1]}", shapes, {"all": total})
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of all operands."""
+        """Return the type of all operands."""
         return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -264,7 +264,7 @@ class Stack(OperatorInfo):
         return resolve(f"{left} -> {' '.join(right)}", shapes, {"all": len(shapes)})
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of all operands."""
+        """Return the type of all operands."""
         return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:

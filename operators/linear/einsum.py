@@ -97,7 +97,7 @@ class Einsum(OperatorInfo):
         return " ".join(["..."] * (names != term) + kept)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of all operands."""
+        """Return the type of all operands."""
         return (self.common_dtype(),)
 
     @property

@@ -51,7 +51,7 @@ class MatMul(OperatorInfo):
         return resolve(notation, [operand.shape for operand in self.operand_types])
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of both operands."""
+        """Return the type of both operands."""
         return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -100,7 +100,7 @@ class ContractLeading(OperatorInfo):
         return resolve(f"{leading} m, {leading} n -> m n", shapes)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of both operands."""
+        """Return the type of both operands."""
         return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:

@@ -65,7 +65,7 @@ class SolveTriangular(OperatorInfo):
         return resolve(notation, [operand.shape for operand in self.operand_types])
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of both operands."""
+        """Return the type of both operands."""
         return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -110,7 +110,7 @@ class Cholesky(OperatorInfo):
         return resolve("... i^ j^ -> ... i^ j^", [self.operand_types[0].shape])
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the matrices."""
+        """Return the type of the matrices."""
         return (self.operand_types[0].dtype,)
 
     @property

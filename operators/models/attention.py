@@ -93,7 +93,7 @@ class Attention(OperatorInfo):
         return " ".join(["1" if n == 1 else name for n, name in sides] + ["t^"])
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of queries, keys and values."""
+        """Return the type of queries, keys and values."""
         mask = self.operand_types[-1]
         if self.has_mask and mask.dtype not in ("bool", self.operand_types[0].dtype):
             raise IRError(f"{self.name}: a mask is true or false, or added; it is {mask}")
@@ -189,7 +189,7 @@ class ScaledDotProductAttention(Attention):
         return out.reshape(view.result_shapes[0])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Needs the operands alone."""
+        """Save only the operands for backward."""
         operator = "scaled_dot_product_attention_gradient"
         found = build.emit_all(operator, at.cotangents[0], *at.operands, **self.attributes)
         return [*found, *(None,) * (len(at.operands) - len(found))]
@@ -221,7 +221,7 @@ class ScaledDotProductAttentionGradient(Attention):
     )
 
     def make_rule(self) -> Rule:
-        """Contract what a result lacks."""
+        """Contract the factors that a result lacks."""
         mask = self.mask_notation() if self.has_mask else ""
         taken, left = f", {mask}" * bool(mask), f", {mask}" * self.adds_mask
         notation = f"b H s e, b H s d^, b h t^ d^, b h t^ e{taken} -> b H s d, b h t d, b h t e"

@@ -102,7 +102,7 @@ class ExpSumAndPick(OperatorInfo):
         return np.asarray(np.exp(x - shift[..., None]).sum(axis=-1)), picked
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Needs the operands alone."""
+        """Save only the operands for backward."""
         dx = build.emit("exp_sum_and_pick_gradient", *at.cotangents, *at.operands)
         return [dx, None, None]
 
@@ -184,7 +184,7 @@ class SoftmaxCrossEntropy(OperatorInfo):
         return -np.asarray((log_softmax(logits) * labels).sum(axis=-1))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Needs the operands alone."""
+        """Save only the operands for backward."""
         operator = "softmax_cross_entropy_gradient"
         return [build.emit(operator, at.cotangents[0], *at.operands), None]
 
@@ -222,7 +222,7 @@ class SparseSoftmaxCrossEntropy(OperatorInfo):
         return -picked[..., 0]
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Needs the operands alone."""
+        """Save only the operands for backward."""
         operator = "sparse_softmax_cross_entropy_gradient"
         return [build.emit(operator, at.cotangents[0], *at.operands), None]
 
@@ -264,7 +264,7 @@ class SigmoidCrossEntropy(OperatorInfo):
         return np.logaddexp(logits.dtype.type(0), logits) - logits * labels
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Needs the operands alone."""
+        """Save only the operands for backward."""
         dx = build.emit("sigmoid_cross_entropy_gradient", at.cotangents[0], *at.operands)
         return [unbroadcast(build, dx, at.operands[0]), None]
 

@@ -167,7 +167,7 @@ class L2Normalize(AlongAxis):
         return operands[0] / np.sqrt(np.maximum(squares, self.attributes["epsilon"]))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Needs the operand alone."""
+        """Save only the operand for backward."""
         dy, x = at.cotangents[0], at.operands[0]
         return [build.emit("l2_normalize_gradient", dy, x, **self.attributes)]
 

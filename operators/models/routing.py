@@ -46,7 +46,7 @@ class ExpertSlots(OperatorInfo):
     )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """Integers."""
+        """Return the type of positions."""
         require_integers(self, 0)
         return (self.operand_types[0].dtype,)
 
@@ -93,7 +93,7 @@ class Routed(OperatorInfo):
         return 2.0 * sizes["g"] * sizes["s"] * sizes["k"] * sizes["d"]
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the first operand."""
+        """Return the type of the first operand."""
         require_integers(self, self.slots_at)
         return (self.operand_types[0].dtype,)
 

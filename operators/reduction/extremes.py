@@ -71,7 +71,7 @@ class UnsortedSegmentExtremum(OperatorInfo):
         return resolve(f"{rows} {row}, {rows} -> v {row}", shapes, sizes)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the rows."""
+        """Return the type of the rows."""
         require_integers(self, 1)
         return (self.operand_types[0].dtype,)
 
@@ -119,7 +119,7 @@ class UnsortedSegmentExtremumGradient(OperatorInfo):
         return resolve(f"v+ {row}, {rows} {row}, {rows} -> {rows} {row}", shapes)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the rows."""
+        """Return the type of the rows."""
         require_integers(self, 2)
         return (self.operand_types[1].dtype,)
 
@@ -189,7 +189,7 @@ class ScatterNdExtremumGradient(ByTuples):
         return resolve(notation, [dy, x, positions, updates])
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """Those of the tensor and of the slices."""
+        """Return the types of the tensor and of the slices."""
         require_integers(self, 2)
         return (self.operand_types[1].dtype, self.operand_types[3].dtype)
 

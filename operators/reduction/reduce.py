@@ -176,7 +176,7 @@ class Truths(Reduction):
         return f"+{self.extremum}"
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """True or false."""
+        """Return the type of truth values."""
         if self.operand_types[0].dtype != "bool":
             raise IRError(f"{self.name}: the operand is {self.operand_types[0]}, not truths")
         return ("bool",)
@@ -321,7 +321,7 @@ class ArgMax(Reduction):
         return "^"
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """A position."""
+        """Return the type of positions."""
         return ("int64",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:

@@ -91,7 +91,7 @@ class CumulativeExtremum(AlongAxis):
         return replace(rule, results=rule.results * 2)
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the operand, and that of positions."""
+        """Return the types of the operand and of positions."""
         return (self.operand_types[0].dtype, "int64")
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, Array]:

@@ -70,7 +70,7 @@ class Softmax(AlongAxis):
         return softmax(operands[0], self.axes)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Needs the result alone."""
+        """Save only the result for backward."""
         axis = self.attributes["axis"]
         return [build.emit("softmax_gradient", at.cotangents[0], at.results[0], axis=axis)]
 
@@ -100,7 +100,7 @@ class LogSoftmax(AlongAxis):
         return log_softmax(operands[0], self.axes)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Needs the result alone."""
+        """Save only the result for backward."""
         axis = self.attributes["axis"]
         return [build.emit("log_softmax_gradient", at.cotangents[0], at.results[0], axis=axis)]
 

@@ -55,7 +55,7 @@ class Ordered(OperatorInfo):
         return resolve(f"{' '.join(left)} -> {result}, {result}", [shape], {"k": self.kept})
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of the operand, and that of positions."""
+        """Return the types of the operand and of positions."""
         return (self.operand_types[0].dtype, "int64")
 
     def ordered(self, x: Array, descending: bool) -> tuple[Array, Array]:

@@ -13,21 +13,21 @@ _ELEMENTS_AT_ONCE = 1 << 19
 
 
 def sample_blocks(samples: int, elements: int) -> Iterator[slice]:
-    """Give slices of the samples, each of which brings so many elements."""
+    """Yield slices of the samples that bound the number of elements."""
     step = max(1, _ELEMENTS_AT_ONCE // elements)
     for start in range(0, samples, step):
         yield slice(start, min(start + step, samples))
 
 
 def _row_blocks(count: Shape, elements_per_window: int) -> Iterator[slice]:
-    """Give slices of the windows along the first dimension of the space."""
+    """Yield slices of the windows along the first dimension of the space."""
     step = max(1, _ELEMENTS_AT_ONCE // (elements_per_window * prod(count[1:])))
     for start in range(0, count[0], step):
         yield slice(start, min(start + step, count[0]))
 
 
 def _places(rows: slice, count: Shape) -> slice:
-    """Return rows of windows as a slice of all windows, counted one after the other."""
+    """Return rows of windows as a slice of all windows in row-major order."""
     behind = prod(count[1:])
     return slice(rows.start * behind, rows.stop * behind)
 
@@ -35,12 +35,12 @@ def _places(rows: slice, count: Shape) -> slice:
 def columns(
     x: Array, windows: Windows, count: Shape, groups: int
 ) -> Iterator[tuple[slice, slice, Array]]:
-    """Give blocks of windows as matrices ``[sample, group, channel kernel, window]``.
+    """Yield blocks of windows as matrices ``[sample, group, channel kernel, window]``.
 
     Yields
     ------
     tuple of slice, slice, array
-        Which samples, which windows in their order, and the columns.
+        The samples, the windows in row-major order, and the columns.
     """
     rank = len(count)
     column = x.shape[1] * windows.taps
@@ -56,7 +56,7 @@ def columns(
 def accumulate_columns(
     total: Array, weight: Array, flat: Array, windows: Windows, count: Shape
 ) -> None:
-    """Add the columns ``weight @ flat`` up in the padded spaces they belong to.
+    """Add the columns ``weight @ flat`` to the padded spaces they were taken from.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def accumulate_columns(
     flat : array
         ``[sample, group, contracted, window]``.
     windows, count
-        Which windows, and how many along each dimension.
+        The windows, and their number along each dimension.
     """
     rank, channels = len(count), total.shape[1]
     places = windows.over(total, count, writeable=True)

@@ -21,18 +21,18 @@ from shardwright.operators.windows.windowed import PLACEMENT, Windowed
 
 # Channels of each tensor: ``b`` of the operand in a group, ``a`` of the result.
 _CHANNELS = {"x": "b", "w": "ab", "y": "a"}
-_COPIES_FOR_A_SUM = 3  # to copy so many columns is as dear as to add one up
+_COPIES_FOR_A_SUM = 3  # copying this many columns costs as much as accumulating one
 
 
 class ConvolutionFamily(Windowed):
-    """What a convolution and its gradients share.
+    """The base of a convolution and its gradients.
 
     Samples, groups, channels of both sides, and windows may be split.
     """
 
     defaults: ClassVar = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, **PLACEMENT}
     linear = ((0,), (1,))
-    # Which tensors are the operands and the result, and the letters that the rule contracts.
+    # The tensors that are operands and result, and the letters that the rule contracts.
     tensors: ClassVar[tuple[str, str, str]]
     contracted: ClassVar[str]
 
@@ -42,11 +42,11 @@ class ConvolutionFamily(Windowed):
         raise NotImplementedError
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """That of both operands."""
+        """Return the type of both operands."""
         return (self.common_dtype(),)
 
     def make_rule(self) -> Rule:
-        """Contract what the result lacks."""
+        """Contract the factors that the result lacks."""
         shapes = [operand.shape for operand in self.operand_types]
         if len(shapes) != 2 or len(shapes[0]) < 3 or len(shapes[0]) != len(shapes[1]):
             raise IRError(f"two operands [n, channel, *space] are needed, given are {shapes}")
@@ -86,7 +86,7 @@ class ConvolutionFamily(Windowed):
         return sizes | {f"k{i}": k for i, k in enumerate(self.windows.kernel)}
 
     def _channels(self, shapes: list[Shape]) -> dict[str, int]:
-        """Return the channels of each side, as far as an operand shows them by itself."""
+        """Return the channels of each side that a single operand determines."""
         places = {"x": ("b", 1), "y": ("a", 1), "w": ("a", 0)}
         found = {}
         for tensor, shape in zip(self.tensors[:2], shapes, strict=True):
@@ -98,14 +98,14 @@ class ConvolutionFamily(Windowed):
 
     @property
     def flops(self) -> float:
-        """A product and a sum for every tap of every window."""
+        """Count a product and a sum for every tap of every window."""
         sizes = self.rule.sizes
         channels = sizes["n"] * sizes["a"] * sizes["b"] * sizes.get("g", 1)
         return 2.0 * channels * self.windows.taps * prod(self.after)
 
     @property
     def explicit(self) -> dict[str, Any]:
-        """The attributes, for an operator that does not see the same tensors."""
+        """The attributes, complete, for an operator on other tensors."""
         windows = self.windows
         return {
             "stride": windows.stride,
@@ -173,7 +173,7 @@ class Convolution(ConvolutionFamily):
 
 
 def _correlate(x: Array, weight: Array, windows: Windows, result: Array) -> None:
-    """Write the convolution of samples by a matrix for each group: ``[g, out, in kernel]``."""
+    """Convolve samples by a matrix for each group, ``[g, out, in kernel]``, into the result."""
     groups, count = len(weight), result.shape[2:]
     flat = result.reshape(len(x), groups, -1, prod(count))
     for samples, places, block in columns(x, windows, count, groups):
@@ -184,7 +184,7 @@ def _correlate(x: Array, weight: Array, windows: Windows, result: Array) -> None
 class TransposedConvolution(ConvolutionFamily):
     """The transpose of a convolution: ``[n, in, *space], [in, out / groups, *kernel]``.
 
-    ``size`` is the space of the result; without it, the least that the windows fill.
+    ``size`` is the space of the result; by default the smallest that holds the windows.
     """
 
     name = "transposed_convolution"
@@ -217,7 +217,7 @@ class TransposedConvolution(ConvolutionFamily):
         return windows, size, y[2:]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Make columns, and add them up where they were taken from."""
+        """Compute columns, and accumulate them in the space."""
         shape = self.own_shape(view, view.result_shapes[0])
         return self.with_rest(self._transposed(view, shape, *operands), view, 0)
 
@@ -245,7 +245,7 @@ class TransposedConvolution(ConvolutionFamily):
         return result
 
     def _turned(self, w: Array, view: ShardView) -> Array:
-        """Return a weight turned round, as a matrix for each group: ``[g, in, out kernel]``."""
+        """Return a flipped weight as a matrix for each group: ``[g, in, out kernel]``."""
         groups, a, b = view.sizes.get("g", 1), view.sizes["a"], view.sizes["b"]
         by_tap = w.reshape(groups, a, b, self.windows.taps)
         return by_tap[..., ::-1].swapaxes(1, 2).reshape(groups, b, a * self.windows.taps)

@@ -1,15 +1,15 @@
-"""Convolutions in which every channel is a group of its own, without columns.
+"""Depthwise convolutions: every channel is its own group, and no columns are made.
 
-A matrix product would have one row. Instead, space is laid out so that the elements which one tap
-of the kernel meets in all windows are one contiguous run: for a stride of s, element i goes to
-phase i mod s, place i div s, and samples follow each other. Each tap is then one product of a run
-with a number, over blocks of channels that stay in the cache. Between rows and samples the runs
-cross a few elements that no window has; what is made there is dropped.
+A matrix product would have one row. Instead, space is stored so that the elements under one tap of
+the kernel, over all windows, are one contiguous run: with a stride of s, element i goes to phase i
+mod s, position i div s, and samples are consecutive. Each tap is then one product of a run with a
+number, over blocks of channels that stay in the cache. Between rows and samples a run crosses a few
+elements outside any window; their products are dropped.
 
-Where a plane is small and there are many channels, these are laid last instead: each tap is then a
-product of the elements that it meets, for all channels at once, and nothing is dropped.
+Small planes with many channels are stored channels last: each tap is then one product over all
+channels, and nothing is dropped.
 
-Where numba is installed, loops over single channels do the same several times faster.
+With numba, compiled loops over single channels are several times faster.
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ _LONG_ROW = 20
 
 @dataclass(frozen=True)
 class _Runs:
-    """The layout of some samples by phases.
+    """Samples stored by phases.
 
     Parameters
     ----------
     windows : Windows
         The windows.
     samples : int
-        How many samples.
+        Number of samples.
     size : tuple of int
         Their space, without padding.
     """
@@ -54,12 +54,12 @@ class _Runs:
 
     @cached_property
     def count(self) -> Shape:
-        """Windows: of each sample, along each dimension."""
+        """Windows of each sample along each dimension."""
         return (self.samples, *self.windows.count(self.size))
 
     @cached_property
     def grid(self) -> Shape:
-        """Places of one phase: of each sample, along each dimension."""
+        """Positions of one phase, of each sample along each dimension."""
         padded = zip(self.windows.padded_size(self.size), self.windows.stride, strict=True)
         return (self.samples, *(-(-n // s) for n, s in padded))
 
@@ -82,7 +82,7 @@ class _Runs:
 
     @property
     def _phases(self) -> Iterator[Index]:
-        """Give the elements of each phase, as an index of the space."""
+        """Yield the elements of each phase, as an index of the space."""
         stride = self.windows.stride
         for begin in product(*map(range, stride)):
             yield (..., *(slice(b, None, s) for b, s in zip(begin, stride, strict=True)))
@@ -93,7 +93,7 @@ class _Runs:
         return np.zeros((channels, self.samples, *sizes), x.dtype)
 
     def split(self, x: Array) -> Array:
-        """Lay samples ``[n, c, *space]`` out as ``[phase, c, place]``."""
+        """Return samples ``[n, c, *space]`` as ``[phase, c, position]``."""
         x = np.swapaxes(x, 0, 1)
         whole = self._whole(len(x), x)
         whole[self.windows.interior(self.size)] = x
@@ -105,7 +105,7 @@ class _Runs:
         )
 
     def join(self, phases: Array) -> Array:
-        """Return the samples that `split` lays out so."""
+        """Return the samples from the form of `split`."""
         whole = self._whole(phases.shape[1], phases)
         for index, phase in zip(self._phases, phases, strict=True):
             whole[index] = phase.reshape(-1, *self.grid)
@@ -129,7 +129,7 @@ class _Runs:
 
 @cache
 def _places(windows: Windows, size: Shape) -> Places:
-    """Return where the elements and the windows of one plane lie in its runs."""
+    """Return the positions of the elements and windows of one plane in its runs."""
     runs = _Runs(windows, 1, size)
     phases = np.arange(prod(windows.stride) * prod(runs.grid))
     elements = runs.join(phases.reshape(prod(windows.stride), 1, -1))
@@ -142,10 +142,10 @@ def _places(windows: Windows, size: Shape) -> Places:
 
 @cache
 def _places_in_a_row(windows: Windows, size: Shape) -> Places:
-    """Return places where all windows of a plane are one run, without anything between rows.
+    """Return positions where all windows of a plane are one run, without gaps between rows.
 
-    For every way to be beside the last dimensions there is a copy of the plane that lacks what
-    would be met beyond their ends. That is for short rows with a window at every element.
+    For each offset in the last dimensions there is a copy of the plane without the elements beyond
+    their ends. This pays for short rows with a window at every element.
     """
     if size[-1] >= _LONG_ROW or set(windows.stride) != {1} or windows.count(size) != size:
         return _places(windows, size)
@@ -168,9 +168,9 @@ def _places_in_a_row(windows: Windows, size: Shape) -> Places:
 
 
 def _rows(places: Array) -> tuple[Array, int]:
-    """Return where the rows of places in their order begin, and how long they are.
+    """Return the first positions of rows, and their length.
 
-    Where they do not lie in one piece, or are too short to be worth it, each place is a row.
+    If rows are not contiguous, or too short to pay, each position is a row.
     """
     rows = places.reshape(-1, places.shape[-1]).astype(np.int32)
     if rows.shape[1] >= _SHORT_ROW and (rows[:, -1] - rows[:, 0] == rows.shape[1] - 1).all():
@@ -179,7 +179,7 @@ def _rows(places: Array) -> tuple[Array, int]:
 
 
 def _loops(x: Array) -> bool:
-    """Return whether compiled loops take such an array."""
+    """Return whether the compiled loops support an array."""
     return depthwise_loops.COMPILED and x.dtype in (np.float32, np.float64)
 
 
@@ -191,7 +191,7 @@ def _planes(x: Array, *shape: int) -> Array:
 def _blocks(
     x: Shape, windows: Windows, several: int
 ) -> Iterator[tuple[tuple[slice, slice], _Runs]]:
-    """Give blocks of the samples and channels of a shape, with the runs of the samples."""
+    """Yield blocks of the samples and channels of a shape, with the runs of the samples."""
     samples, channels, *size = x
     places = prod(windows.padded_size(size)) // prod(windows.stride) + 1
     step = max(1, _ELEMENTS_IN_A_RUN // places)
@@ -205,13 +205,13 @@ def _blocks(
 
 @cache
 def _meetings(windows: Windows, size: Shape) -> tuple[tuple[Index, Index], ...]:
-    """Return for each tap the windows in which it meets an element, and these elements."""
+    """Return for each tap the windows in which it reads an element, and these elements."""
     found = []
     for offset in windows.offsets:
         counts, elements = [], []
         sides = zip(offset, windows.padding, windows.stride, size, windows.count(size), strict=True)
         for o, (before, _), stride, n, count in sides:
-            at = o - before  # where the tap of the first window is
+            at = o - before  # the position of the tap in the first window
             first = max(0, -(at // stride))
             last = min(count - 1, (n - 1 - at) // stride)
             counts.append(slice(first, last + 1))
@@ -227,7 +227,7 @@ def _channels_last(x: Array, several: int) -> bool:
 
 
 def _samples(x: Array) -> Iterator[tuple[int, slice]]:
-    """Give the samples, and blocks of their channels."""
+    """Yield the samples, and blocks of their channels."""
     width = max(_MANY_CHANNELS, _ELEMENTS_AT_ONCE // prod(x.shape[2:]))
     for sample in range(len(x)):
         for first in range(0, x.shape[1], width):

@@ -1,8 +1,8 @@
 """Depthwise convolutions as loops, which numba compiles where it is installed.
 
-Each plane, one channel of one sample, goes into a scratch buffer that stays in the cache. There the
-elements which one tap of the kernel meets in all windows are one run, and the plane is done with
-before the next one begins. Knows nothing of windows: places are given as numbers.
+Each plane (one channel of one sample) is copied to a scratch buffer that stays in the cache, where
+the elements under one tap of the kernel, over all windows, are one run. Knows no windows: positions
+are numbers.
 """
 
 from collections.abc import Callable
@@ -17,26 +17,26 @@ from shardwright.operators.info import Array
 Function = TypeVar("Function", bound=Callable[..., None])
 
 COMPILED = is_installed("numba")
-"""Whether the loops are fast; without numba they are not worth calling."""
+"""Whether the loops are compiled; uncompiled they are too slow to call."""
 
 
 class Places(NamedTuple):
-    """Where the elements of a plane and of its windows lie in scratch buffers.
+    """The positions of the elements of a plane and of its windows in scratch buffers.
 
-    Both come in rows of equal width that lie there in one piece.
+    Both are rows of equal width, each contiguous.
 
     Attributes
     ----------
     elements, element_width : array, int
-        For each row of the plane where it begins in the buffer, which has zeros elsewhere.
+        The first position of each row of the plane in the buffer, which is zero elsewhere.
     dropped : array
-        Places in the buffer that are cleared after the rows have been put there.
+        Positions that are cleared after the rows are copied.
     copies : int
-        How often all rows of a plane are in the buffer.
+        Number of copies of the rows in the buffer.
     windows, window_width : array, int
-        For each row of windows where it begins in a run.
+        The first position of each row of windows in a run.
     starts : array
-        For each tap where its run begins in the buffer.
+        The first position of the run of each tap.
     length : int
         Length of a run.
     size : int
@@ -55,7 +55,7 @@ class Places(NamedTuple):
 
 
 def _put(values: Any, starts: Any, width: int, buffer: Any) -> None:
-    """Put rows of values where they lie in a buffer."""
+    """Copy rows of values to their positions in a buffer."""
     if width == 1:
         for k in range(len(starts)):
             buffer[starts[k]] = values[k]
@@ -67,7 +67,7 @@ def _put(values: Any, starts: Any, width: int, buffer: Any) -> None:
 
 
 def _lay(values: Any, starts: Any, width: int, dropped: Any, copies: int, buffer: Any) -> None:
-    """Put the copies of a plane where they lie in a buffer."""
+    """Copy a plane to its positions in a buffer, as often as `copies` says."""
     if copies == 1:
         _put(values, starts, width, buffer)
     else:  # each is one row
@@ -80,7 +80,7 @@ def _lay(values: Any, starts: Any, width: int, dropped: Any, copies: int, buffer
 
 
 def _take(buffer: Any, starts: Any, width: int, values: Any) -> None:
-    """Take rows of values out of a buffer."""
+    """Copy rows of values out of a buffer."""
     if width == 1:
         for k in range(len(starts)):
             values[k] = buffer[starts[k]]
@@ -92,9 +92,9 @@ def _take(buffer: Any, starts: Any, width: int, values: Any) -> None:
 
 
 def _weigh(x: Any, starts: Any, w: Any, sums: Any) -> None:
-    """Set sums to the runs of all taps, each times its weight: nine, three or one in one pass.
+    """Set `sums` to the weighted sum of the runs of all taps: nine, three or one per pass.
 
-    Runs are cut out here, since arrays that a function returns are counted.
+    Runs are sliced here, since numba counts references of arrays that a function returns.
     """
     n, t = len(sums), 0
     sums[:] = 0
@@ -126,7 +126,7 @@ def _weigh(x: Any, starts: Any, w: Any, sums: Any) -> None:
 
 @cache
 def _numba() -> Any:
-    """Return numba, which from then on knows the functions that the loops call."""
+    """Return numba, after registering the functions that the loops call."""
     numba = optional("numba", extra="fast", need="a compiled convolution")
     for function in (_put, _lay, _take, _weigh):
         numba.extending.register_jitable(function)
@@ -134,11 +134,11 @@ def _numba() -> Any:
 
 
 def _compiled(function: Function) -> Function:
-    """Compile a function when it is first called, and keep the machine code for later processes."""
+    """Compile a function on its first call, and cache the machine code for later processes."""
 
     @cache
     def fast() -> Any:
-        # Sums may be taken in any order, so that several are taken at once.
+        # Sums in any order, so that the loop vectorizes.
         order = {"reassoc", "contract"}
         options = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": order}
         return _numba().njit(**options)(function)
@@ -168,7 +168,7 @@ def forward(x: Any, w: Any, out: Any, places: Any) -> None:
 
 @_compiled
 def transposed(y: Any, w: Any, out: Any, places: Any) -> None:
-    """Do the transpose of `forward`: ``[n, c, m, window]`` to ``[n, c, element]``."""
+    """Compute the transpose of `forward`: ``[n, c, m, window]`` to ``[n, c, element]``."""
     elements, width, _, _, windows, span, starts, length, size = places
     plane, spread = np.zeros(size, y.dtype), np.zeros(length, y.dtype)
     for n in range(y.shape[0]):

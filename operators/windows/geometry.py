@@ -1,7 +1,6 @@
 """Windows that slide over the spatial dimensions of a tensor ``[n, channel, *space]``.
 
-What convolutions and poolings share: sizes, padding, and views that copy nothing. Knows no
-operator.
+Sizes, padding and views without copies, for convolutions and poolings. Knows no operator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ Index = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Windows:
-    """Where windows lie.
+    """The windows over a space.
 
     Parameters
     ----------
@@ -33,11 +32,11 @@ class Windows:
     stride : tuple of int
         Steps between two windows.
     padding : tuple of (int, int)
-        What is put before and after each dimension.
+        Padding before and after each dimension.
     dilation : tuple of int
         Steps between two elements of a window.
     ceil : bool
-        Whether a last window that is not filled is counted too.
+        Whether an incomplete last window counts.
     """
 
     kernel: Shape
@@ -48,7 +47,7 @@ class Windows:
 
     @cached_property
     def span(self) -> Shape:
-        """How far a window reaches along each dimension."""
+        """Extent of a window along each dimension, dilation included."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
     @cached_property
@@ -58,17 +57,17 @@ class Windows:
 
     @cached_property
     def offsets(self) -> tuple[Shape, ...]:
-        """Where each element of a window lies, from the window's first."""
+        """Offset of each element of a window from its first."""
         steps = zip(self.kernel, self.dilation, strict=True)
         return tuple(product(*(range(0, k * d, d) for k, d in steps)))
 
     def is_pointwise(self, i: int) -> bool:
-        """Whether every window is one element of its own along dimension `i`."""
+        """Return whether windows along dimension `i` are single distinct elements."""
         return (self.kernel[i], self.stride[i], *self.padding[i]) == (1, 1, 0, 0)
 
     @property
     def are_points(self) -> bool:
-        """Whether every window is one element of its own."""
+        """Whether windows are single distinct elements."""
         return all(self.is_pointwise(i) for i in range(len(self.kernel)))
 
     def count(self, size: Sequence[int]) -> Shape:
@@ -77,7 +76,7 @@ class Windows:
         Raises
         ------
         IRError
-            If none fits.
+            If no window fits.
         """
         counts = tuple(self._count(i, n) for i, n in enumerate(size))
         if min(counts) < 1:
@@ -96,10 +95,10 @@ class Windows:
         return min(-(-room // self.stride[i]), (size + before - 1) // self.stride[i]) + 1
 
     def transposed(self, size: Shape, count: Shape) -> "Windows | None":
-        """Return the windows over the windows of a space which meet each element's own.
+        """Return the windows over windows: for each element, the windows that contain it.
 
-        A convolution over them, by the kernel turned round, is the transpose of one over these.
-        None where there are no such windows: they would have to be further apart than elements.
+        A convolution over them, by the flipped kernel, is the transpose of one over these.
+        None with a stride over one, or where that would need negative padding.
         """
         sides = zip(size, self.padding, self.span, count, strict=True)
         padding = tuple((p - 1 - a, n + a - c) for n, (a, _), p, c in sides)
@@ -108,19 +107,19 @@ class Windows:
         return replace(self, padding=padding, ceil=False)
 
     def padded_size(self, size: Sequence[int]) -> Shape:
-        """Return the size of the padded space, with room for unfilled last windows."""
+        """Return the size of the padded space, with room for incomplete last windows."""
         counts = self.count(size)
         needed = [(c - 1) * s + p for c, s, p in zip(counts, self.stride, self.span, strict=True)]
         sides = zip(size, self.padding, needed, strict=True)
         return tuple(max(n + a + b, m) for n, (a, b), m in sides)
 
     def interior(self, size: Sequence[int]) -> Index:
-        """Return where a space of `size` lies in the padded one, as an index of its dimensions."""
+        """Return the index of a space of `size` in the padded space."""
         sides = zip(size, self.padding, strict=True)
         return (..., *(slice(a, a + n) for n, (a, _) in sides))
 
     def pad(self, x: Array, value: float = 0.0) -> Array:
-        """Return `x` with `value` around its space; itself where nothing is to be put."""
+        """Return `x` padded with `value`; `x` itself without padding."""
         size = x.shape[-len(self.kernel) :]
         padded = self.padded_size(size)
         if padded == size:
@@ -142,7 +141,7 @@ class Windows:
 
 
 def per_dimension(value: Any, rank: int, what: str) -> Any:
-    """Return one item for each of `rank` dimensions: of a number, or of a tuple of the length.
+    """Return one item for each of `rank` dimensions, from a number or a tuple.
 
     Raises
     ------
@@ -159,7 +158,7 @@ def make_windows(kernel: Shape, attributes: Mapping[str, Any], size: Shape) -> W
     """Return the windows that ``stride``, ``padding``, ``dilation`` and ``ceil_mode`` describe.
 
     Padding is a number, one for each dimension, a pair (before, after) for each, or ``same``:
-    as many windows as the space has strides, what is put evenly shared, the odd one behind.
+    as many windows as the space has strides, with even padding on both sides, the odd one behind.
 
     Raises
     ------
