@@ -1,4 +1,4 @@
-"""``shardwright bench``: search modes side by side, and instances of the assignment problem."""
+"""``shardwright bench``: a comparison of searches, and instances of the assignment problem."""
 
 import argparse
 import math
@@ -31,25 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     strategies = kinds.add_parser(
         "strategies",
-        help="every search mode and baseline side by side",
+        help="compare every search and baseline",
         formatter_class=HelpFormatter,
     )
     add_model(strategies, several=True)
     add_compile_options(strategies, search=False)
     strategies.add_argument("--json", action="store_true", help="print one JSON document")
     solver = kinds.add_parser(
-        "solver", help="instances of the assignment problem", formatter_class=HelpFormatter
+        "solver", help="solve instances of the assignment problem", formatter_class=HelpFormatter
     )
     add_solver_arguments(solver)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the benchmark that is asked for."""
+    """Run a benchmark."""
     if arguments.kind == "solver":
         return run_solver(arguments)
     if arguments.mode != "auto_parallel":
         raise UsageError(
-            f"`bench strategies` compares searches, and `{arguments.mode}` has no choice",
+            f"`bench strategies` compares searches, the mode `{arguments.mode}` has none",
             hint="leave `--mode` out",
         )
     documents = {model: _bench_model(model, arguments) for model in dict.fromkeys(arguments.model)}
@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
-    """Compile with every search mode.
+    """Compile with every search.
 
-    Only the exact search plans within the memory; the others may use any amount, so that it can be
-    said whether what they find fits.
+    Only the exact search gets the memory limit; the others get none, so that the table shows
+    whether their plans fit.
     """
     cluster = cluster_named(arguments.cluster)
     limit = memory_limit(arguments, cluster)

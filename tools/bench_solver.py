@@ -78,15 +78,15 @@ def _is_solution(path: Path) -> bool:
 
 
 def _reason(problem: Problem) -> str:
-    """Say why nothing fits."""
+    """Return the reason why no assignment fits."""
     conflict = memory_conflict(problem)
     if conflict is None:
-        return "no assignment fits, though no time alone rules all of them out"
+        return "no assignment fits, although each time alone could be met"
     names = [f"`{problem.variables[index].name}`" for index in conflict.variables[:_MOST_NAMES]]
     more = len(conflict.variables) - len(names)
     others = f" and {more} more" if more else ""
     return (
-        f"nothing fits: at time {conflict.time}, {', '.join(names)}{others} need at least "
+        f"no assignment fits: at time {conflict.time}, {', '.join(names)}{others} need at least "
         f"{_number(conflict.least)}, and the limit is {_number(conflict.limit)}"
     )
 

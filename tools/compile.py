@@ -37,11 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_model(parser)
     add_compile_options(parser)
-    output = parser.add_argument_group("what is written")
+    output = parser.add_argument_group("output")
     output.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder of the plan (plans/MODEL-SIZES-N)"
+        "--out", type=Path, metavar="DIR", help="folder of the plan (default plans/MODEL-SIZES-N)"
     )
-    output.add_argument("--ranks", metavar="LIST", help="write listings of these: `0,4-7` (0-15)")
+    output.add_argument(
+        "--ranks", metavar="LIST", help="ranks whose listings are written: `0,4-7` (default 0-15)"
+    )
     output.add_argument(
         "--dump-ir", type=Path, metavar="DIR", help="write the graph after every pass: NN_PASS.ir"
     )
@@ -53,16 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     extent = output.add_mutually_exclusive_group()
     extent.add_argument("--full", action="store_true", help="print every row of every table")
-    extent.add_argument("--brief", action="store_true", help="print what matters most")
+    extent.add_argument("--brief", action="store_true", help="print a short report")
     output.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compile, write the plan, and tell about it."""
+    """Compile, write the plan, and print the report."""
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)
     directory = _directory(arguments)
     graphs, detail = graphs_folder(arguments.dump_ir)
-    # Refuse what cannot be written before a search that may take long.
+    # Check the output files before a long search.
     check_replaceable(directory, file_names(listed_ranks(arguments.devices, ranks)))
     if graphs is not None:
         check_graphs(graphs)
@@ -97,12 +99,12 @@ def _print_no_plan(error: NoPlanError, arguments: argparse.Namespace) -> None:
 
 
 def _directory(arguments: argparse.Namespace) -> Path:
-    """Return where the plan is written.
+    """Return the folder of the plan.
 
     Raises
     ------
     UsageError
-        If the user names no folder, and the default one has a plan of another model.
+        If no folder is named, and the default one has a plan of another model.
     """
     if arguments.out is not None:
         return arguments.out
@@ -118,7 +120,7 @@ def _directory(arguments: argparse.Namespace) -> Path:
 
 
 def default_directory(model: str, devices: int) -> Path:
-    """Return where a plan is written unless the user says so; other sizes, another folder.
+    """Return the default folder of a plan; each model with its sizes has its own.
 
     Examples
     --------
@@ -143,10 +145,10 @@ def _ranks(text: str, devices: int) -> list[int]:
     for item in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", item.strip())
         if not match:
-            raise UsageError(f"`{item}` is no rank", hint="write `0,4-7`")
+            raise UsageError(f"`{item}` is not a rank", hint="write `0,4-7`")
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
-            raise UsageError(f"`{item}` holds no rank", hint=f"write `{last}-{first}`")
+            raise UsageError(f"the range `{item}` is empty", hint=f"write `{last}-{first}`")
         if last >= devices:
             raise UsageError(
                 f"there is no rank {last}, the program has {devices}",

@@ -1,4 +1,4 @@
-"""The JSON documents that scripts read; their keys are fixed."""
+"""The JSON documents for scripts; their keys are stable."""
 
 import json
 import math
@@ -45,7 +45,7 @@ _NO_ENTRIES = (
 
 
 def print_document(document: object) -> None:
-    """Print one document; numbers that are not finite become null, which JSON can say."""
+    """Print one document; JSON has no infinity, so numbers that are not finite become null."""
     print(json.dumps(_finite(document), indent=1))
 
 
@@ -60,16 +60,16 @@ def _finite(item: Any) -> Any:
 def compile_document(
     compilation: Compilation, limit: float, plan: Path | None = None
 ) -> dict[str, Any]:
-    """Return what ``compile --json`` prints.
+    """Return the document of ``compile --json``.
 
     Parameters
     ----------
     compilation : Compilation
-        What was compiled.
+        The compilation.
     limit : float
-        Bytes that a device may hold.
+        Memory limit of a device in bytes.
     plan : Path, optional
-        Where the plan was written.
+        The folder of the plan.
     """
     document, compiled = compilation.plan.document, compilation.compiled
     timeline = simulate(compilation.plan.program, compilation.cluster)
@@ -118,16 +118,16 @@ def compile_document(
 def no_plan_document(
     error: NoPlanError, model: str, cluster: Cluster, devices: int, limit: float, how: Any
 ) -> dict[str, Any]:
-    """Return what ``compile --json`` prints where there is no plan: the same keys.
+    """Return the document of ``compile --json`` where there is no plan: the same keys.
 
     Parameters
     ----------
     error : NoPlanError
-        Why there is none.
+        The reason.
     model, cluster, devices
-        For what one was searched.
+        The arguments of the compilation.
     limit : float
-        Bytes that a device may hold.
+        Memory limit of a device in bytes.
     how : object
         Has ``mode``, ``search`` and ``cost_model``.
     """
@@ -152,7 +152,7 @@ def no_plan_document(
 
 
 def peak_memory_bytes() -> int:
-    """Return the most memory that this process has held."""
+    """Return the peak memory of this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -160,18 +160,18 @@ def peak_memory_bytes() -> int:
 def run_document(
     plan: Plan, records: Sequence[StepRecord], data: str, logs: Path, checkpoint: Path | None
 ) -> dict[str, Any]:
-    """Return what ``run --json`` prints.
+    """Return the document of ``run --json``.
 
     Parameters
     ----------
     plan : Plan
-        What was run.
+        The plan.
     records : sequence of StepRecord
         Its steps.
     data : str
-        What it was trained on.
+        The training data.
     logs, checkpoint : Path
-        What was written.
+        The written files.
     """
     return {
         "model": plan.document.model,
@@ -187,7 +187,7 @@ def run_document(
 
 
 def prove_document(proof: Proof) -> dict[str, Any]:
-    """Return what ``prove --json`` prints."""
+    """Return the document of ``prove --json``."""
     return {
         "proven": proof.proven,
         "trusted": list(proof.trusted),
@@ -198,7 +198,7 @@ def prove_document(proof: Proof) -> dict[str, Any]:
 
 
 def verify_document(verdict: Verdict) -> dict[str, Any]:
-    """Return what ``verify --json`` prints."""
+    """Return the document of ``verify --json``."""
     return {
         **prove_document(verdict.proof),
         "compared": verdict.compared,

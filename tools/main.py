@@ -29,11 +29,11 @@ COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
     "run": "train on a plan",
     "prove": "prove that a plan computes its model, at full size, without running it",
-    "verify": "prove a plan, and compare its numbers with those of one device",
-    "dump": "print a model, a plan, or what a pass leaves",
-    "bench": "compare search modes, or solve instances of the assignment problem",
+    "verify": "prove a plan, and compare its numbers with one device",
+    "dump": "print a model, a plan, or the graph after a pass",
+    "bench": "compare searches, or solve instances of the assignment problem",
     "models": "list the models of the zoo and their sizes",
-    "operators": "list the operators with their rules, and what they cover of MindSpore",
+    "operators": "list the operators with their rules, and the coverage of MindSpore",
     "clusters": "list the clusters that come with the package",
 }
 EXAMPLES = {
@@ -61,7 +61,7 @@ EXAMPLES = {
     ),
 }
 _WIDTH, _HELP_COLUMN = 100, 30
-# Exit codes: an error that the user can mend; proven that no plan fits; none found; by signals.
+# Exit codes; see `main`.
 _MISTAKE, _INFEASIBLE, _NOT_FOUND, INTERRUPTED, _BROKEN_PIPE = 2, 3, 4, 130, 141
 
 
@@ -70,7 +70,7 @@ class UsageError(ShardwrightError):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help with its texts beside the options, on lines that are not too long."""
+    """Help with aligned texts, at most as wide as the terminal."""
 
     def __init__(self, prog: str) -> None:
         columns = shutil.get_terminal_size((_WIDTH, 25)).columns
@@ -78,10 +78,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that tells its errors as all others are told."""
+    """A parser whose errors are errors of the product."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
+        """Raise a `UsageError`; argparse would print the usage and exit."""
         choice = re.fullmatch(
             r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message
         )
@@ -95,11 +95,11 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0; 1 where a plan differs; 2 after an error that the user can mend; 3 where it is proven that no
-    plan fits, 4 where none was found; 130 after an interrupt, 141 where nobody reads the output.
+    0: success. 1: a plan differs. 2: an error that the user can fix. 3: proven that no plan fits.
+    4: no plan was found. 130: interrupted. 141: the output is closed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    gc.set_threshold(100_000, 20, 100)  # a compile makes much that lives on, and few cycles
+    gc.set_threshold(100_000, 20, 100)  # a compilation keeps most objects, and makes few cycles
     try:
         with _warnings_in_one_line(), _complete_output():
             return _dispatch(given)
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = f" (in {error.filename})" if error.filename else ""
         say(f"{(error.strerror or str(error)).lower()}{place}")
     except MemoryError:
-        say("this machine has not enough memory for it")
+        say("out of memory on this machine")
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def say(text: str) -> None:
     """Write a line to standard error."""
-    if sys.stderr is not None:  # as it is where a program is started with it closed
+    if sys.stderr is not None:  # it is None where a program is started with it closed
         line = " ".join(text.splitlines())
         with suppress(OSError):
             sys.stderr.write(f"shardwright: {line}\n")
@@ -136,9 +136,9 @@ def _exit_code(error: ShardwrightError) -> int:
 
 @contextmanager
 def _complete_output() -> Iterator[None]:
-    """Write what is still buffered, so that errors of the output are heard of in time.
+    """Flush the buffered output, so that its errors set the exit code.
 
-    Python would tell of them itself, after the program has ended.
+    Python itself reports them only after the program has ended.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -154,14 +154,14 @@ def _flush(stream: TextIO) -> None:
     try:
         stream.flush()
     except OSError:
-        with suppress(OSError, ValueError):  # what is left in the buffer has nowhere to go
+        with suppress(OSError, ValueError):  # the rest of the buffer is discarded
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
 
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Write each warning of the product as a line on standard error."""
+    """Write each warning as one line on standard error."""
 
     def show(
         message: Warning | str,
@@ -187,7 +187,7 @@ def _dispatch(given: list[str]) -> int:
         return 0
     if known.command not in COMMANDS:
         commands = ", ".join(COMMANDS)
-        raise UsageError(f"no command is called `{known.command}`", hint=f"there are {commands}")
+        raise UsageError(f"unknown command `{known.command}`", hint=f"expected one of {commands}")
     rest = _load_plugins(given[1:])
     module = import_module(f"shardwright.tools.{known.command}")
     command = Parser(
@@ -244,7 +244,9 @@ def _overview() -> Parser:
         usage="shardwright COMMAND ...",
         description="An auto-parallel graph compiler: from a model and a cluster to verified "
         "per-rank programs.",
-        epilog="commands:\n" + "\n".join(lines) + "\n\nshardwright COMMAND --help tells more.",
+        epilog="commands:\n"
+        + "\n".join(lines)
+        + "\n\nshardwright COMMAND --help shows the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"shardwright {__version__}")

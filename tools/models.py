@@ -19,8 +19,8 @@ def run(arguments: argparse.Namespace) -> int:
         defaults = ", ".join(f"{size.name}={size.default}" for size in sizes)
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
         rows.append((name, f"{summary}\n{defaults}"))
-    print_table("", ("model", "what it is, and its sizes"), rows)
+    print_table("", ("model", "description and sizes"), rows)
     presets = [(name, f"{model}:{own}" if own else model) for name, (model, own) in PRESETS.items()]
-    print("sizes are given so: `gpt:layers=4,hidden=256,tied=false`\n")
+    print("write sizes after a colon: `gpt:layers=4,hidden=256,tied=false`\n")
     print_table("", ("preset", "stands for"), presets)
     return 0

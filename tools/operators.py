@@ -1,4 +1,4 @@
-"""``shardwright operators``: the operators, their rules, and what they cover of MindSpore."""
+"""``shardwright operators``: the operators, their rules, and the coverage of MindSpore."""
 
 import argparse
 from collections.abc import Iterator
@@ -16,16 +16,18 @@ _HEAD = """\
 
 Written by `shardwright operators --markdown docs/operators.md`; a test holds it to the code.
 
-A rule names the factors of an operator: `k+` is contracted, `c^` stays whole, `h~` is what windows
-slide over, `(a b)` a dimension of two factors. [How it works](how-it-works.md) tells what follows
-from it. Rules are shown for the first example of an operator.
+A rule names the factors of an operator: `k+` is contracted, `c^` stays whole, windows slide over
+`h~`, `(a b)` is a dimension of two factors. [How it works](how-it-works.md) explains them.
+Rules are shown for the first example of an operator.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("name", nargs="?", help="show this operator alone")
-    parser.add_argument("--coverage", action="store_true", help="show what MindSpore's are here")
+    parser.add_argument(
+        "--coverage", action="store_true", help="show the counterpart of each of MindSpore's"
+    )
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write all as a document")
 
 
@@ -35,11 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
         write_file(arguments.markdown, document().encode(), "the document", begins(b"# Operators"))
         return 0
     if arguments.coverage:
-        print_table("", ("MindSpore", "release", "here", "what"), list(_coverage_rows()))
+        print_table("", ("MindSpore", "release", "kind", "counterpart"), list(_coverage_rows()))
         return 0
     names = (operator_class(arguments.name).name,) if arguments.name else operator_names()
     rows = [(name, rule_of(name), _summary(operator_class(name))) for name in names]
-    print_table("", ("operator", "rule", "what it is"), rows)
+    print_table("", ("operator", "rule", "description"), rows)
     return 0
 
 
@@ -66,8 +68,8 @@ def _coverage_rows() -> Iterator[tuple[str, str, str, str]]:
 _KINDS = {
     "operator": "an operator",
     "composition": "of several operators",
-    "compiler": "done otherwise",
-    "none": "not there",
+    "compiler": "in the compiler",
+    "none": "not supported",
 }
 
 
@@ -88,11 +90,11 @@ def _operators() -> Iterator[str]:
             gradient = name.endswith("_gradient") and name != "stop_gradient"
             groups["gradient" if gradient else ""].append(name)
     yield f"## The {len(groups[''])} operators of models\n"
-    yield "| operator | rule | what it is |\n|---|---|---|"
+    yield "| operator | rule | description |\n|---|---|---|"
     for name in groups[""]:
         yield f"| `{name}` | `{rule_of(name)}` | {_cell(operator_class(name))} |"
     yield f"\n## The {len(groups['communication'])} that communicate\n"
-    yield "| operator | what it is |\n|---|---|"
+    yield "| operator | description |\n|---|---|"
     for name in groups["communication"]:
         yield f"| `{name}` | {_cell(operator_class(name))} |"
     yield f"\n## The {len(groups['gradient'])} that only gradients use\n"
@@ -102,7 +104,7 @@ def _operators() -> Iterator[str]:
 def _coverage() -> Iterator[str]:
     yield "## MindSpore's operator infos\n"
     yield (
-        "What takes the place of each class that MindSpore registers, less its ending `Info`.\n"
+        "The counterpart of each class that MindSpore registers, less its ending `Info`.\n"
         "`ops` and `nn` are modules of `shardwright`; most names can be written as MindSpore has\n"
         "them: `ops.TensorAdd()`.\n"
     )
@@ -120,7 +122,7 @@ def _coverage() -> Iterator[str]:
                 yield f"| {name} | {_here(c)} |"
         missing = [name for name, c in covers if c.kind == "none"]
         if missing:
-            yield f"\nNot there ({len(missing)}): " + ", ".join(missing) + "."
+            yield f"\nNot supported ({len(missing)}): " + ", ".join(missing) + "."
     yield ""
 
 

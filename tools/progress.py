@@ -1,4 +1,4 @@
-"""What is shown on standard error while something takes long, if a person looks at it."""
+"""Progress of long commands on standard error, if it is a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def following_search(
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar that grows by one at each call, which says how things stand."""
+    """Show a bar that advances by one at each call, with a text."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda text: None

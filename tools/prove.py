@@ -11,7 +11,7 @@ from shardwright.tools.documents import print_document, prove_document
 from shardwright.tools.main import say
 from shardwright.tools.tables import styled, width
 
-UNDECIDED = 4  # exit code where nothing could be said
+UNDECIDED = 4  # exit code where no proof could be tried
 _DIFFERENT = 1
 
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prove; a plan that is refused gives exit code 1, one that cannot be decided 4."""
+    """Prove; exit code 1 for a plan that is refused, 4 where no proof can be tried."""
     proof = prove(plan_to_check(arguments.plan))
     if arguments.json:
         print_document(prove_document(proof))
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def plan_to_check(directory: Path) -> Plan:
-    """Return a plan, and say on standard error if its program was edited."""
+    """Return a plan, with a line on standard error if its program was edited."""
     plan = read_plan(directory, allow_edited=True)
     if is_edited(directory, plan):
         say("`program.ir` was edited after the plan was written")
@@ -41,12 +41,12 @@ def plan_to_check(directory: Path) -> Plan:
 
 
 def exit_code(is_right: bool | None) -> int:
-    """Return the exit code for what was found."""
+    """Return the exit code of an outcome."""
     return UNDECIDED if is_right is None else 0 if is_right else _DIFFERENT
 
 
 def print_proof(proof: Proof) -> None:
-    """Print what is proven, or where that fails."""
+    """Print the theorem, or the node at which the proof fails."""
     if proof.proven:
         head, style = "proven", "bold green"
         text = (
@@ -62,8 +62,8 @@ def print_proof(proof: Proof) -> None:
 
 
 def print_trusted(proof: Proof) -> None:
-    """Print what a proof assumes."""
-    print("it trusts that")
+    """Print the assumptions of a proof."""
+    print("assumptions:")
     for sentence in proof.trusted:
         lines = textwrap.wrap(sentence, width() - 4)
         print("\n".join([f"  - {lines[0]}", *(f"    {line}" for line in lines[1:])]))

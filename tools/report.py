@@ -1,4 +1,4 @@
-"""What ``shardwright compile`` tells a person: strategies, layouts, costs, how good it is."""
+"""The report of ``shardwright compile``: strategies, layouts, costs, and the certificate."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,9 @@ from shardwright.tools.tables import print_table, styled, width
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is told: rows of operators, parameters and moves of tensors, the dearest first.
+    """How many rows each table has; the most expensive ones are shown.
 
-    Operators with a smaller share of the step than `least` are only counted.
+    Operators whose share of the step is below `least` are only counted.
     """
 
     operators: int
@@ -39,18 +39,18 @@ _LABEL = 10  # columns of the labels in the summary
 def print_compilation(
     compilation: Compilation, timeline: Timeline, directory: Path, extent: Extent = USUAL
 ) -> None:
-    """Print all there is to know about a compiled model.
+    """Print the report on a compiled model.
 
     Parameters
     ----------
     compilation : Compilation
         The model.
     timeline : Timeline
-        One step of it, with communication beside computation.
+        The overlapped step: communication runs concurrently with computation.
     directory : Path
-        Where its plan is.
+        The folder of its plan.
     extent : Extent
-        How much is printed.
+        How many rows each table has.
     """
     document = compilation.plan.document
     mesh = " ".join(f"{axis.name}={axis.size}" for axis in document.mesh)
@@ -70,7 +70,7 @@ def print_compilation(
 
 @dataclass
 class _Fold:
-    """Operators of repeated layers, in one row."""
+    """The operators that one row stands for: those of repeated layers."""
 
     first: OperatorCost
     count: int = 0
@@ -96,17 +96,17 @@ def _print_strategies(compilation: Compilation, extent: Extent) -> None:
         rest = f"{sum(fold.count for fold in hidden)} more, each row at most {most:.1%}"
         rows.append((rest, "", "", "", seconds_text(seconds), f"{seconds / total:.1%}"))
     headings: tuple[str, ...] = ("operator", "", "split counts", "over axes", "time", "share")
-    title = "strategies: slices of each operand; time forward, backward and for communication"
+    title = "strategies: slices of each operand; time of forward, backward and communication"
     if not compilation.plan.document.strategies:
         rows = [(*row[:2], *row[4:]) for row in rows]
         headings = (*headings[:2], *headings[4:])
-        title = "operators: time forward, backward and for communication"
+        title = "operators: time of forward, backward and communication"
     last = len(headings) - 1
     print_table(title, headings, rows, right=(1, last - 1, last), shortened=0)
 
 
 def _hidden(folds: Iterable[_Fold], total: float, extent: Extent) -> list[_Fold]:
-    """Return the rows that are only counted: those that hardly matter, and all but the dearest."""
+    """Return the rows that are only counted: small shares, and all but the most expensive."""
     ordered = sorted(folds, key=lambda fold: -fold.seconds)
     small = [fold for fold in ordered if fold.seconds < extent.least * total]
     hidden = ordered[min(extent.operators, len(ordered) - len(small)) :]
@@ -114,7 +114,7 @@ def _hidden(folds: Iterable[_Fold], total: float, extent: Extent) -> list[_Fold]
 
 
 def _key(compilation: Compilation, cost: OperatorCost) -> object:
-    """Return what operators of repeated layers have in common."""
+    """Return the key of a row: equal for the same operator of repeated layers."""
     if cost.node is None:
         return "optimizer"
     types = [value.type for value in compilation.compiled.source.operand_values(cost.node)]
@@ -163,8 +163,8 @@ def _print_parameters(compilation: Compilation, extent: Extent) -> None:
     if len(rows) > extent.parameters:
         rest = (f"{len(rows) - extent.parameters} more rows", "", "", "", "")
         rows = [*rows[: extent.parameters], rest]
-    headings = ("parameter", "", "whole", "split over", "a device holds")
-    title = "parameters; their gradients and optimizer states lie alike"
+    headings = ("parameter", "", "whole", "split over", "slice")
+    title = "parameters; gradients and optimizer states have the same layouts"
     print_table(title, headings, rows, right=(1,), shortened=0)
 
 
@@ -183,8 +183,8 @@ def _print_collectives(compilation: Compilation, extent: Extent) -> None:
     rest = [item for fold in by_seconds if id(fold) not in shown for item in chain(*fold)]
     if rest:
         rows.append((*_volume(rest), f"{len(rest)} more collectives, each cheaper"))
-    headings = ("sends", "time", "collectives over axes, and why")
-    print_table("communication: what a device sends in a step", headings, rows, right=(0, 1))
+    headings = ("sends", "time", "collectives over axes, and reasons")
+    print_table("communication: bytes that a device sends in a step", headings, rows, right=(0, 1))
 
 
 def _steps_text(steps: Sequence[Collective]) -> str:
@@ -192,7 +192,7 @@ def _steps_text(steps: Sequence[Collective]) -> str:
 
 
 def _moves_row(fold: Sequence[Sequence[Collective]]) -> tuple[str, ...]:
-    """Return the row of equal moves in repeated layers."""
+    """Return the row of the same redistribution in repeated layers."""
     reason = fold[0][0].reason
     text = f"{_times(len(fold))} {_steps_text(fold[0])}".strip()
     return (*_volume(chain(*fold)), f"{text}\n{reason if len(fold) == 1 else pattern(reason)}")
@@ -218,8 +218,8 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
     )
     _line(
         "step",
-        f"{seconds_text(document.predicted_step_seconds)} predicted, one thing after the other; "
-        f"{seconds_text(timeline.step_seconds)} with communication beside computation",
+        f"serial {seconds_text(document.predicted_step_seconds)}, overlapped "
+        f"{seconds_text(timeline.step_seconds)} (communication concurrent with computation)",
     )
     _line(
         "memory",
@@ -257,7 +257,7 @@ def _memory_text(document: PlanDocument) -> str:
 def _traffic_text(document: PlanDocument) -> str:
     kinds = document.communication
     if not kinds:
-        return "nothing is sent"
+        return "no communication"
     total = bytes_text(sum(volume.bytes for volume in kinds.values()))
     counts = ", ".join(f"{volume.count} {kind}" for kind, volume in kinds.items())
     return f"a device sends {total} in a step: {counts}"
@@ -272,7 +272,7 @@ def _files_text(directory: Path) -> str:
 
 
 def _line(label: str, text: str, style: str = "") -> None:
-    """Print a labelled line; what is too long goes on below its beginning."""
+    """Print a labelled line, wrapped with an indent."""
     lines = textwrap.wrap(text, max(40, width() - _LABEL), break_on_hyphens=False)
     print(f"{label:{_LABEL}}" + styled(lines[0], style))
     for line in lines[1:]:
@@ -282,7 +282,7 @@ def _line(label: str, text: str, style: str = "") -> None:
 def _quality_text(document: PlanDocument) -> str:
     claim = f"{document.status} {document.bound_covers}"
     if document.lower_bound <= 0:
-        return f"{claim}, no lower bound is known ({document.how})"
+        return f"{claim}, no lower bound ({document.how})"
     cost, bound = (_cost_text(x, document) for x in (document.objective, document.lower_bound))
     gap = gap_text(document.gap)
     return f"{claim}: cost {cost}, lower bound {bound}, gap {gap} ({document.how})"

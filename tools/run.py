@@ -42,14 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=("local", "mpi"),
         default="local",
-        help="local: all ranks in this process (default); mpi: one process a rank, under mpiexec",
+        help="local: all ranks in this process (default); mpi: one process per rank, under mpiexec",
     )
     add_number(parser, "--steps", POSITIVE_INTEGER, "steps to train (default 20)", "N", 20)
     parser.add_argument(
         "--data",
         type=Path,
         metavar="PATH",
-        help="a folder of MNIST's or CIFAR-10's files, or a text (default what fits the model)",
+        help="a folder with the files of MNIST or CIFAR-10, or a text (default: built-in "
+        "data that fits)",
     )
     add_number(parser, "--seed", SEED, "seed of the initial values (default the plan's)", "N")
     parser.add_argument(
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save",
         type=Path,
         metavar="FILE",
-        help="write a checkpoint at the end, and at an interrupt",
+        help="write a checkpoint at the end and at an interrupt",
     )
     text = "write the checkpoint after every N steps, too"
     add_number(parser, "--save-every", POSITIVE_INTEGER, text, "N")
@@ -73,10 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print the losses."""
     if arguments.save_every is not None and arguments.save is None:
-        raise UsageError("`--save-every` says when to save, not where", hint="add `--save FILE`")
+        raise UsageError("`--save-every` has no effect without `--save`", hint="add `--save FILE`")
     plan = read_plan(arguments.plan)
     if any(value.type.dtype == "bfloat16" for value in plan.program.values.values()):
-        say("bfloat16 is computed as float32 here, devices round to fewer digits")
+        say("bfloat16 is computed as float32 here; devices round to fewer digits")
     seed = plan.document.seed if arguments.seed is None else arguments.seed
     records: list[StepRecord] = []
     with (
@@ -111,9 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _heard_later(can_wait: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Yield what tells whether the user has interrupted.
+    """Yield a function that returns whether the user has interrupted.
 
-    An interrupt is raised at once where it cannot wait for the end of a step, or is the second.
+    An interrupt waits for the end of a step; the second one, or one before any step, is raised.
     """
     heard: list[int] = []
 
@@ -123,7 +124,7 @@ def _heard_later(can_wait: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
         heard.append(number)
 
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # such as one that ignores it
+    if before is not signal.default_int_handler:  # a handler that ignores it, for example
         yield lambda: False
         return
     signal.signal(signal.SIGINT, hear)
@@ -147,7 +148,7 @@ def _tell(arguments: argparse.Namespace, plan: Plan, records: list[StepRecord], 
         print_document(run_document(plan, records, data, _logs(arguments), arguments.save))
         return
     seconds = statistics.median(record.seconds for record in records)
-    title = f"{plan.document.model} on {plan.mesh.size} ranks, learning the {data}"
+    title = f"{plan.document.model} on {plan.mesh.size} ranks, training on {data}"
     for line in textwrap.wrap(title, width(), break_on_hyphens=False):
         print(styled(line, "bold"))
     print()
@@ -156,10 +157,12 @@ def _tell(arguments: argparse.Namespace, plan: Plan, records: list[StepRecord], 
     means = [statistics.fmean(record.loss for record in group) for group in groups]
     highest = max((mean for mean in means if math.isfinite(mean)), default=0.0)
     rows = [_row(group, mean, highest) for group, mean in zip(groups, means, strict=True)]
-    print_table("", ("steps", "mean loss" if every > 1 else "loss", "", "a step"), rows, (0, 1, 3))
+    print_table(
+        "", ("steps", "mean loss" if every > 1 else "loss", "", "time of a step"), rows, (0, 1, 3)
+    )
     peak = max(record.peak_bytes for record in records)
     print(
-        f"a step takes {seconds_text(seconds)}, a rank holds up to {bytes_text(peak)}, logs are in "
+        f"a step takes {seconds_text(seconds)}; peak memory of a rank {bytes_text(peak)}; logs in "
         f"{_logs(arguments)}"
     )
     sys.stdout.flush()
@@ -170,7 +173,7 @@ def _logs(arguments: argparse.Namespace) -> Path:
 
 
 def _row(group: Sequence[StepRecord], loss: float, highest: float) -> tuple[str, ...]:
-    """Return the row of some steps, with a bar as long as their loss is high."""
+    """Return the row of some steps, with a bar proportional to their loss."""
     first, last = group[0].step, group[-1].step
     bar = "█" * round(_BAR * loss / highest) if math.isfinite(loss) and highest > 0 else ""
     seconds = statistics.median(record.seconds for record in group)

@@ -1,4 +1,4 @@
-"""Tables and lines for people, as wide as the terminal, or 100 columns where there is none."""
+"""Tables and lines as wide as the terminal, or 100 columns without one."""
 
 import os
 import shutil
@@ -16,19 +16,19 @@ _GAP = 3  # columns between two columns of a table
 
 
 def width() -> int:
-    """Return the columns that may be used: those of the terminal, or as ``COLUMNS`` says."""
+    """Return the number of columns of the terminal, or of ``COLUMNS``."""
     return shutil.get_terminal_size((_WIDTH, 25)).columns
 
 
 def styled(text: str, style: str) -> str:
-    """Return a text in a style, where a terminal shows it and ``NO_COLOR`` is not set.
+    """Return a text in a style, if the output is a terminal and ``NO_COLOR`` is not set.
 
     Parameters
     ----------
     text : str
-        What is shown.
+        The text.
     style : str
-        How: ``bold``, ``green``, ...
+        ``bold``, ``green``, ...
     """
     console = Console(file=sys.stdout, no_color=bool(os.environ.get("NO_COLOR")))
     if not console.is_terminal:
@@ -50,16 +50,16 @@ def print_table(
     Parameters
     ----------
     title : str
-        Stands above it.
+        The line above it.
     headings : sequence of str
         One for each column.
     rows : iterable of sequence of str
         The cells.
     right : sequence of int
-        Columns that are aligned to the right.
+        Columns aligned to the right.
     shortened : int, optional
-        The column of paths that are shortened in their middle where the table is too wide; if not
-        given, cells are wrapped.
+        The column of paths that are shortened where the table is too wide; without one, cells are
+        wrapped.
     """
     cells = [list(row) for row in rows]
     if shortened is not None:
@@ -87,7 +87,7 @@ def _shorten(headings: Sequence[str], rows: Sequence[list[str]], column: int) ->
 
 
 def shortened_path(path: str, room: int) -> str:
-    """Return a path without parts of its middle; its last two stay as long as they can.
+    """Return a path with parts of its middle left out; the last two parts go last.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``shardwright verify``: a proof of a plan, and its numbers against those of one device."""
+"""``shardwright verify``: a proof of a plan, and a comparison of numbers with one device."""
 
 import argparse
 from pathlib import Path
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify; a plan that differs gives exit code 1, one of which nothing is known 4."""
+    """Verify; exit code 1 for a plan that differs, 4 where nothing is known."""
     plan = plan_to_check(arguments.plan)
     with counting("verifying", arguments.steps) as advance:
         verdict = judge(plan, arguments.steps, full=arguments.full, progress=advance)
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_numbers(verdict, f"on {plan.mesh.size} ranks", arguments.steps)
         print(
             "trusted: rules, kernels and gradients of operators, collectives, the runtime, real "
-            "arithmetic\n(`shardwright prove` says what of each)"
+            "arithmetic\n(`shardwright prove` lists the assumptions)"
         )
     return exit_code(verdict.is_right)
 

@@ -83,7 +83,7 @@ def test_help_imports_nothing_heavy():
     )
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout.endswith("tells more.\n\n")
+    assert run.stdout.endswith("shows the options of a command.\n\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -128,10 +128,10 @@ def test_compile_tells_a_person(capsys, here):
     assert re.search(r"blocks\.\*\.attention\.projection\.weight +3x +f32\[16, 16\]", text)
     assert "adds up blocks/*/feed_forward/projection/matmul, whose factor k is split" in text
     assert re.search(
-        r"\nstep +[\d.]+ [um]s predicted, one thing after the other; [\d.]+ [um]s", text
+        r"\nstep +serial [\d.]+ [um]s, overlapped [\d.]+ [um]s \(communication concurrent", text
     )
     assert re.search(r"memory +[\d.]+ KiB of 80.00 GiB on each device: parameters [\d.]+ KiB", text)
-    assert "feasible on mesh 2x2x2, no lower bound is known (tensor_parallel)" in text
+    assert "feasible on mesh 2x2x2, no lower bound (tensor_parallel)" in text
     assert re.search(r"network +a device sends [\d.]+ KiB in a step: \d+ \w+", text)
     assert "\nwritten   plan: model.ir, plan.json, program.ir, strategies.json, rank_" in text
     assert len(text.splitlines()) < 100
@@ -232,7 +232,7 @@ def test_a_language_model_learns_a_text(capsys, here):
     options = ["--optimizer", "adam", "--learning-rate", "0.01", "--out", "plan"]
     document(capsys, "compile", GPT, "--devices", "2", *options)
     text = printed(capsys, "run", "plan", "--steps", "40")
-    assert text.startswith(f"{GPT} on 2 ranks, learning the bytes of\nPython's manual\n")
+    assert text.startswith(f"{GPT} on 2 ranks, training on bytes of\nPython's manual\n")
     losses = [float(loss) for loss in re.findall(r"\n *\d+-\d+ +(\d\.\d+) ", text)]
     assert len(losses) == 10
     assert losses[0] == pytest.approx(np.log(256), rel=0.1)
@@ -272,13 +272,13 @@ def test_images_of_a_folder(compressed, capsys, here):
         path.write_bytes(gzip.compress(content) if compressed else content)
     document(capsys, "compile", "mlp:hidden=16", "--devices", "2", "--out", "plan")
     text = printed(capsys, "run", "plan", "--steps", "2", "--data", here)
-    assert f"learning the images in {here}" in text.replace("\n", " ")
+    assert f"training on images in {here}" in text.replace("\n", " ")
 
 
 def test_a_model_of_no_known_data_learns_random_samples_by_heart(capsys, here):
     document(capsys, "compile", "two_matmul:batch=8", "--devices", "2", "--out", "plan")
     text = printed(capsys, "run", "plan", "--steps", "2")
-    assert "learning the random samples" in text
+    assert "training on random samples" in text
 
 
 # The other commands

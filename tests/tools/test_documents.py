@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardwright import api
+from shardwright import api, compilation, meshes
 from shardwright.ir.errors import InfeasibleError, NotFoundError
 from shardwright.tools import bench, options
 from shardwright.tools.main import main
@@ -116,8 +116,8 @@ def test_meshes_on_which_nothing_fits(errors, kind, least, bound, monkeypatch):
     def compile_graph(*arguments):
         raise remaining.pop(0)
 
-    monkeypatch.setattr(api, "compile_graph", compile_graph)
-    monkeypatch.setattr(api, "mesh_shapes", lambda cluster, devices: ["2x2", "4"])
+    monkeypatch.setattr(compilation, "compile_graph", compile_graph)
+    monkeypatch.setattr(meshes, "mesh_shapes", lambda cluster, devices: ["2x2", "4"])
     with pytest.raises((InfeasibleError, NotFoundError)) as caught:
         api.compile(MLP, 4, mesh="search")
     assert type(caught.value) is kind

@@ -211,7 +211,7 @@ def test_where_a_checkpoint_cannot_be_written(case, plan, here, capsys):
 
 def test_intervals_without_a_file(plan, capsys):
     found = run(capsys, "run", "plan", "--save-every", "2")
-    assert found == (2, "`--save-every` says when to save, not where; add `--save FILE`")
+    assert found == (2, "`--save-every` has no effect without `--save`; add `--save FILE`")
 
 
 # Memory of the machine
@@ -233,7 +233,7 @@ def test_memory_that_runs_out(plan, capsys, monkeypatch):
 
     monkeypatch.setattr(Executor, "step", failing)
     found = run(capsys, "run", "plan")
-    assert found == (2, "this machine has not enough memory for it")
+    assert found == (2, "out of memory on this machine")
 
 
 # What a run tells of itself
@@ -242,5 +242,5 @@ def test_memory_that_runs_out(plan, capsys, monkeypatch):
 def test_bfloat16_is_computed_as_float32_and_that_is_told(capsys, here):
     assert main(["compile", f"{MLP},dtype=bfloat16", "--devices", "2", "--out", "plan"]) == 0
     capsys.readouterr()
-    told = "bfloat16 is computed as float32 here, devices round to fewer digits"
+    told = "bfloat16 is computed as float32 here; devices round to fewer digits"
     assert run(capsys, "run", "plan", "--steps", "1") == (0, told)

@@ -134,7 +134,7 @@ COMPILE = {
     ),
     "ranks_the_wrong_way_round": (
         ["mlp", "--devices", "4", "--ranks", "3-1"],
-        "`3-1` holds no rank; write `1-3`",
+        "the range `3-1` is empty; write `1-3`",
     ),
     "trace_in_no_folder": (
         ["mlp", "--devices", "2", "--trace", "nowhere/step.json"],
@@ -382,7 +382,7 @@ OTHERS = {
     ),
     "unknown_command": (
         ["complie", "mlp"],
-        "no command is called `complie`; there are compile, run, prove, verify, dump, bench, "
+        "unknown command `complie`; expected one of compile, run, prove, verify, dump, bench, "
         "models, operators, clusters",
     ),
     "a_limit_where_nothing_is_compiled": (
@@ -395,7 +395,7 @@ OTHERS = {
     ),
     "searches_of_a_mode_without": (
         ["bench", "strategies", "mlp", "--devices", "2", "--mode", "data_parallel"],
-        "`bench strategies` compares searches, and `data_parallel` has no choice; leave `--mode` "
+        "`bench strategies` compares searches, the mode `data_parallel` has none; leave `--mode` "
         "out",
     ),
     "missing_data": (

@@ -33,7 +33,7 @@ def test_a_proof_is_told(directory, capsys):
         f"proven: the {nodes} nodes of the program compute the training step of the model, at "
         f"full size ("
     )
-    assert trusts == "it trusts that"
+    assert trusts == "assumptions:"
     assert sum(line.startswith("  - ") for line in sentences) == len(TRUSTED)
 
 
