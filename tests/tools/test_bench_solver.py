@@ -70,8 +70,8 @@ def test_a_person_is_told_why_nothing_fits(chain, capsys):
     chain.write_text(json.dumps(document))
     assert main(["bench", "solver", str(chain)]) == 0
     assert capsys.readouterr().out.startswith(
-        "chain: no assignment fits: at time 1, `node 0`, `node 1` need at least 2, and the limit is "
-        "1\n"
+        "chain: no assignment fits: at time 1, `node 0`, `node 1` need at least 2, and the limit "
+        "is 1\n"
     )
 
 
