@@ -22,7 +22,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.models import load_model
 from shardwright.operators.verify import verify
-from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.optimizer import Optimizer
 from shardwright.proof import UpdateRule, prove, prove_program
 from shardwright.proof.samples import run_samples
@@ -158,7 +158,7 @@ def random_plans(
         definition = load_model(model)
         optimizer = Optimizer(str(random.choice(["sgd", "momentum", "adam"])))  # type: ignore
         profile = profile_for(int(random.choice(devices)))
-        program = random_program(canonicalize(definition.graph), profile, random, optimizer)
+        program = random_program(Canonicalize().run(definition.graph), profile, random, optimizer)
         yield model, definition, program, UpdateRule(optimizer.kind, optimizer.settings)
 
 

@@ -35,7 +35,7 @@ def bug(what: str, function: str, *edits: tuple[str, str]) -> Bug:
 
 
 _CANONICALIZE = "passes.canonicalize:merged_values"
-_FUSION = "passes.allreduce_fusion"
+_FUSION = "passes.fuse_all_reduces"
 BUGS = {
     # Canonical form
     "merge_attributes": bug(
@@ -56,12 +56,12 @@ BUGS = {
     # Partition
     "lost_update": bug(
         "an update of the model itself gets the old value",
-        "passes.partition:partition",
+        "passes.partition:Partition.run",
         ("_brought(build, at[new], decisions", "_brought(build, at[name], decisions"),
     ),
     "partial_output": bug(
         "outputs are returned as they are, partial or split",
-        "passes.partition:partition",
+        "passes.partition:Partition.run",
         ("_brought(build, at[name], whole).name", "at[name].name"),
     ),
     "first_result": bug(
@@ -72,12 +72,12 @@ BUGS = {
     # Mirrors
     "mirror_lost_updates": bug(
         "the updates of the model itself are forgotten",
-        "passes.partition:insert_mirrors",
+        "passes.insert_mirrors:InsertMirrors.run",
         ("for name, new in graph.updates]", "for name, new in ()]"),
     ),
     "mirror_wrong_value": bug(
         "all readers of a scope share the mirror of the first value",
-        "passes.partition:insert_mirrors",
+        "passes.insert_mirrors:InsertMirrors.run",
         (
             "read = [",
             "read = [at[node.operands[0]] if at[name].type == at[node.operands[0]].type else",
@@ -85,13 +85,13 @@ BUGS = {
     ),
     "mirror_shared_dropped": bug(
         "the mirror that readers share is not made",
-        "passes.partition:_mirrored",
+        "passes.insert_mirrors:_mirrored",
         ("if not axes:", "if True:"),
     ),
     # Mirrors of programs written by hand
     "manual_mirror_dropped": bug(
         "a parameter that enters differing work gets no mirror",
-        "passes.manual:_Sharing._entering",
+        "passes.mirror_shared_values:_Sharing._entering",
         (
             "if value.name in self.differing or",
             "if value.name in self.differing or value.name not in self.graph.producers or",
@@ -99,33 +99,33 @@ BUGS = {
     ),
     "manual_mean": bug(
         "gradients are averaged that should be added",
-        "passes.manual:_Sharing._entering",
+        "passes.mirror_shared_values:_Sharing._entering",
         ("mean=self.mean and", "mean=True or"),
     ),
     "manual_own_parts": bug(
         "a parameter of which each rank has its part is taken to be equal on all",
-        "passes.manual:_Sharing.mirrored",
+        "passes.mirror_shared_values:_Sharing.mirrored",
         ("self.differing.add(parameter.name)", "pass"),
     ),
     # Differentiation
     "lost_cotangent": bug(
         "of two cotangents of a value the later replaces the first",
-        "passes.gradient:_Backward.contribute",
+        "passes.differentiate:_Backward.contribute",
         ("if held is None else", "if True else"),
     ),
     "cotangents_subtracted": bug(
         "the second cotangent of a value is subtracted",
-        "passes.gradient:_Backward.contribute",
+        "passes.differentiate:_Backward.contribute",
         ('emit("add", held', 'emit("sub", held'),
     ),
     "loss_scale_ignored": bug(
         "the loss scale does not enter the gradients",
-        "passes.gradient:differentiate",
-        ("value=loss_scale", "value=1.0"),
+        "passes.differentiate:Differentiate.run",
+        ("value=self.loss_scale", "value=1.0"),
     ),
     "regathered_wrong": bug(
         "the backward pass gathers a weight of equal type instead of its own",
-        "passes.gradient:_Backward._again",
+        "passes.differentiate:_Backward._again",
         (
             "return self.made_again[producer.name]",
             "return next(v for v in self.made_again.values() if v.type == value.type)",
@@ -134,7 +134,7 @@ BUGS = {
     # Lowering
     "averaged": bug(
         "what an all-reduce adds up is divided by two",
-        "passes.lowering:_lower",
+        "passes.lower_redistributions:_lower",
         (
             "    return value.name",
             '    if moves and moves[0].operator == "all_reduce":\n'
@@ -144,7 +144,7 @@ BUGS = {
     ),
     "lowered_once": bug(
         "tensors of one type that go the same way share one redistribution",
-        "passes.lowering:lower_redistributions",
+        "passes.lower_redistributions:LowerRedistributions.run",
         ("names: dict[str, str] = {}", "names, shared = {}, {}"),
         (
             "names[node.name] = _lower(build, node, replace(source, name=read), planner)",
@@ -154,7 +154,7 @@ BUGS = {
     ),
     "maximum_as_sum": bug(
         "partial maxima are added up",
-        "passes.lowering:_lower",
+        "passes.lower_redistributions:_lower",
         ('if source.layout.reduction != "sum" and', "if False and"),
     ),
     "wrong_dimension": bug(
@@ -168,33 +168,33 @@ BUGS = {
     # Optimizer
     "scale_left_in": bug(
         "the loss scale is not divided out",
-        "passes.optimizer:append_optimizer",
-        ("if loss_scale != 1.0:", "if loss_scale == 0.0:"),
+        "passes.append_optimizer:AppendOptimizer.run",
+        ("if self.loss_scale != 1.0:", "if self.loss_scale == 0.0:"),
     ),
     "rotated_states": bug(
         "the states of an optimizer are stored in each other's place",
-        "passes.optimizer:_append_update",
+        "passes.append_optimizer:_append_update",
         ("updated = (parameter, *states)", "updated = (parameter, *reversed(states))"),
     ),
     "lost_state": bug(
         "states of the optimizer are never updated",
-        "passes.optimizer:_append_update",
+        "passes.append_optimizer:_append_update",
         ("zip(updated, results, strict=True)", "zip(updated[:1], results[:1], strict=True)"),
     ),
     "settings_ignored": bug(
         "settings of the optimizer are those by default",
-        "passes.optimizer:_append_update",
+        "passes.append_optimizer:_append_update",
         ("**optimizer.settings_of(parameter.name),", ""),
     ),
     # Clean-up
     "scales_removed": bug(
         "scales are removed with the mirrors",
-        "passes.cleanup:drop_mirrors",
+        "passes.clean_up:CleanUp.run",
         ('node.operator == "mirror"', 'node.operator in ("mirror", "scale")'),
     ),
     "mirrors_merged": bug(
         "readers of any mirror read the value of the first one of its type",
-        "passes.cleanup:drop_mirrors",
+        "passes.clean_up:CleanUp.run",
         (
             "names[node.name] = operand",
             "names[node.name] = next((m for k, m in names.items() if graph.values[k].type "
@@ -203,8 +203,8 @@ BUGS = {
     ),
     "updates_dead": bug(
         "what only updates read is removed as dead",
-        "passes.cleanup:drop_dead_nodes",
-        ("set(graph.kept())", "set(graph.outputs)"),
+        "ir.reachability:without_dead_nodes",
+        ("graph.kept()", "graph.outputs"),
     ),
     # Fusion of all-reduces
     "bucket_order": bug(
@@ -214,7 +214,7 @@ BUGS = {
     ),
     "bucket_twice": bug(
         "the first gradient of a type enters the bucket in the place of others of that type",
-        "passes.allreduce_fusion:_fused",
+        "passes.fuse_all_reduces:_fused",
         (
             "graph.values[member.operands[0]] for member in members]",
             "next(graph.values[m.operands[0]] for m in members "
@@ -295,7 +295,7 @@ _PASS = ("tests/passes/test_golden.py", "tests/search/test_driver.py", "tests/to
 _RANKS = ("tests/ir", "tests/runtime", "tests/tools/test_verify.py")
 _SEARCH = ("tests/search/test_space_memory.py", "tests/search/test_driver.py")
 TESTS = {
-    "passes.manual": ("tests/passes/test_golden.py", "tests/tools/test_verify.py"),
+    "passes.mirror_shared_values": ("tests/passes/test_golden.py", "tests/tools/test_verify.py"),
     "cost_model.redistribution.moves": (*_PASS, "tests/cost_model"),
     "ir.layout": _RANKS,
     "runtime.state": _RANKS,

@@ -15,7 +15,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import SplitCounts, operator_info
-from shardwright.passes.gradient import differentiate
+from shardwright.passes.differentiate import Differentiate
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,11 @@ def owners(compiled: Compiled) -> dict[str, str]:
     The gradient of an operator has the scope of the operator, so differentiating the partitioned
     program with each scope replaced by its operator's name tells them apart.
     """
-    ran = [record.name for record in compiled.passes.records]
-    forward = compiled.passes.after("mirror") if "mirror" in ran else compiled.source
+    forward = compiled.passes.record("differentiate").before
     operators = {node.name for node in compiled.source.nodes}
     known = _forward_owners(forward, operators)
     named = tuple(replace(node, scope=known[node.name]) for node in forward.nodes)
-    whole = differentiate(forward.with_nodes(named))
+    whole = Differentiate().run(forward.with_nodes(named))
     scopes = {node.name: node.scope for node in whole.nodes}
     found: dict[str, str] = {}
     readers = compiled.program.uses

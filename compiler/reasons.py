@@ -97,9 +97,10 @@ def _moves_of(compiled: Compiled) -> dict[str, str]:
 
     The last one has its name; those before it are new since then, and feed each other only.
     """
-    if "lowering" not in {record.name for record in compiled.passes.records}:
+    if not compiled.passes.ran("lower_redistributions"):
         return {}
-    before, after = (compiled.passes.after(name) for name in ("gradient", "lowering"))
+    lowering = compiled.passes.record("lower_redistributions")
+    before, after = lowering.before, lowering.graph
     found = {}
     for node in before.nodes:
         step = after.producers.get(node.name) if node.operator == "redistribute" else None
@@ -111,8 +112,7 @@ def _moves_of(compiled: Compiled) -> dict[str, str]:
 
 def _forward_names(compiled: Compiled, moves: Mapping[str, str]) -> frozenset[str]:
     """Return the nodes of the program that only the forward half has."""
-    ran = [record.name for record in compiled.passes.records]
-    before = compiled.passes.after("mirror") if "mirror" in ran else compiled.source
+    before = compiled.passes.record("differentiate").before
     names = {node.name for node in before.nodes}
     steps = {step for step, move in moves.items() if move in names}
     return frozenset(names | steps)

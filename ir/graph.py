@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.html import html_table
 from shardwright.ir.layout import Layout, Strategy
@@ -139,6 +140,9 @@ class Graph:
         Parameter, and the value it takes for the next call.
     mesh : Mesh, optional
         The mesh that layouts speak of.
+    shared_layouts : tuple of (str, SharedLayout)
+        Tensors with several readers, and the layout that their readers share: decided, and not yet
+        carried out by the passes.
     """
 
     name: str
@@ -148,6 +152,7 @@ class Graph:
     outputs: tuple[str, ...]
     updates: tuple[tuple[str, str], ...] = ()
     mesh: Mesh | None = None
+    shared_layouts: tuple[tuple[str, SharedLayout], ...] = ()
 
     def __repr__(self) -> str:
         place = f", mesh {self.mesh}" if self.mesh else ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from shardwright.ir.graph import Node
+from shardwright.ir.graph import Graph, Node
 
 
 class Live(NamedTuple):
@@ -37,3 +37,9 @@ def live(nodes: Sequence[Node], ends: Iterable[str]) -> Live:
             values.update(node.operands)
             reached.append(node)
     return Live(tuple(reversed(reached)), frozenset(values))
+
+
+def without_dead_nodes(graph: Graph) -> Graph:
+    """Return a program without the nodes that no output and no update depends on."""
+    nodes = live(graph.nodes, graph.kept()).nodes
+    return graph.with_nodes(nodes) if len(nodes) < len(graph) else graph

@@ -16,14 +16,17 @@ values are still to be summed over the axis (``+axis:max`` for another reduction
 type: a layout is decided and replicates. ``y=4:1``: the axis lies in level 1 of the cluster.
 ``from h as redistribution of w to v``: the `Provenance` of a node, left out where it is an operator
 of the model itself. A parameter is declared by its role: ``parameter`` for a weight, ``buffer``, or
-``state w.m of w: f32[4]``. ``#`` begins a comment.
+``state w.m of w: f32[4]``. A line ``shared h: f32[32, 512]* {gradient=('y',)}`` before the updates
+gives the `SharedLayout` of a tensor. ``#`` begins a comment.
 """
 
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import isinf
 
+from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -114,9 +117,16 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
     for node in graph.nodes:
         remark = comment(node) if comment else ""
         lines.append(f"  {node_text(node)}" + (f"  # {remark}" if remark else ""))
+    lines += [f"  shared {_shared_text(graph, *item)}" for item in graph.shared_layouts]
     lines += [f"  update {name} = {new}" for name, new in graph.updates]
     lines.append(f"  return {', '.join(graph.outputs)}".rstrip())
     return "\n".join(lines) + "\n}\n"
+
+
+def _shared_text(graph: Graph, name: str, shared: SharedLayout) -> str:
+    value = replace(graph.value(name), layout=shared.layout)
+    attributes: Attributes = {"gradient": shared.gradient} if shared.gradient else {}
+    return f"{_binder(value)}{_attributes_text(attributes)}"
 
 
 def _mesh_text(mesh: Mesh) -> str:
@@ -260,6 +270,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
     parameters: list[Parameter] = []
     nodes: list[Node] = []
     updates: list[tuple[str, str]] = []
+    shared: list[tuple[str, SharedLayout]] = []
     outputs: tuple[str, ...] = ()
     for number, line in lines[1:-1]:
         keyword, _, rest = line.partition(" ")
@@ -268,6 +279,8 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
                 inputs.append(_parse_binder(rest))
             elif keyword in _PARAMETER_ROLES:
                 parameters.append(_parse_parameter(keyword, rest))
+            elif keyword == "shared":
+                shared.append(_parse_shared(rest))
             elif keyword == "update":
                 name, _, new = rest.partition(" = ")
                 updates.append((name, new))
@@ -279,8 +292,27 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
             raise IRError(error.what, f"line {number}: {line}", error.hint) from None
     mesh = _parse_mesh(head[2])
     return Graph(
-        head[1], tuple(inputs), tuple(parameters), tuple(nodes), outputs, tuple(updates), mesh
+        head[1],
+        tuple(inputs),
+        tuple(parameters),
+        tuple(nodes),
+        outputs,
+        tuple(updates),
+        mesh,
+        tuple(shared),
     )
+
+
+def _parse_shared(text: str) -> tuple[str, SharedLayout]:
+    declared = re.fullmatch(r"(.*?)(?: \{(.*)\})?", text)
+    assert declared is not None
+    value, attributes = _parse_binder(declared[1]), _parse_attributes(declared[2])
+    gradient = attributes.get("gradient", ())
+    if value.layout is None or not isinstance(gradient, tuple) or attributes.keys() - {"gradient"}:
+        raise IRError(
+            "a shared layout reads `shared name: f32[8, 16@x] {gradient=('y',)}`, this one does not"
+        )
+    return value.name, SharedLayout(value.layout, tuple(map(str, gradient)))
 
 
 def _names(parts: Iterable[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ their tensors and speak of axes of the mesh, each at most once; what enters and 
 not partial; a parameter is updated once. ``operators.verify`` adds what operators demand.
 """
 
+from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.mesh import Mesh
@@ -41,6 +42,8 @@ def verify_structure(graph: Graph) -> None:
         if name not in known:
             raise IRError(f"the output `{name}` is not defined", f"graph {graph.name}")
         _check_complete("output", graph.values[name])
+    for name, shared in graph.shared_layouts:
+        _verify_shared(graph, name, shared)
     updated: set[str] = set()
     for name, new in graph.updates:
         _verify_update(graph, name, new)
@@ -63,10 +66,23 @@ def _verify_update(graph: Graph, name: str, new: str) -> None:
     if new not in graph.values:
         raise IRError(f"the new value `{new}` is not defined", where)
     before, after = graph.parameter(name).value, graph.values[new]
-    if (before.type, before.layout) != (after.type, after.layout):
+    undecided = after.layout is None  # before partition, only stored tensors have layouts
+    if before.type != after.type or (before.layout != after.layout and not undecided):
         raise IRError(
             f"`{name}` is {type_text(before)} but its next value is {type_text(after)}", where
         )
+
+
+def _verify_shared(graph: Graph, name: str, shared: SharedLayout) -> None:
+    where = f"shared {name}: {shared.layout}"
+    if name not in graph.values:
+        raise IRError(f"the shared value `{name}` is not defined", where)
+    try:
+        _define(Value(name, graph.values[name].type, shared.layout), set(), graph.mesh)
+        for axis in shared.gradient:
+            (graph.mesh or Mesh(())).axis(axis)
+    except IRError as error:
+        raise IRError(error.what, where, error.hint) from None
 
 
 def _define(value: Value, known: set[str], mesh: Mesh | None) -> None:

@@ -149,6 +149,27 @@ class Builder:
             names = ", ".join(value.name for value in operands)
             raise StrategyError(error.what, f"{info.name}({names})", error.hint) from None
 
+    def redistribute(self, value: Value, layout: Layout, recompute: bool = False) -> Value:
+        """Emit the change of a value to another layout, still to be lowered to collectives.
+
+        Parameters
+        ----------
+        value : Value
+            The value.
+        layout : Layout
+            The layout of the result.
+        recompute : bool
+            Whether the result is not saved for backward, but made again there.
+        """
+        name = self.unique_name(f"{value.name}.to", numbered=True)
+        result = Value(name, value.type, layout)
+        attributes = {"recompute": True} if recompute else {}
+        origin = self.provenance
+        self.append(
+            Node("redistribute", (value.name,), (result,), attributes, self.scope, None, origin)
+        )
+        return result
+
     def append(self, node: Node) -> None:
         """Append a ready node."""
         self._names.update(result.name for result in node.results)

@@ -37,6 +37,9 @@ def _verify_node(node: Node, operands: tuple[Value, ...], graph: Graph) -> None:
     layouts = [value.layout for value in (*operands, *node.results)]
     if graph.mesh is None or all(layout is None for layout in layouts):
         return
+    if node.strategy is not None and all(result.layout is None for result in node.results):
+        info.check_strategy(node.strategy, graph.mesh)  # decided, and not partitioned yet
+        return
     known = [layout for layout in layouts if layout is not None]
     if len(known) != len(layouts):
         raise IRError("some of the operands and results have a layout and some have none")

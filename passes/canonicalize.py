@@ -3,13 +3,17 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
+from shardwright.dataflow.properties import LIVE, WHOLE
 from shardwright.ir.graph import Graph, Node, renamed
-from shardwright.passes.cleanup import drop_dead_nodes
+from shardwright.ir.reachability import without_dead_nodes
+from shardwright.passes.base import Pass, register_pass
 
 Pins = tuple[Mapping[str, Hashable], ...]  # of each kind, by the name of the operator
 
 
-def canonicalize(graph: Graph, pins: Pins = ()) -> Graph:
+@register_pass
+@dataclass(frozen=True)
+class Canonicalize(Pass):
     """Remove identities, merge equal nodes, and drop dead ones.
 
     Equal nodes with different pins stay apart, and a pinned identity stays.
@@ -28,17 +32,31 @@ def canonicalize(graph: Graph, pins: Pins = ()) -> Graph:
 
     Parameters
     ----------
-    graph : Graph
-        The program.
-    pins : tuple of mapping
-        What the user has pinned on operators, a mapping for each kind of pin.
+    pins : mapping
+        The strategies that the user has pinned, by operator: ``{'h': ((2, 1), (1, 1))}``.
+    result_pins : mapping
+        The splits of results that the user has pinned, by operator.
     """
-    names = merged_values(graph, pins)
-    kept = (node for node in graph.nodes if node.results[0].name not in names)
-    nodes = tuple(_inherited(renamed(node, names), names, graph) for node in kept)
-    outputs = tuple(names.get(name, name) for name in graph.outputs)
-    updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
-    return drop_dead_nodes(replace(graph, nodes=nodes, outputs=outputs, updates=updates))
+
+    name = "canonicalize"
+    requires = (WHOLE,)
+    ensures = (WHOLE, LIVE)
+
+    pins: Mapping[str, Hashable] = field(default_factory=dict)
+    result_pins: Mapping[str, Hashable] = field(default_factory=dict)
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the program in canonical form."""
+        names = self.merged_values(graph)
+        kept = (node for node in graph.nodes if node.results[0].name not in names)
+        nodes = tuple(_inherited(renamed(node, names), names, graph) for node in kept)
+        outputs = tuple(names.get(name, name) for name in graph.outputs)
+        updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
+        return without_dead_nodes(replace(graph, nodes=nodes, outputs=outputs, updates=updates))
+
+    def merged_values(self, graph: Graph) -> dict[str, str]:
+        """Return the values that others replace in canonical form, and by which."""
+        return merged_values(graph, (self.pins, self.result_pins))
 
 
 def _inherited(node: Node, names: Mapping[str, str], graph: Graph) -> Node:

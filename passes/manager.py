@@ -1,17 +1,19 @@
-"""The pass manager: runs passes, verifies what they leave, times them, and writes them down."""
+"""The pass manager: runs passes, checks what they require and ensure, times and records them."""
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardwright.dataflow.properties import Property
 from shardwright.ir.errors import PassError, ShardwrightError
 from shardwright.ir.export import to_dot, to_json
 from shardwright.ir.files import begins, check_names, write_files
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import to_text
+from shardwright.ir.values import in_words
 from shardwright.operators.verify import verify
+from shardwright.passes.base import PASSES, Pass
 
 _WHAT = "the graphs"
 _NAME = re.compile(r"\d\d_\w+\.(ir|dot|json)")
@@ -33,61 +35,79 @@ def check_graphs(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass that has run.
+    """A pass that has run.
 
     Parameters
     ----------
-    name : str
-        Name of the pass.
+    work : Pass
+        The pass.
     seconds : float
-        Time it took, without verification and dumps.
+        The time it took, without checks.
     graph : Graph
-        What it left.
+        The graph it left.
     before : Graph
-        What it was given.
+        The graph it was given.
     """
 
-    name: str
+    work: Pass
     seconds: float
     graph: Graph
     before: Graph
 
+    @property
+    def name(self) -> str:
+        """The name of the pass."""
+        return self.work.name
+
 
 @dataclass
 class PassManager:
-    """Runs passes in order; see `run`."""
+    """Runs passes, and records what each was given and left.
 
+    Parameters
+    ----------
+    verify_each : bool
+        Whether the graph is verified after every pass, and the properties that the pass ensures.
+    records : list of PassRecord
+        The passes that have run.
+    """
+
+    verify_each: bool = True
     records: list[PassRecord] = field(default_factory=list)
 
-    def run(self, name: str, work: Callable[[Graph], Graph], graph: Graph) -> Graph:
-        """Run one pass and return what it leaves, verified.
+    def run(self, work: Pass, graph: Graph) -> Graph:
+        """Run a pass and return the graph it leaves.
 
         Raises
         ------
         PassError
-            If what it leaves is not well formed; names the pass.
+            If the graph lacks a property that the pass requires, or the pass leaves a graph that is
+            not well formed, or without a property that it ensures.
         """
+        _check_required(work, graph)
         begin = time.perf_counter()
-        result = work(graph)
+        result = work.run(graph)
         seconds = time.perf_counter() - begin
-        try:
-            verify(result)
-        except ShardwrightError as error:
-            raise PassError(
-                f"pass `{name}` left a wrong graph: {error.what}", error.where
-            ) from error
-        self.records.append(PassRecord(name, seconds, result, graph))
+        if self.verify_each:
+            _check_result(work, result)
+        self.records.append(PassRecord(work, seconds, result, graph))
         return result
 
+    def run_all(self, pipeline: tuple[Pass, ...], graph: Graph) -> Graph:
+        """Run the passes of a pipeline one after the other; see `run`."""
+        for work in pipeline:
+            graph = self.run(work, graph)
+        return graph
+
     def write(self, directory: Path, detail: int = 1) -> None:
-        """Write what every pass left: ``NN_pass.ir``.
+        """Write the graph after every pass: ``NN_pass.ir``.
 
         Parameters
         ----------
         directory : Path
-            Where; graphs that were written there before are replaced.
+            The folder; graphs that were written there before are replaced.
         detail : int
-            1: text; 2: also what each pass was given; 3: also ``dot`` and ``json``.
+            1: text; 2: also the graph before every pass; 3: also ``dot`` and ``json``.
 
         Raises
         ------
@@ -106,8 +126,12 @@ class PassManager:
         check_names(directory, texts, _WHAT, _is_graph)
         write_files(directory, {name: text.encode() for name, text in texts.items()}, _WHAT)
 
-    def after(self, name: str) -> Graph:
-        """Return the graph that the pass called `name` left.
+    def ran(self, name: str) -> bool:
+        """Return whether a pass of this name has run."""
+        return any(record.name == name for record in self.records)
+
+    def record(self, name: str) -> PassRecord:
+        """Return the record of the first pass of a name.
 
         Raises
         ------
@@ -116,6 +140,45 @@ class PassManager:
         """
         for record in self.records:
             if record.name == name:
-                return record.graph
+                return record
         ran = ", ".join(record.name for record in self.records)
         raise PassError(f"no pass called `{name}` has run", hint=f"those that have are {ran}")
+
+    def after(self, name: str) -> Graph:
+        """Return the graph that the first pass of a name left; see `record`."""
+        return self.record(name).graph
+
+
+def _check_required(work: Pass, graph: Graph) -> None:
+    for required in work.requires:
+        violation = required.violation(graph)
+        if violation is not None:
+            raise PassError(
+                f"pass `{work.name}` requires `{required.name}`, but {violation}",
+                f"graph {graph.name}",
+                _hint(required),
+            )
+
+
+def _hint(required: Property) -> str | None:
+    makers = [
+        f"`{name}`"
+        for name in PASSES
+        if required in PASSES[name].ensures and required not in PASSES[name].requires
+    ]
+    return f"run {in_words(makers)} first" if makers else None
+
+
+def _check_result(work: Pass, graph: Graph) -> None:
+    try:
+        verify(graph)
+    except ShardwrightError as error:
+        what = f"pass `{work.name}` left a wrong graph: {error.what}"
+        raise PassError(what, error.where) from error
+    for ensured in work.ensures:
+        violation = ensured.violation(graph)
+        if violation is not None:
+            raise PassError(
+                f"pass `{work.name}` ensures `{ensured.name}`, but {violation}",
+                f"graph {graph.name}",
+            )

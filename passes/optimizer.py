@@ -5,12 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shardwright.dataflow.cotangents import gradient_name, untrained_parameters
+from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import PassError, ShardwrightWarning
-from shardwright.ir.graph import Attribute, Graph, Value
-from shardwright.ir.layout import Layout
-from shardwright.ir.provenance import Provenance
-from shardwright.ir.types import TensorType
+from shardwright.ir.graph import Attribute, Graph
 from shardwright.ir.values import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -19,9 +16,7 @@ from shardwright.ir.values import (
     check_flag,
     check_names,
 )
-from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_class
-from shardwright.operators.models.optimizer import state_type
 
 Kind = Literal["sgd", "momentum", "adam"]
 STATES: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("m", "v")}
@@ -120,82 +115,3 @@ def warn_of_idle(parameters: Sequence[str], reason: str) -> None:
         ShardwrightWarning,
         stacklevel=2,
     )
-
-
-def append_optimizer(graph: Graph, optimizer: Optimizer, loss_scale: float = 1.0) -> Graph:
-    """Append the update of every parameter that has a gradient.
-
-    States have the layout of their parameter, so that an optimizer of split parameters is split
-    itself.
-
-    Before::
-
-        w.grad: f32[16@x, 4] = reduce_scatter(g) {axes=('x',), dimension=0}
-        return loss, w.grad
-
-    After::
-
-        w.grad: f32[16@x, 4] = reduce_scatter(g) {axes=('x',), dimension=0}
-        w.next: f32[16@x, 4] = sgd_update(w, w.grad) {learning_rate=0.01}
-        update w = w.next
-        return loss
-
-    Parameters
-    ----------
-    graph : Graph
-        A differentiated program.
-    optimizer : Optimizer
-        The rule of the update.
-    loss_scale : float
-        The factor that the gradients carry; it is divided out first.
-    """
-    build = Builder(graph.mesh, graph)
-    build.provenance = Provenance("", "update")
-    step = _count_steps(build) if optimizer.counts_steps else None
-    for parameter in graph.parameters:
-        name = gradient_name(parameter.name)
-        if not parameter.trainable or name not in graph.values:
-            continue
-        gradient = graph.values[name]
-        build.provenance = Provenance("", "update", parameter.name)
-        if loss_scale != 1.0:
-            gradient = build.emit("scale", gradient, factor=1.0 / loss_scale)
-        _append_update(build, parameter.value, gradient, optimizer, step)
-    gradients = {gradient_name(parameter.name) for parameter in graph.parameters}
-    return build.graph(graph.name, tuple(o for o in graph.outputs if o not in gradients))
-
-
-def _count_steps(build: Builder) -> Value:
-    layout = None if build.mesh is None else Layout.replicated(0)
-    step = Value(STEP, TensorType("int64", ()), layout)
-    build.parameter(step, {"initializer": "zeros", "trainable": False}, "state")
-    following = build.emit("add_scalar", step, name=f"{STEP}.next", value=1)
-    build.updates.append((STEP, following.name))
-    return following
-
-
-def _append_update(
-    build: Builder, parameter: Value, gradient: Value, optimizer: Optimizer, step: Value | None
-) -> None:
-    states = [
-        build.parameter(
-            Value(f"{parameter.name}.{state}", state_type(parameter.type), parameter.layout),
-            {"initializer": "zeros", "trainable": False},
-            "state",
-            parameter.name,
-        )
-        for state in optimizer.states
-    ]
-    counted = [] if step is None else [step]
-    results = build.emit_all(
-        f"{optimizer.kind}_update",
-        parameter,
-        gradient,
-        *states,
-        *counted,
-        name=f"{parameter.name}.next",
-        like=None,
-        **optimizer.settings_of(parameter.name),
-    )
-    updated = (parameter, *states)
-    build.updates += [(old.name, new.name) for old, new in zip(updated, results, strict=True)]

@@ -1,28 +1,8 @@
-"""Partition: lay every tensor out as the chosen strategies demand.
+"""Partition: every tensor gets the layout that the strategies demand."""
 
-Operators get their strategies and their results' layouts; where a tensor does not lie as its reader
-takes it, a ``redistribute`` node stands between, and where windows are split, an exchange of halos.
-A tensor with several readers is first brought to one layout that serves most of them, once.
+from dataclasses import dataclass, replace
 
-Before::
-
-    graph mlp {
-      input x: f32[8, 16]
-      parameter w: f32[16, 4]
-      h: f32[8, 4] = matmul(x, w)
-
-After::
-
-    graph mlp on x=2 {
-      input x: f32[8@x, 16]
-      parameter w: f32[16@x, 4]
-      w.to_0: f32[16, 4]* = redistribute(w)
-      h: f32[8@x, 4] = matmul(x, w.to_0) split(m=x)
-"""
-
-from dataclasses import replace
-
-from shardwright.dataflow.cotangents import cotangent_flow
+from shardwright.dataflow.properties import ANNOTATED, FORWARD, PARTITIONED
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
@@ -30,57 +10,69 @@ from shardwright.ir.provenance import Provenance
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_info
 from shardwright.operators.windows.halo_exchange import emit_split
-from shardwright.passes.gradient import emit_redistribute
+from shardwright.passes.annotate import REGATHERED, decisions_of
+from shardwright.passes.base import Pass, register_pass
 
 
-def annotate(graph: Graph, decisions: Decisions) -> Graph:
-    """Write the chosen strategies on the operators of a whole program.
+@register_pass
+@dataclass(frozen=True)
+class Partition(Pass):
+    """Give every tensor its layout; insert ``redistribute`` where a reader needs another one.
+
+    Where windows are split, an exchange of halos stands between too. A tensor with several readers
+    is first brought to the layout that they share, once. Outputs leave whole, updates as parameters
+    are stored.
 
     Before::
 
-        h: f32[8, 4] = matmul(x, w)
+        input x: f32[8@x, 16]
+        parameter w: f32[16@x, 4]
+        h: f32[8, 4] = matmul(x, w) split(m=x)
 
     After::
 
-        h: f32[8, 4] = matmul(x, w) split(m=x)
+        input x: f32[8@x, 16]
+        parameter w: f32[16@x, 4]
+        w.to_0: f32[16, 4]* = redistribute(w)
+        h: f32[8@x, 4] = matmul(x, w.to_0) split(m=x)
     """
-    return graph.with_nodes(
-        tuple(replace(node, strategy=decisions.strategies[node.name]) for node in graph.nodes)
-    )
 
+    name = "partition"
+    requires = (ANNOTATED, FORWARD)
+    ensures = (PARTITIONED,)
 
-def partition(graph: Graph, decisions: Decisions) -> Graph:
-    """Apply decisions to a whole program; outputs leave whole, updates as parameters are stored.
+    def run(self, graph: Graph) -> Graph:
+        """Return the partitioned program.
 
-    Raises
-    ------
-    StrategyError
-        If a decision does not fit its operator.
-    """
-    build = Builder(decisions.mesh)
-    build.reserve(graph.values)
-    at: dict[str, Value] = {}
-    for value in graph.inputs:
-        placed = replace(value, layout=decisions.stored[value.name])
-        at[value.name] = _met(build, graph, build.input(placed), decisions)
-    for parameter in graph.parameters:
-        placed = replace(parameter.value, layout=decisions.stored[parameter.name])
-        build.parameter(placed, parameter.attributes, parameter.role, parameter.weight)
-    for parameter in graph.parameters:
-        placed = replace(parameter.value, layout=decisions.stored[parameter.name])
-        at[parameter.name] = _met(build, graph, placed, decisions)
-    for node in graph.nodes:
-        build.scope = node.scope
-        _place(build, graph, node, decisions, at)
-    outputs = []
-    for name in graph.outputs:
-        _move_for(build, _owner(graph, name), name)
-        whole = Layout.replicated(at[name].type.rank)
-        outputs.append(_brought(build, at[name], whole).name)
-    for name, new in graph.updates:
-        _move_for(build, _owner(graph, new), new)
-        build.updates.append((name, _brought(build, at[new], decisions.stored[name]).name))
-    return build.graph(graph.name, tuple(outputs))
+        Raises
+        ------
+        StrategyError
+            If a strategy does not fit its operator.
+        """
+        decisions = decisions_of(graph)
+        build = Builder(decisions.mesh)
+        build.reserve(graph.values)
+        at: dict[str, Value] = {}
+        for value in graph.inputs:
+            at[value.name] = _met(build, graph, build.input(value), decisions)
+        for parameter in graph.parameters:
+            attributes = {k: v for k, v in parameter.attributes.items() if k != REGATHERED}
+            build.parameter(parameter.value, attributes, parameter.role, parameter.weight)
+        for parameter in graph.parameters:
+            at[parameter.name] = _met(build, graph, parameter.value, decisions)
+        for node in graph.nodes:
+            build.scope = node.scope
+            _place(build, graph, node, decisions, at)
+        outputs = []
+        for name in graph.outputs:
+            _move_for(build, _owner(graph, name), name)
+            whole = Layout.replicated(at[name].type.rank)
+            outputs.append(_brought(build, at[name], whole).name)
+        for name, new in graph.updates:
+            _move_for(build, _owner(graph, new), new)
+            build.updates.append((name, _brought(build, at[new], decisions.stored[name]).name))
+        partitioned = build.graph(graph.name, tuple(outputs))
+        return replace(partitioned, shared_layouts=graph.shared_layouts)
 
 
 def _place(
@@ -112,117 +104,18 @@ def _move_for(build: Builder, operator: str, tensor: str) -> None:
 
 
 def _brought(build: Builder, value: Value, layout: Layout, again: bool = False) -> Value:
-    return value if value.layout == layout else emit_redistribute(build, value, layout, again)
+    return value if value.layout == layout else build.redistribute(value, layout, again)
 
 
 def _met(build: Builder, graph: Graph, value: Value, decisions: Decisions) -> Value:
     shared_layout = decisions.shared_layouts.get(value.name)
     if shared_layout is None:
         return value
-    _move_for(build, _first_reader(graph, value.name), value.name)
+    _move_for(build, first_reader(graph, value.name), value.name)
     return _brought(build, value, shared_layout.layout)
 
 
-def _first_reader(graph: Graph, name: str) -> str:
+def first_reader(graph: Graph, name: str) -> str:
     """Return the operator that reads a value first, which owns what its readers share."""
     readers = graph.uses[name]
     return readers[0][0].provenance.operator if readers else _owner(graph, name)
-
-
-def insert_mirrors(graph: Graph, decisions: Decisions) -> Graph:
-    """Mark every place where copies that ranks hold alike enter work that is split.
-
-    A parameter used by data-parallel work, and an activation used by a column-split product, are
-    one case: the gradients of the copies are partial sums. Readers of one tensor share a mirror
-    where its `SharedLayout` says so.
-
-    Before::
-
-        h: f32[8@x, 4] = matmul(x, w) split(m=x)
-
-    After::
-
-        w.mirror: f32[16, 4]* = mirror(w) {axes=('x',)}
-        h: f32[8@x, 4] = matmul(x, w.mirror) split(m=x)
-    """
-    flow = cotangent_flow(graph)
-    shared = _shared_mirrors(graph, decisions)
-    build = Builder(graph.mesh)
-    build.inputs, build.parameters = list(graph.inputs), list(graph.parameters)
-    for name in graph.values:
-        build.unique_name(name)
-    at = dict(graph.values)
-
-    def met(name: str) -> tuple[str, ...]:
-        return shared.get(_met_as(graph, name), ())
-
-    for start in (*graph.inputs, *(p.value for p in graph.parameters)):
-        at[start.name] = _mirrored(build, graph, start, shared.get(start.name, ()))
-    for node in graph.nodes:
-        build.scope = node.scope
-        read = [
-            _for_reader(build, graph, node, i, at[name], flow.operands[node.name][i], met(name))
-            for i, name in enumerate(node.operands)
-        ]
-        build.append(replace(node, operands=tuple(value.name for value in read)))
-        for result in node.results:
-            at[result.name] = _mirrored(build, graph, result, shared.get(result.name, ()))
-    build.updates = [(name, at[new].name) for name, new in graph.updates]
-    return build.graph(graph.name, tuple(at[name].name for name in graph.outputs))
-
-
-def _shared_mirrors(graph: Graph, decisions: Decisions) -> dict[str, tuple[str, ...]]:
-    """Return for each value at which readers meet the axes of the mirror that they share."""
-    found = {}
-    for name, shared_layout in decisions.shared_layouts.items():
-        value, gradient = graph.values[name], shared_layout.gradient
-        if not gradient:
-            continue
-        if value.layout != shared_layout.layout:
-            name = next(
-                node.name
-                for node, _ in graph.uses[name]
-                if node.operator == "redistribute"
-                and node.results[0].layout == shared_layout.layout
-            )
-        found[name] = gradient
-    return found
-
-
-def _met_as(graph: Graph, name: str) -> str:
-    """Return what a value was before halos were exchanged: there its readers meet."""
-    producer = graph.producers.get(name)
-    while producer is not None and producer.operator == "halo_exchange":
-        name = producer.operands[0]
-        producer = graph.producers.get(name)
-    return name
-
-
-def _mirrored(build: Builder, graph: Graph, value: Value, axes: tuple[str, ...]) -> Value:
-    if not axes:
-        return value
-    tensor = graph.copied_tensor(value.name)
-    build.provenance = Provenance(_first_reader(graph, value.name), "mirror", tensor)
-    return build.emit("mirror", value, name=f"{value.name}.mirror", axes=axes)
-
-
-def _for_reader(
-    build: Builder,
-    graph: Graph,
-    node: Node,
-    position: int,
-    value: Value,
-    wanted: bool,
-    shared: tuple[str, ...],
-) -> Value:
-    if node.strategy is None or not wanted:
-        return value
-    assert graph.mesh is not None
-    types = [operand.type for operand in graph.operand_values(node)]
-    rule = operator_info(node.operator, types, node.attributes).rule
-    axes = rule.mirror_axes(position, node.strategy, graph.mesh)
-    if not axes or axes == shared:
-        return value
-    tensor = graph.copied_tensor(node.operands[position])
-    build.provenance = Provenance(node.provenance.operator, "mirror", tensor)
-    return build.emit("mirror", value, name=f"{value.name}.mirror", axes=axes)

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 # Matrices of tests are too small for several threads each; must be said before numpy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -12,6 +12,7 @@ from hypothesis import settings
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
 from shardwright.operators import info as registry
+from shardwright.passes.base import Pass
 from shardwright.passes.manager import PassManager
 
 # The same examples in every run, and no limit of time, so that a slow machine fails no test.
@@ -32,11 +33,9 @@ def _every_pass_survives_text() -> Iterator[None]:
     """Check, after every pass that any test runs, that the graph can be written and read back."""
     run = PassManager.run
 
-    def checked(
-        passes: PassManager, name: str, work: Callable[[Graph], Graph], graph: Graph
-    ) -> Graph:
-        result = run(passes, name, work, graph)
-        assert parse(to_text(result)) == result, f"pass `{name}` left what text does not hold"
+    def checked(passes: PassManager, work: Pass, graph: Graph) -> Graph:
+        result = run(passes, work, graph)
+        assert parse(to_text(result)) == result, f"pass `{work.name}` left what text does not hold"
         return result
 
     with pytest.MonkeyPatch.context() as patch:

@@ -6,12 +6,15 @@ from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.graph import Graph
-from shardwright.passes.cleanup import drop_mirrors
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.lowering import lower_redistributions
+from shardwright.passes.annotate import Annotate
+from shardwright.passes.append_optimizer import AppendOptimizer
+from shardwright.passes.clean_up import CleanUp
+from shardwright.passes.differentiate import Differentiate
+from shardwright.passes.insert_mirrors import InsertMirrors
+from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
-from shardwright.passes.optimizer import Optimizer, append_optimizer
-from shardwright.passes.partition import insert_mirrors, partition
+from shardwright.passes.optimizer import Optimizer
+from shardwright.passes.partition import Partition
 from shardwright.search.heuristics.baselines import complete
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
@@ -34,13 +37,16 @@ def random_plan(
     }
     assignment = complete(space, strategies)  # type: ignore[arg-type]
     decisions = space.decisions(assignment)
-    run = PassManager().run
-    program = run("partition", lambda g: partition(g, decisions), space.graph)
-    program = run("mirror", lambda g: insert_mirrors(g, decisions), program)
-    program = run("gradient", differentiate, program)
-    program = run("lowering", lambda g: lower_redistributions(g, profile.planner), program)
-    program = run("optimizer", lambda g: append_optimizer(g, optimizer), program)
-    return run("cleanup", drop_mirrors, program), assignment
+    pipeline = (
+        Annotate(decisions),
+        Partition(),
+        InsertMirrors(),
+        Differentiate(),
+        LowerRedistributions(profile.planner.cluster),
+        AppendOptimizer.of(optimizer),
+        CleanUp(),
+    )
+    return PassManager().run_all(pipeline, space.graph), assignment
 
 
 def random_program(

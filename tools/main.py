@@ -52,7 +52,7 @@ EXAMPLES = {
     "dump": (
         "gpt:layers=2 --format dot",
         "gpt:layers=2 --devices 8 --after partition",
-        "gpt:layers=2 --devices 8 --diff mirror",
+        "gpt:layers=2 --devices 8 --diff insert_mirrors",
         "plans/mlp-8 --rank 3",
     ),
     "bench": (

@@ -26,8 +26,8 @@ from shardwright.dataflow.cotangents import gradient_name
 from shardwright.frontends.onnx import Imported, import_model, read_model
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.mesh import Mesh
-from shardwright.passes.canonicalize import canonicalize
-from shardwright.passes.gradient import differentiate
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.differentiate import Differentiate
 from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize
 
 Array = np.ndarray[Any, Any]
@@ -131,7 +131,7 @@ def _compare(
     inputs = _inputs(forward, expected)
     results = _run(forward, inputs, [forward.graph.outputs[0]])
     found.result = _difference(results[forward.graph.outputs[0]], expected["output"])
-    graph = differentiate(canonicalize(imported.graph))
+    graph = Differentiate().run(Canonicalize().run(imported.graph))
     label = next(v for v in imported.graph.inputs if v.name not in inputs)
     names = [p.name for p in imported.graph.parameters if p.trainable]
     names = [n for n in names if f"gradient/{n}" in expected and gradient_name(n) in graph.values]

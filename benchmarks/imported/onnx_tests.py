@@ -20,7 +20,6 @@ from onnx.backend.test.runner import Runner
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.redistribution.layout_graph import layouts
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.frontends.onnx import Imported, import_model
 from shardwright.frontends.onnx.errors import NeedsConstantError
 from shardwright.frontends.onnx.types import dtype_of, plain_name
@@ -31,8 +30,9 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import operator_info
-from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.partition import partition
+from shardwright.passes.annotate import Annotate
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.partition import Partition
 from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
@@ -290,8 +290,8 @@ def run_sharded(
     With `float_dtype` every real number is held in that type.
     """
     graph = imported.graph
-    program = partition(graph, random_decisions(graph, random))
-    program = lower_redistributions(program, RedistributionPlanner(MESH, cluster("cpu")))
+    program = Partition().run(Annotate(random_decisions(graph, random)).run(graph))
+    program = LowerRedistributions(cluster("cpu")).run(program)
     return _run(program, imported, inputs, MESH, float_dtype)
 
 

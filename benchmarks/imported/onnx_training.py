@@ -21,16 +21,18 @@ from onnx_tests import (
 )
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Parameter, Value
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.builder import Builder
-from shardwright.passes.canonicalize import canonicalize
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.partition import insert_mirrors, partition
+from shardwright.passes.annotate import Annotate
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.differentiate import Differentiate
+from shardwright.passes.insert_mirrors import InsertMirrors
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.passes.partition import Partition
 from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize
 
 Array = np.ndarray[Any, Any]
@@ -70,7 +72,7 @@ def train_case(case: TestCase, seed: int = 0) -> str | None:
     data = {**imported.initial, **weights}
     rest = {value.name: inputs[value.name] for value in graph.inputs}
     try:
-        alone = _gradients(differentiate(graph), data, rest, ONE)
+        alone = _gradients(Differentiate().run(graph), data, rest, ONE)
         if not alone:
             return None
         random = np.random.default_rng((seed, *case.name.encode()))
@@ -95,7 +97,7 @@ def _with_loss(graph: Graph) -> Graph | None:
         total = term if total is None else build.emit("add", total, term)
     assert total is not None
     weights = tuple(Parameter(v, {"initializer": "data", "trainable": True}) for v in real)
-    return canonicalize(
+    return Canonicalize().run(
         replace(
             graph,
             inputs=tuple(value for value in graph.inputs if not value.type.is_float),
@@ -109,10 +111,9 @@ def _with_loss(graph: Graph) -> Graph | None:
 
 def _sharded(graph: Graph, random: np.random.Generator) -> Graph:
     decisions = random_decisions(graph, random)
-    program = insert_mirrors(partition(graph, decisions), decisions)
-    return lower_redistributions(
-        differentiate(program), RedistributionPlanner(MESH, cluster("cpu"))
-    )
+    lowering = LowerRedistributions(cluster("cpu"))
+    pipeline = (Annotate(decisions), Partition(), InsertMirrors(), Differentiate(), lowering)
+    return PassManager().run_all(pipeline, graph)
 
 
 def _gradients(

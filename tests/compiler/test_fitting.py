@@ -12,7 +12,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
-from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.optimizer import Optimizer
 from shardwright.search.space.builder import build_search_space
 from shardwright.solver.evaluate import evaluate
@@ -78,7 +78,7 @@ def test_more_memory_is_never_worse_for_the_zoo(model: str) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_random_plans_neither_cost_less_than_bounds_nor_fit_where_nothing_does(seed: int) -> None:
     profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
-    graph = canonicalize(random_graph(seed, nodes=2 + seed % 5))
+    graph = Canonicalize().run(random_graph(seed, nodes=2 + seed % 5))
     space = build_search_space(graph, profile)
     found = []
     for _ in range(60):
@@ -99,7 +99,7 @@ def test_a_program_that_exceeds_what_the_search_counts_is_no_proof(
         compile_graph(graph, CPU, 4, CompileOptions(memory_limit=1.0))
     bound = caught.value.least_memory_bound
     assert bound is not None
-    monkeypatch.setattr("shardwright.compiler.driver.peak_memory", doubled)
+    monkeypatch.setattr("shardwright.compiler.attempts.peak_memory", doubled)
     with pytest.raises(NotFoundError, match="no plan was found that fits") as missed:
         compile_graph(graph, CPU, 4, CompileOptions(memory_limit=1.5 * bound))
     assert missed.value.least_memory_bound == bound

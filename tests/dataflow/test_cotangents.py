@@ -15,8 +15,8 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.passes.canonicalize import canonicalize
-from shardwright.passes.gradient import differentiate
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.optimizer import Optimizer
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tensor import Tensor
@@ -303,7 +303,7 @@ ESTIMATORS: dict[str, tuple[Function, Array, Array]] = {  # the value, the surro
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_the_gradient_of_a_straight_through_estimator_is_that_of_its_surrogate(name: str) -> None:
     function, forward, surrogate = ESTIMATORS[name]
-    graph = differentiate(canonicalize(two_products(function)))
+    graph = Differentiate().run(Canonicalize().run(two_products(function)))
     random = np.random.default_rng(4)
     x, w = random.normal(size=(8, 6)), random.normal(size=(6, 6))
     communicator = LocalCommunicator(Mesh(()))

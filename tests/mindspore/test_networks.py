@@ -22,7 +22,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import SplitCounts, operator_info
-from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.canonicalize import Canonicalize
 from shardwright.search.driver import search
 from shardwright.search.heuristics.recursive import recursive_programming
 from shardwright.search.space.builder import build_search_space
@@ -52,7 +52,7 @@ def resnet(classes: int) -> Graph:
         InputSpec("label", TensorType("int32", (256,)), classes),
     )
     network = ResNet(50, 64, classes, False, "float32")
-    return canonicalize(trace(network, specs, loss_fn=SoftmaxCrossEntropyExpand()).graph)
+    return Canonicalize().run(trace(network, specs, loss_fn=SoftmaxCrossEntropyExpand()).graph)
 
 
 def counts(graph: Graph, node: Node, strategy: Strategy, mesh: Mesh) -> SplitCounts:

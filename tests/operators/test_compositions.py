@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
@@ -17,10 +16,12 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, operator_info
 from shardwright.operators.models.loss import emit_cross_entropy, emit_mean_squared_error
 from shardwright.operators.models.normalization import emit_batch_norm
-from shardwright.operators.verify import verify
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.partition import insert_mirrors, partition
+from shardwright.passes.annotate import Annotate
+from shardwright.passes.differentiate import Differentiate
+from shardwright.passes.insert_mirrors import InsertMirrors
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.passes.partition import Partition
 from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
@@ -65,10 +66,9 @@ def random_plan(graph: Graph, seed: int) -> Graph:
         )
         stored[value.name] = Layout((split, *((),) * (value.type.rank - 1))[: value.type.rank])
     decisions = Decisions(MESH, strategies, stored)
-    program = differentiate(insert_mirrors(partition(graph, decisions), decisions))
-    program = lower_redistributions(program, RedistributionPlanner(MESH, cluster("cpu")))
-    verify(program)
-    return program
+    lowering = LowerRedistributions(cluster("cpu"))
+    pipeline = (Annotate(decisions), Partition(), InsertMirrors(), Differentiate(), lowering)
+    return PassManager().run_all(pipeline, graph)
 
 
 def run(program: Graph, parameters: Arrays, inputs: Arrays) -> Arrays:
@@ -82,7 +82,7 @@ def run(program: Graph, parameters: Arrays, inputs: Arrays) -> Arrays:
 def check(model: Model, parameters: Arrays, inputs: Arrays, expected: Mapping[str, Array]) -> None:
     """Check one device against `expected`, and random plans against one device."""
     graph = traced(model, parameters, inputs)
-    whole = run(differentiate(graph), parameters, inputs)
+    whole = run(Differentiate().run(graph), parameters, inputs)
     for name, right in expected.items():
         np.testing.assert_allclose(whole[name], right, rtol=1e-10, atol=1e-12, err_msg=name)
     for seed in range(12):

@@ -8,7 +8,7 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array, operator_info, whole_kernel
-from shardwright.passes.gradient import differentiate
+from shardwright.passes.differentiate import Differentiate
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tensor import Parameter, Tensor, apply
 from shardwright.tracing import InputSpec, trace
@@ -66,7 +66,7 @@ def test_the_gradient_of_a_factor_is_the_central_difference() -> None:
     definition = trace(Factored(), [InputSpec("weights", TensorType("float64", (4, 4)))])
     a, weights = positive(4, 4), np.random.default_rng(1).normal(size=(4, 4))
     (name,) = (parameter.name for parameter in definition.graph.parameters)
-    graph, communicator = differentiate(definition.graph), LocalCommunicator(Mesh(()))
+    graph, communicator = Differentiate().run(definition.graph), LocalCommunicator(Mesh(()))
     state = initialize(graph, 0, communicator, definition.initial, "float64") | {name: {0: a}}
     executor = Executor(graph, communicator, float_dtype="float64")
     outputs = executor.step({"weights": weights}, state).outputs

@@ -8,7 +8,6 @@ import pytest
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import fusion_ids_by_size
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -16,16 +15,16 @@ from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.verify import verify
-from shardwright.passes.allreduce_fusion import fuse_all_reduces, reduced_gradients
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.lowering import lower_redistributions
-from shardwright.passes.optimizer import Optimizer, append_optimizer
+from shardwright.passes.append_optimizer import AppendOptimizer
+from shardwright.passes.differentiate import Differentiate
+from shardwright.passes.fuse_all_reduces import fused_by_ids, reduced_gradients
+from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.runtime.communicator import LocalCommunicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.state import initialize
 
 MESH = Mesh((MeshAxis("data", 2), MeshAxis("model", 2)))
-PLANNER = RedistributionPlanner(MESH, cluster("cpu"))
+CLUSTER = cluster("cpu")
 PARAMETERS = ("w1", "b1", "w2", "b2")
 
 
@@ -48,8 +47,9 @@ def training_program(optimizer: str = "momentum") -> Graph:
     y = build.emit("bias_add", build.emit("all_reduce", part, axes=("model",)), b2)
     loss = build.emit("reduce_sum", build.emit("mul", y, y))
     build.emit("all_reduce", loss, name="loss", axes=("data",))
-    graph = lower_redistributions(differentiate(build.graph("net", ("loss",))), PLANNER)
-    return append_optimizer(graph, Optimizer(optimizer))  # type: ignore[arg-type]
+    graph = Differentiate().run(build.graph("net", ("loss",)))
+    graph = LowerRedistributions(CLUSTER).run(graph)
+    return AppendOptimizer(optimizer).run(graph)  # type: ignore[arg-type]
 
 
 def same(fusion: int) -> dict[str, int]:
@@ -58,10 +58,10 @@ def same(fusion: int) -> dict[str, int]:
 
 def fused(graph: Graph, ids: Mapping[str, int]) -> Graph:
     """Fuse, and check that what comes out is well formed and survives text and a second run."""
-    result = fuse_all_reduces(graph, ids)
+    result = fused_by_ids(graph, ids)
     verify(result)
     assert parse(to_text(result)) == result
-    assert fuse_all_reduces(result, ids) == result
+    assert fused_by_ids(result, ids) == result
     assert set(graph.values) <= set(result.values)
     return result
 

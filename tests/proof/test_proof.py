@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import shardwright.compiler.driver as compiler
 from shardwright.api import compile, read_plan
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.types import TensorType
 from shardwright.models import load_model
 from shardwright.operators.builder import Builder
+from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.optimizer import Optimizer
 from shardwright.proof import prove
 from shardwright.tracing import Definition, InputSpec
@@ -185,14 +185,14 @@ def test_a_wrong_canonicalization(monkeypatch: pytest.MonkeyPatch) -> None:
     twice, often = build.emit("scale", h, factor=2.0), build.emit("scale", h, factor=5.0)
     loss = build.emit("reduce_sum", build.emit("square", build.emit("sub", twice, often)))
     definition = Definition(build.graph("g", (loss.name,)), (InputSpec("x", x.type),))
-    right = compiler.canonicalize
+    right = Canonicalize.run
 
-    def wrong(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
+    def wrong(work: Canonicalize, graph: Graph) -> Graph:
         names = {often.name: twice.name}
         nodes = tuple(renamed(node, names) for node in graph if node.name != often.name)
-        return right(graph.with_nodes(nodes), keep)
+        return right(work, graph.with_nodes(nodes))
 
     assert prove(compile(definition, 2, cluster="cpu").plan).proven
-    monkeypatch.setattr(compiler, "canonicalize", wrong)
+    monkeypatch.setattr(Canonicalize, "run", wrong)
     proof = prove(compile(definition, 2, cluster="cpu").plan)
     assert (proof.proven, proof.first_failure) == (False, "sub_0")

@@ -9,9 +9,9 @@ from shardwright.ir.errors import PassError
 from shardwright.ir.text import parse
 from shardwright.models import load_model
 from shardwright.operators.verify import verify
-from shardwright.passes.canonicalize import canonicalize
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.optimizer import Optimizer, append_optimizer
+from shardwright.passes.append_optimizer import AppendOptimizer
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.differentiate import Differentiate
 from shardwright.proof import UpdateRule, training_step
 from shardwright.proof.step import merge_equal_nodes
 from tests.equivalence import assert_equal, trained
@@ -26,8 +26,8 @@ def test_it_trains_as_the_compiler_s_own_step(model: str, kind: str) -> None:
     definition = load_model(model)
     step = training_step(definition.graph, UpdateRule(kind, SETTINGS, loss_scale=8.0))
     verify(step)
-    compiled = differentiate(canonicalize(definition.graph), 8.0)
-    compiled = append_optimizer(compiled, Optimizer(kind, dict(SETTINGS)), 8.0)
+    compiled = Differentiate(8.0).run(Canonicalize().run(definition.graph))
+    compiled = AppendOptimizer(kind, SETTINGS, {}, 8.0).run(compiled)
     highs = {spec.name: spec.high or 2 for spec in definition.inputs}
     found = trained(step, highs=highs, initial=definition.initial)
     assert_equal(found, trained(compiled, highs=highs, initial=definition.initial))

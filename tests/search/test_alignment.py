@@ -84,7 +84,7 @@ def test_wide_graphs_are_aligned_without_large_messages(monkeypatch: pytest.Monk
     compiled = compile_graph(recurrent(3), POD, 8, CompileOptions(gap=0.2), MESH)
     assert joined
     assert compiled.result is not None
-    emitted = program_seconds(compiled.passes.after("cleanup"), POD)
+    emitted = program_seconds(compiled.passes.after("clean_up"), POD)
     assert emitted == pytest.approx(compiled.result.cost, rel=1e-6)
 
 

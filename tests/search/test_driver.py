@@ -195,7 +195,7 @@ def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.M
     def late(*arguments: Any) -> SearchResult:
         return replace(search(*arguments), seconds=1e6)
 
-    monkeypatch.setattr("shardwright.compiler.driver.search", late)
+    monkeypatch.setattr("shardwright.compiler.search_request.search", late)
     ended = compile_graph(graph, CPU, 8, CompileOptions(search="dynamic_programming")).result
     assert ended is not None
     assert ended.how.endswith("; the time limit ended the search")

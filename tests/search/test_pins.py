@@ -11,7 +11,7 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import SplitCounts
-from shardwright.passes.canonicalize import canonicalize, merged_values
+from shardwright.passes.canonicalize import Canonicalize, merged_values
 from shardwright.tracing import Definition, InputSpec
 from tests.any_operators import any_graph
 
@@ -97,7 +97,7 @@ def test_of_three_equal_nodes_those_are_merged_that_may_be() -> None:
     graph = build.graph("g", tuple(value.name for value in (a, b, c, d, e)))
     pins = ({"b": ROWS, "c": COLUMNS}, {"d": "rows", "e": "rows"})
     assert merged_values(graph, pins) == {"b": "a", "d": "a"}
-    merged = canonicalize(graph, pins)
+    merged = Canonicalize(*pins).run(graph)
     assert [node.name for node in merged] == ["a", "c", "e"]
     assert merged.outputs == ("a", "a", "c", "a", "e")
 

@@ -12,8 +12,8 @@ from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.passes.canonicalize import canonicalize
-from shardwright.passes.gradient import differentiate
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.optimizer import Optimizer
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.memory import MemoryAccount
@@ -88,7 +88,7 @@ def test_the_search_counts_what_the_program_holds(name: str, kind: str) -> None:
 def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> None:
     """Else a bound within a memory limit, and a proof that nothing fits, would be false."""
     profile, random, optimizer = profile_for(8), np.random.default_rng(seed), Optimizer(kind)  # type: ignore[arg-type]
-    graph = canonicalize(random_graph(seed, nodes=3 + seed % 10))
+    graph = Canonicalize().run(random_graph(seed, nodes=3 + seed % 10))
     space = build_search_space(graph, profile, states=len(optimizer.states))
     for _ in range(5):
         program, assignment = random_plan(space, profile, random, optimizer)
@@ -99,7 +99,7 @@ def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> N
 @pytest.mark.parametrize("model", SMALL)
 def test_no_program_of_the_zoo_holds_less_than_the_search_counts(model: str) -> None:
     profile, random, optimizer = profile_for(8), np.random.default_rng(0), Optimizer("adam")
-    graph = canonicalize(zoo.load(SMALL[model]).graph)
+    graph = Canonicalize().run(zoo.load(SMALL[model]).graph)
     space = build_search_space(graph, profile, states=len(optimizer.states))
     program, assignment = random_plan(space, profile, random, optimizer)
     held = peak_memory(program).peak_bytes
@@ -145,7 +145,7 @@ def test_gradients_that_are_reduced_together_fit_too() -> None:
 
 def test_gradients_of_a_weight_that_many_steps_read_do_not_wait_for_each_other() -> None:
     weight = 64 * 64 * 8
-    program = differentiate(recurrent(steps=16))
+    program = Differentiate().run(recurrent(steps=16))
     # The weight, the sum so far, what is added, and the sum after it; beside them small things.
     assert 4 * weight <= peak_memory(program).peak_bytes < 8 * weight
 

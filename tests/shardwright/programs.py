@@ -7,9 +7,10 @@ import numpy as np
 from shardwright.communication import world
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import numpy_dtype
-from shardwright.passes.gradient import differentiate
-from shardwright.passes.manual import mirror_shared_values
-from shardwright.passes.optimizer import Optimizer, append_optimizer
+from shardwright.passes.append_optimizer import AppendOptimizer
+from shardwright.passes.differentiate import Differentiate
+from shardwright.passes.mirror_shared_values import MirrorSharedValues
+from shardwright.passes.optimizer import Optimizer
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tracing import trace
 
@@ -37,8 +38,8 @@ def trained(definition, parts, steps=2):
     """Train on all ranks, from what each holds of each parameter; return losses and parameters."""
     size = definition.world
     mesh = Mesh((MeshAxis("world", size),)) if size > 1 else Mesh(())
-    graph = differentiate(mirror_shared_values(definition.graph, mesh))
-    graph = append_optimizer(graph, definition.optimizer or Optimizer())
+    graph = Differentiate().run(MirrorSharedValues(size).run(definition.graph))
+    graph = AppendOptimizer.of(definition.optimizer or Optimizer()).run(graph)
     communicator = LocalCommunicator(mesh)
     graph = replace(graph, mesh=mesh)
     executor = Executor(graph, communicator, float_dtype="float64")

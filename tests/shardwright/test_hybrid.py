@@ -7,10 +7,9 @@ from shardwright import nn, ops
 from shardwright.communication import Rank, get_group_size, get_rank, init, world
 from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError, OptionError, PassError
-from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import to_text
 from shardwright.ir.types import TensorType
-from shardwright.passes.manual import mirror_shared_values
+from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.tensor import Parameter
 from shardwright.tracing import InputSpec
 from tests.shardwright.programs import traced, trained
@@ -147,7 +146,7 @@ def test_in_a_world_of_one_nothing_communicates():
 
 def mirrored(network, loss=None):
     definition = traced(network, X, LABELS, loss_fn=loss, ranks=2)
-    graph = mirror_shared_values(definition.graph, Mesh((MeshAxis("world", 2),)))
+    graph = MirrorSharedValues(2).run(definition.graph)
     return [node.operands[0] for node in graph if node.operator == "mirror"]
 
 
@@ -177,7 +176,7 @@ def test_a_trained_value_that_differs_is_not_cut_again():
 
     definition = traced(Twice, X, LABELS, ranks=2)
     with pytest.raises(PassError, match="`add_0` is cut by the rank, but differs between ranks"):
-        mirror_shared_values(definition.graph, Mesh((MeshAxis("world", 2),)))
+        MirrorSharedValues(2).run(definition.graph)
 
 
 # The rank

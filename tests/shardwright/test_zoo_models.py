@@ -5,7 +5,7 @@ import pytest
 
 from shardwright import zoo
 from shardwright.api import compile, verify
-from shardwright.passes.canonicalize import canonicalize
+from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.optimizer import Optimizer
 from tests.equivalence import assert_equal, trained
 from tests.random_plans import profile_for, random_program
@@ -68,7 +68,7 @@ def test_random_strategies_compute_what_one_device_computes(model: str) -> None:
     optimizer = Optimizer("momentum")
     alone = compile(definition, 1, cluster="cpu", mode="stand_alone", optimizer=optimizer)
     whole = trained(alone.plan.program, 1, highs, definition.initial)
-    graph, random = canonicalize(definition.graph), np.random.default_rng(len(model))
+    graph, random = Canonicalize().run(definition.graph), np.random.default_rng(len(model))
     program = random_program(graph, profile_for(8), random, optimizer)
     assert_equal(trained(program, 1, highs, definition.initial), whole)
 

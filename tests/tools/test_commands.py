@@ -192,7 +192,7 @@ def test_options_reach_the_compiler(capsys, here):
 def test_graphs_of_every_pass(capsys, here, monkeypatch):
     document(capsys, "compile", "mlp", "--devices", "2", "--dump-ir", "graphs")
     names = [path.name for path in sorted((here / "graphs").iterdir())]
-    assert names[:3] == ["00_canonicalize.ir", "01_strategy_search.ir", "02_partition.ir"]
+    assert names[:3] == ["00_canonicalize.ir", "01_annotate.ir", "02_partition.ir"]
     monkeypatch.setenv("SHARDWRIGHT_SAVE_GRAPHS", "3")
     monkeypatch.setenv("SHARDWRIGHT_SAVE_GRAPHS_PATH", "saved")
     document(capsys, "compile", "mlp", "--devices", "2")
@@ -301,7 +301,7 @@ def test_dump_of_a_model_and_of_passes(capsys):
         "--cluster",
         "cpu",
         "--after",
-        "lowering",
+        "lower_redistributions",
         "--format",
         "dot",
     )
@@ -312,8 +312,8 @@ def test_dump_of_a_model_and_of_passes(capsys):
 
 def test_dump_of_what_a_pass_changes(capsys):
     arguments = ["dump", "two_matmul", "--devices", "4", "--cluster", "cpu", "--diff"]
-    lines = printed(capsys, *arguments, "lowering").splitlines()
-    assert lines[:2] == ["--- before lowering", "+++ after lowering"]
+    lines = printed(capsys, *arguments, "lower_redistributions").splitlines()
+    assert lines[:2] == ["--- before lower_redistributions", "+++ after lower_redistributions"]
     gone = [line for line in lines[2:] if line.startswith("-")]
     new = [line for line in lines[2:] if line.startswith("+")]
     assert gone

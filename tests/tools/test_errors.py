@@ -373,8 +373,9 @@ def test_a_plan_that_is_not_there(command, here, capsys):
 OTHERS = {
     "unknown_pass": (
         ["dump", "mlp", "--devices", "2", "--after", "magic"],
-        "no pass called `magic` has run; those that have are canonicalize, strategy_search, "
-        "partition, mirror, gradient, lowering, optimizer, cleanup, allreduce_fusion",
+        "no pass called `magic` has run; those that have are canonicalize, annotate, partition, "
+        "insert_mirrors, differentiate, lower_redistributions, append_optimizer, clean_up, "
+        "fuse_all_reduces",
     ),
     "unknown_rank": (
         ["dump", "mlp", "--devices", "2", "--rank", "2"],

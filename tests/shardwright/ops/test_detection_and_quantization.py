@@ -7,7 +7,7 @@ from shardwright import nn, ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.passes.gradient import differentiate
+from shardwright.passes.differentiate import Differentiate
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tensor import Parameter
 from shardwright.tracing import InputSpec, trace
@@ -112,7 +112,7 @@ def test_the_gradient_passes_between_the_limits():
     x = np.array([-2.0, -0.4, 0.0, 0.3, 1.9])
     (name,) = (parameter.name for parameter in definition.graph.parameters)
     given = {"low": np.array([-1.0]), "high": np.array([1.0])}
-    graph = differentiate(definition.graph)
+    graph = Differentiate().run(definition.graph)
     communicator = LocalCommunicator(Mesh(()))
     state = initialize(graph, 0, communicator, definition.initial, "float64") | {name: {0: x}}
     outputs = Executor(graph, communicator, float_dtype="float64").step(given, state).outputs

@@ -7,7 +7,7 @@ from shardwright import nn, ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.passes.gradient import differentiate
+from shardwright.passes.differentiate import Differentiate
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tensor import Parameter
 from shardwright.tracing import InputSpec, trace
@@ -153,7 +153,7 @@ def test_images_and_places_have_gradients():
     }
     definition = trace(Looks(), [InputSpec("scale", TensorType("float64", (1,)))])
     names = {p.name.rpartition(".")[2]: p.name for p in definition.graph.parameters}
-    graph, communicator = differentiate(definition.graph), LocalCommunicator(Mesh(()))
+    graph, communicator = Differentiate().run(definition.graph), LocalCommunicator(Mesh(()))
     state = initialize(graph, 0, communicator, definition.initial, "float64")
     state |= {names[k]: {0: v} for k, v in values.items()}
     executor = Executor(graph, communicator, float_dtype="float64")

@@ -1,0 +1,81 @@
+"""Attempts: searches within memory limits, each with the program emitted for its plan."""
+
+import time
+from dataclasses import dataclass, replace
+
+from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, check_fits
+from shardwright.compiler.pipelines import partitioned
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.memory import peak_memory
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.search.least_memory import search_least_memory
+from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
+from shardwright.search.space.memory_shares import largest_shares
+
+_FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
+_SHARE = 3 / 4  # of the time left that one search may take
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Searches of one problem until a deadline.
+
+    Parameters
+    ----------
+    request : SearchRequest
+        The problem.
+    lowering : LowerRedistributions
+        The pass that lowers redistributions to the paths that the search prices.
+    limits : SearchOptions
+        The limits of all searches together.
+    deadline : float
+        The end of all searches, by `time.perf_counter`.
+    """
+
+    request: SearchRequest
+    lowering: LowerRedistributions
+    limits: SearchOptions
+    deadline: float
+
+    def fit(self, memory_limit: float) -> Attempt:
+        """Return the best plan whose program fits the limit, in bytes.
+
+        Raises
+        ------
+        NoPlanError
+            If there is none, or none was found.
+        """
+        if not self.request.method.keeps_memory_limit:
+            return check_fits(self.attempt(memory_limit), memory_limit, self.request.search)
+        fine = sum(self.request.space.problem.sizes) <= _FINE
+        where = f"mesh {self.request.planner.mesh}"
+        fitting = Fitting(self.attempt, self.least_memory, fine, self.limits.gap, where)
+        return fitting.fit(memory_limit)
+
+    def attempt(self, memory_limit: float) -> Attempt:
+        """Search within a memory limit, and emit the plan."""
+        seconds = _SHARE * self._left()
+        limits = replace(self.limits, memory_limit=memory_limit, time_limit=seconds)
+        result = self.request.solve(self.request.space, limits)
+        if result.seconds >= seconds:  # another machine may find another plan
+            result = replace(result, how=f"{result.how}; the time limit ended the search")
+        return self._emit(memory_limit, result)
+
+    def least_memory(self) -> LeastMemory:
+        """Emit the plan that takes the least memory by the account of the search."""
+        space = self.request.space
+        result = search_least_memory(space, replace(self.limits, time_limit=self._left()))
+        shares = largest_shares(space, result.assignment)
+        return LeastMemory(self._emit(result.memory_bytes, result), result.lower_bound, shares)
+
+    def _left(self) -> float:
+        return max(self.deadline - time.perf_counter(), 0.0)
+
+    def _emit(self, memory_limit: float, result: SearchResult) -> Attempt:
+        passes = PassManager()
+        pipeline = partitioned(self.request.options, result.decisions, self.lowering)
+        program = passes.run_all(pipeline, self.request.source)
+        memory = peak_memory(program)
+        return Attempt(memory_limit, result, program, memory, tuple(passes.records))

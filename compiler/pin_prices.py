@@ -1,0 +1,49 @@
+"""Prices of pins: how much cheaper the plan is without each."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
+from shardwright.solver.solution import relative_gap
+
+_MOST_PINS = 16  # each price is a search; a file that pins every operator gets none
+
+
+def pin_prices(
+    request: SearchRequest, result: SearchResult, limits: SearchOptions, deadline: float
+) -> Mapping[str, float]:
+    """Return the price of each pin, in the unit of the profile: what the plan without it saves.
+
+    Without a proof that the plan is good there are none: a difference of costs says nothing of the
+    pin. Where the time limit ends the searches, the later pins get none.
+
+    Parameters
+    ----------
+    request : SearchRequest
+        The search with all pins.
+    result : SearchResult
+        Its result.
+    limits : SearchOptions
+        Its limits.
+    deadline : float
+        The end of all searches, by `time.perf_counter`.
+    """
+    pins = request.options.pins
+    proven = relative_gap(result.cost, result.lower_bound) <= limits.gap
+    if request.options.mode != "auto_parallel" or not (proven or result.status == "optimal"):
+        return {}
+    if len(pins) > _MOST_PINS:
+        return {}
+    prices = {}
+    for name in sorted(pins):
+        others = {other: pin for other, pin in pins.items() if other != name}
+        space = request.space_with(others)
+        left = deadline - time.perf_counter()
+        if left <= 0:
+            break
+        without = request.solve(space, replace(limits, time_limit=left))
+        prices[name] = max(result.cost - without.cost, 0.0)
+    return prices

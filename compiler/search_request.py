@@ -1,0 +1,103 @@
+"""What a compilation asks of the search: the program, its costs on the mesh, and the options."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardwright.compiler.options import CompileOptions, Mode
+from shardwright.cost_model.mindspore.costs import MindSporeCosts
+from shardwright.cost_model.mindspore.profile import MindSporeProfile
+from shardwright.cost_model.profile import CostProfile
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.operators.info import SplitCounts
+from shardwright.search.driver import SEARCHES, search
+from shardwright.search.method import SearchMethod, SearchResult
+from shardwright.search.options import SearchOptions
+from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.space import SearchSpace
+
+_SEARCH_OF_MODE: dict[Mode, str] = {
+    "data_parallel": "data_parallel",
+    "semi_auto_parallel": "sharding_propagation",
+}
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """A search for the decisions of one program.
+
+    Parameters
+    ----------
+    source : Graph
+        The whole program, in canonical form.
+    planner : RedistributionPlanner
+        The redistributions on the mesh of the cluster.
+    options : CompileOptions
+        How to compile.
+    """
+
+    source: Graph
+    planner: RedistributionPlanner
+    options: CompileOptions
+
+    @property
+    def search(self) -> str:
+        """The name of the search that the mode stands for."""
+        return _SEARCH_OF_MODE.get(self.options.mode, self.options.search)
+
+    @property
+    def method(self) -> type[SearchMethod]:
+        """The method of that name."""
+        return SEARCHES[self.search]
+
+    @cached_property
+    def profile(self) -> CostProfile:
+        """The costs."""
+        if self.options.cost_model == "mindspore":
+            agree = self.method.minimizes_cost and not self.options.optimizer_parallel
+            return MindSporeProfile(MindSporeCosts(readers_agree=agree), self.planner.mesh)
+        return TimeProfile(self.planner, update_rule(self.options), self.method.by_orbit)
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        """The problem, with all pins."""
+        return self.space_with(self.options.pins)
+
+    def space_with(self, pins: Mapping[str, SplitCounts]) -> SearchSpace:
+        """Return the problem with some pins."""
+        return build_search_space(
+            self.source,
+            self.profile,
+            states=len(self.options.optimizer.states),
+            pins=pins,
+            result_pins=self.options.result_pins,
+            input_layouts=self._input_layouts(),
+            scattered=self.options.optimizer_parallel,
+            time_limit=self.options.time_limit,
+        )
+
+    def _input_layouts(self) -> Mapping[str, Layout]:
+        """Return the layouts of the inputs; MindSpore's data set gives every rank all of it."""
+        if self.options.cost_model == "time":
+            return self.options.input_layouts
+        whole = {value.name: Layout.replicated(value.type.rank) for value in self.source.inputs}
+        return {**whole, **self.options.input_layouts}
+
+    def solve(self, space: SearchSpace, limits: SearchOptions) -> SearchResult:
+        """Search a problem of this request within limits."""
+        return search(space, self.search, limits)
+
+
+def update_rule(options: CompileOptions) -> UpdateRule:
+    """Return the optimizer as far as its cost matters."""
+    optimizer = options.optimizer
+    return UpdateRule(
+        f"{optimizer.kind}_update",
+        len(optimizer.states),
+        optimizer.kind == "adam",
+        tuple(sorted(optimizer.settings.items())),
+        options.loss_scale != 1.0,
+    )

@@ -1,0 +1,127 @@
+"""Decisions of a search, written on the program."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from shardwright.dataflow.properties import ANNOTATED, WHOLE
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import OptionError, PassError
+from shardwright.ir.graph import Attributes, Graph, Parameter
+from shardwright.ir.text import parse
+from shardwright.passes.base import Pass, Spelled, register_pass
+
+REGATHERED = "regathered"  # of a parameter: the gathered copy is not saved for backward
+
+
+def decisions_of(graph: Graph) -> Decisions:
+    """Return the decisions that an annotated program carries.
+
+    Raises
+    ------
+    PassError
+        If it is not annotated.
+    """
+    violation = ANNOTATED.violation(graph)
+    if violation is not None or graph.mesh is None:
+        raise PassError(f"the graph is not annotated: {violation}", f"graph {graph.name}")
+    stored = (*graph.inputs, *(parameter.value for parameter in graph.parameters))
+    again = (p.name for p in graph.parameters if p.attributes.get(REGATHERED))
+    return Decisions(
+        graph.mesh,
+        {node.name: node.strategy for node in graph.nodes if node.strategy is not None},
+        {value.name: value.layout for value in stored if value.layout is not None},
+        dict(graph.shared_layouts),
+        frozenset(again),
+    )
+
+
+def _read(path: object) -> Decisions:
+    if not isinstance(path, str):
+        raise OptionError(f"`decisions` is {path!r}, expected {_DECISIONS.expected}")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no text"
+        raise OptionError(f"cannot read the decisions `{path}`: {reason}") from error
+    return decisions_of(parse(text))
+
+
+_DECISIONS = Spelled("the file of an annotated graph", _read, lambda item: "DECISIONS.ir")
+
+
+@register_pass
+@dataclass(frozen=True)
+class Annotate(Pass):
+    """Write decisions on a program: strategies of operators, layouts of inputs and parameters.
+
+    The annotated program carries all that was decided, so that the passes after this one have no
+    other source: the layouts that the readers of a tensor share, and the attribute ``regathered``
+    of parameters whose gathered copy is not saved for backward.
+
+    Before::
+
+        input x: f32[8, 16]
+        parameter w: f32[16, 4]
+        h: f32[8, 4] = matmul(x, w)
+
+    After::
+
+        input x: f32[8@x, 16]
+        parameter w: f32[16@x, 4] {regathered=True}
+        h: f32[8, 4] = matmul(x, w) split(m=x)
+
+    Parameters
+    ----------
+    decisions : Decisions
+        What the search decided; in text the file of a graph that was annotated before.
+    """
+
+    name = "annotate"
+    requires = (WHOLE,)
+    ensures = (ANNOTATED,)
+
+    decisions: Annotated[Decisions, _DECISIONS]
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the annotated program.
+
+        Raises
+        ------
+        PassError
+            If the decisions are those of another program.
+        """
+        chosen = self.decisions
+        self._check(graph)
+        return replace(
+            graph,
+            inputs=tuple(replace(v, layout=chosen.stored[v.name]) for v in graph.inputs),
+            parameters=tuple(self._stored(parameter) for parameter in graph.parameters),
+            nodes=tuple(replace(n, strategy=chosen.strategies[n.name]) for n in graph.nodes),
+            mesh=chosen.mesh,
+            shared_layouts=tuple(
+                (name, replace(shared, saved=False))
+                for name, shared in chosen.shared_layouts.items()
+            ),
+        )
+
+    def _check(self, graph: Graph) -> None:
+        strategies = {node.name for node in graph.nodes}
+        stored = {value.name for value in graph.inputs} | {p.name for p in graph.parameters}
+        missing = (strategies - self.decisions.strategies.keys()) | (
+            stored - self.decisions.stored.keys()
+        )
+        if missing:
+            raise PassError(
+                f"the decisions say nothing of `{min(missing)}`",
+                f"graph {graph.name}",
+                "take decisions of the same program, in canonical form",
+            )
+
+    def _stored(self, parameter: Parameter) -> Parameter:
+        attributes: Attributes = dict(parameter.attributes)
+        if parameter.name in self.decisions.regathered:
+            attributes = {**attributes, REGATHERED: True}
+        layout = self.decisions.stored[parameter.name]
+        value = replace(parameter.value, layout=layout)
+        return replace(parameter, value=value, attributes=attributes)

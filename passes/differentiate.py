@@ -1,0 +1,223 @@
+"""Differentiation of a program, communication included.
+
+The backward program of a *partitioned* graph follows operator by operator. The cotangent of a value
+has the value's split; it ends without partial axes, since a value that ranks hold alike has one
+gradient, and each part of a partial sum has the gradient of the sum. On the way it may be partial:
+an operator returns the gradient of a copy that it used for a part of its work as partial sums.
+
+Cotangents pass through ``redistribute`` and ``mirror`` unchanged, and are brought to the layout
+that is due where they arrive, in one redistribution. So the transpose of an all-gather whose result
+enters split work is one reduce-scatter, and that of a mirror an all-reduce.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated
+
+from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow, gradient_name
+from shardwright.dataflow.properties import DIFFERENTIATED, FORWARD, LIVE, UNIFORM
+from shardwright.ir.errors import PassError
+from shardwright.ir.graph import Graph, Node, Value, renamed
+from shardwright.ir.layout import Layout
+from shardwright.ir.provenance import COPIES, Provenance, Role
+from shardwright.ir.reachability import without_dead_nodes
+from shardwright.ir.values import POSITIVE
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import Linearization, operator_class, operator_info
+from shardwright.passes.base import Pass, register_pass
+
+
+@register_pass
+@dataclass(frozen=True)
+class Differentiate(Pass):
+    """Append the gradient of the first output by every trainable parameter.
+
+    Each parameter that carries a cotangent gets a value ``<parameter>.grad``, among the outputs.
+
+    Before::
+
+        h: f32[8@x, 4] = matmul(a, w)
+        ...
+        return loss
+
+    After::
+
+        w.mirror: f32[16, 4]* = mirror(w) {axes=('x',)}
+        h: f32[8@x, 4] = matmul(a, w.mirror)
+        ...
+        contract_leading_0: f32[16, 4] +x = matmul(a, relu_gradient_0) {transpose_a=True}
+        w.grad: f32[16, 4]* = redistribute(contract_leading_0)
+        return loss
+
+    Parameters
+    ----------
+    loss_scale : float
+        The factor of all gradients.
+    """
+
+    name = "differentiate"
+    requires = (FORWARD, UNIFORM)
+    ensures = (DIFFERENTIATED, UNIFORM, LIVE)
+
+    loss_scale: Annotated[float, POSITIVE] = 1.0
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the forward program with its backward program.
+
+        Raises
+        ------
+        PassError
+            If the first output is not a real scalar.
+        """
+        loss = _loss_of(graph)
+        backward = _Backward(graph, Builder(graph.mesh, graph), cotangent_flow(graph))
+        backward.build.provenance = Provenance("", "seed", graph.copied_tensor(loss.name))
+        seed = backward.build.emit(
+            "fill",
+            name=f"{loss.name}.grad",
+            like=loss,
+            shape=(),
+            dtype=loss.type.dtype,
+            value=self.loss_scale,
+        )
+        backward.contribute(loss, seed)
+        for node in reversed(graph.nodes):
+            backward.visit(node)
+        return backward.finish()
+
+
+def _loss_of(graph: Graph) -> Value:
+    if not graph.outputs:
+        raise PassError("there is no output to differentiate", f"graph {graph.name}")
+    loss = graph.value(graph.outputs[0])
+    if loss.type.rank or not loss.type.is_float:
+        raise PassError(
+            f"`{loss.name}` is {loss.type}, only a real scalar can be differentiated",
+            f"graph {graph.name}",
+            "let the model return its loss first",
+        )
+    return loss
+
+
+@dataclass
+class _Backward:
+    """The state of a walk from the loss to the parameters."""
+
+    graph: Graph
+    build: Builder
+    flow: CotangentFlow
+    cotangents: dict[str, Value] = field(default_factory=dict)
+    made_again: dict[str, Value] = field(default_factory=dict)
+    operator: str = ""
+
+    @cached_property
+    def readers(self) -> Counter[str]:
+        """How often each value is read, by nodes, as an output or as an update."""
+        read = Counter(name for node in self.graph.nodes for name in node.operands)
+        return read + Counter(self.graph.outputs) + Counter(new for _, new in self.graph.updates)
+
+    def visit(self, node: Node) -> None:
+        """Differentiate one node, if cotangents flow through it."""
+        if not self.flow.enters(node):
+            return
+        self.build.scope, self.operator = node.scope, node.provenance.operator
+        self._emit_as("backward")
+        operands = self.graph.operand_values(node)
+        totals = [self._total(result) for result in node.results]
+        if operator_class(node.operator).passes_cotangent and node.results[0].layout is not None:
+            self.contribute(operands[0], totals[0])
+            return
+        info = operator_info(node.operator, [v.type for v in operands], node.attributes)
+        at = Linearization([self._again(v) for v in operands], node.results, totals)
+        if node.provenance.role in COPIES:
+            self._emit_as("gradient_redistribution", operands[0])
+        gradients = info.gradient(self.build, at)
+        receiving = self.flow.operands[node.name]
+        for operand, gradient, receives in zip(operands, gradients, receiving, strict=True):
+            if receives:
+                assert gradient is not None
+                self.contribute(operand, gradient)
+
+    def _emit_as(self, role: Role, value: Value | None = None) -> None:
+        """Let what is emitted next play a role for the visited operator and a value's tensor."""
+        tensor = self.graph.copied_tensor(value.name) if value is not None else ""
+        self.build.provenance = Provenance(self.operator, role, tensor)
+
+    def _again(self, value: Value) -> Value:
+        """Make a value again that is not to be kept from the forward program."""
+        producer = self.graph.producers.get(value.name)
+        while producer is not None and producer.operator == "mirror":
+            producer = self.graph.producers.get(producer.operands[0])
+        if producer is None or not producer.attributes.get("recompute"):
+            return value
+        if producer.name not in self.made_again:
+            assert value.layout is not None
+            source = self.graph.values[producer.operands[0]]
+            self._emit_as("recompute", source)
+            self.made_again[producer.name] = self.build.redistribute(source, value.layout)
+            self._emit_as("backward")
+        return self.made_again[producer.name]
+
+    def contribute(self, value: Value, gradient: Value) -> None:
+        """Add to the cotangent of a value, in the layout that is due there.
+
+        Added at once, so that of the many readers of a weight no two gradients wait for a third.
+        """
+        due = self._due(value)
+        if due is not None and gradient.layout != due:
+            self._emit_as("gradient_redistribution", value)
+            gradient = self.build.redistribute(gradient, due)
+        held = self.cotangents.get(value.name)
+        self._emit_as("accumulation", value)
+        total = gradient if held is None else self.build.emit("add", held, gradient)
+        self.cotangents[value.name] = total
+
+    def _due(self, value: Value) -> Layout | None:
+        """Return the layout in which cotangents of a value meet; None where any may pass."""
+        if value.layout is None:
+            return None
+        producer = self.graph.producers.get(value.name)
+        if producer is not None and producer.operator == "halo_exchange":
+            return None  # what comes back from a halo is reduced where the halo came from
+        if producer is None or not operator_class(producer.operator).passes_cotangent:
+            return value.layout.reduced()
+        if self.readers[value.name] == 1:
+            return None
+        axes = producer.attributes.get("axes", ()) if producer.operator == "mirror" else ()
+        assert isinstance(axes, tuple)
+        return value.layout.with_partial(tuple(map(str, axes)))
+
+    def _total(self, value: Value) -> Value:
+        total = self.cotangents.get(value.name)
+        if total is not None:
+            return total
+        dtype = value.type.dtype
+        return self.build.emit("fill", like=value, shape=value.type.shape, dtype=dtype, value=0.0)
+
+    def finish(self) -> Graph:
+        """Name the gradients, and drop what none of them needs."""
+        names: dict[str, str] = {}
+        outputs = []
+        for parameter in self.graph.parameters:
+            if parameter.name not in self.flow.values:
+                continue
+            self.build.scope, self.operator = "", ""
+            self._emit_as("accumulation", parameter.value)
+            gradient, name = self.cotangents[parameter.name], gradient_name(parameter.name)
+            if gradient.name in names or gradient.name in self.graph.values:
+                gradient = self.build.emit("identity", gradient)
+            names[gradient.name] = name
+            outputs.append(name)
+        nodes = tuple(_with_new_names(node, names) for node in self.build.nodes)
+        whole = self.build.graph(self.graph.name, (*self.graph.outputs, *outputs))
+        return without_dead_nodes(whole.with_nodes(nodes))
+
+
+def _with_new_names(node: Node, names: Mapping[str, str]) -> Node:
+    node = renamed(node, names)
+    if not any(result.name in names for result in node.results):
+        return node
+    results = tuple(replace(r, name=names.get(r.name, r.name)) for r in node.results)
+    return replace(node, results=results)

@@ -1,0 +1,120 @@
+"""Mirrors: where equal copies of a tensor enter work that is split."""
+
+from dataclasses import dataclass, replace
+
+from shardwright.dataflow.cotangents import cotangent_flow
+from shardwright.dataflow.properties import FORWARD, PARTITIONED, UNMIRRORED
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.provenance import Provenance
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import operator_info
+from shardwright.passes.base import Pass, register_pass
+from shardwright.passes.partition import first_reader
+
+
+@register_pass
+@dataclass(frozen=True)
+class InsertMirrors(Pass):
+    """Insert a ``mirror`` wherever copies that are equal on all ranks enter work that is split.
+
+    A parameter used by data-parallel work, and an activation used by a column-split product, are
+    one case: the gradients of the copies are partial sums. Readers of one tensor share a mirror
+    where their `SharedLayout` says so.
+
+    Before::
+
+        h: f32[8@x, 4] = matmul(x, w) split(m=x)
+
+    After::
+
+        w.mirror: f32[16, 4]* = mirror(w) {axes=('x',)}
+        h: f32[8@x, 4] = matmul(x, w.mirror) split(m=x)
+    """
+
+    name = "insert_mirrors"
+    requires = (PARTITIONED, FORWARD, UNMIRRORED)
+    ensures = (PARTITIONED,)
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the program with its mirrors."""
+        flow = cotangent_flow(graph)
+        shared = _shared_mirrors(graph)
+        build = Builder(graph.mesh)
+        build.inputs, build.parameters = list(graph.inputs), list(graph.parameters)
+        for name in graph.values:
+            build.unique_name(name)
+        at = dict(graph.values)
+
+        def met(name: str) -> tuple[str, ...]:
+            return shared.get(_met_as(graph, name), ())
+
+        for start in (*graph.inputs, *(p.value for p in graph.parameters)):
+            at[start.name] = _mirrored(build, graph, start, shared.get(start.name, ()))
+        for node in graph.nodes:
+            build.scope = node.scope
+            read = [
+                _for_reader(build, graph, node, i, at[name], flow.operands[node.name][i], met(name))
+                for i, name in enumerate(node.operands)
+            ]
+            build.append(replace(node, operands=tuple(value.name for value in read)))
+            for result in node.results:
+                at[result.name] = _mirrored(build, graph, result, shared.get(result.name, ()))
+        build.updates = [(name, at[new].name) for name, new in graph.updates]
+        return build.graph(graph.name, tuple(at[name].name for name in graph.outputs))
+
+
+def _shared_mirrors(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Return for each value at which readers meet the axes of the mirror that they share."""
+    found = {}
+    for name, shared_layout in graph.shared_layouts:
+        value, gradient = graph.values[name], shared_layout.gradient
+        if not gradient:
+            continue
+        if value.layout != shared_layout.layout:
+            name = next(
+                node.name
+                for node, _ in graph.uses[name]
+                if node.operator == "redistribute"
+                and node.results[0].layout == shared_layout.layout
+            )
+        found[name] = gradient
+    return found
+
+
+def _met_as(graph: Graph, name: str) -> str:
+    """Return what a value was before halos were exchanged: there its readers meet."""
+    producer = graph.producers.get(name)
+    while producer is not None and producer.operator == "halo_exchange":
+        name = producer.operands[0]
+        producer = graph.producers.get(name)
+    return name
+
+
+def _mirrored(build: Builder, graph: Graph, value: Value, axes: tuple[str, ...]) -> Value:
+    if not axes:
+        return value
+    tensor = graph.copied_tensor(value.name)
+    build.provenance = Provenance(first_reader(graph, value.name), "mirror", tensor)
+    return build.emit("mirror", value, name=f"{value.name}.mirror", axes=axes)
+
+
+def _for_reader(
+    build: Builder,
+    graph: Graph,
+    node: Node,
+    position: int,
+    value: Value,
+    wanted: bool,
+    shared: tuple[str, ...],
+) -> Value:
+    if node.strategy is None or not wanted:
+        return value
+    assert graph.mesh is not None
+    types = [operand.type for operand in graph.operand_values(node)]
+    rule = operator_info(node.operator, types, node.attributes).rule
+    axes = rule.mirror_axes(position, node.strategy, graph.mesh)
+    if not axes or axes == shared:
+        return value
+    tensor = graph.copied_tensor(node.operands[position])
+    build.provenance = Provenance(node.provenance.operator, "mirror", tensor)
+    return build.emit("mirror", value, name=f"{value.name}.mirror", axes=axes)

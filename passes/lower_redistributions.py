@@ -1,0 +1,105 @@
+"""Lowering of redistributions to collectives."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated
+
+from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.dataflow.properties import LOWERED, PARTITIONED
+from shardwright.ir.errors import PassError
+from shardwright.ir.graph import Graph, Node, Value, renamed
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import operator_class
+from shardwright.passes.base import Pass, Spelled, register_pass
+
+_CLUSTER = Spelled("the name of a cluster, or a file", cluster, lambda item: item.name)
+
+
+@register_pass
+@dataclass(frozen=True)
+class LowerRedistributions(Pass):
+    """Replace every ``redistribute`` by the cheapest collectives that do it.
+
+    The search prices the same paths, so the program costs what the search said.
+
+    Before::
+
+        y: f32[8, 4@x] = redistribute(p)
+
+    After::
+
+        y: f32[8, 4@x] = reduce_scatter(p) {axes=('x',), dimension=1}
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The cluster whose links price the collectives.
+    """
+
+    name = "lower_redistributions"
+    requires = (PARTITIONED,)
+    ensures = (PARTITIONED, LOWERED)
+
+    cluster: Annotated[Cluster, _CLUSTER]
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the program without redistributions."""
+        assert graph.mesh is not None
+        planner = self.planner(graph.mesh)
+        build = Builder(graph.mesh, graph)
+        build.nodes = []
+        names: dict[str, str] = {}
+        for node in graph.nodes:
+            if node.operator == "redistribute":
+                source = graph.values[node.operands[0]]
+                read = names.get(source.name, source.name)
+                names[node.name] = _lower(build, node, replace(source, name=read), planner)
+            else:
+                build.nodes.append(renamed(node, names))
+        outputs = tuple(names.get(name, name) for name in graph.outputs)
+        updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
+        return replace(graph, nodes=tuple(build.nodes), outputs=outputs, updates=updates)
+
+    def planner(self, mesh: Mesh) -> RedistributionPlanner:
+        """Return the planner of the paths on a mesh, the same one in every call."""
+        if mesh not in self._planners:
+            self._planners[mesh] = RedistributionPlanner(mesh, self.cluster)
+        return self._planners[mesh]
+
+    @cached_property
+    def _planners(self) -> dict[Mesh, RedistributionPlanner]:
+        return {}
+
+
+def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPlanner) -> str:
+    """Emit the moves of one redistribution and return the name of what comes out."""
+    target = node.results[0]
+    if source.layout is None or target.layout is None:
+        raise PassError(f"`{node.name}` redistributes a tensor whose layout is not decided")
+    moves = planner.plan(source.type, source.layout, target.layout)
+    build.scope = node.scope
+    value, origin = source, node.provenance
+    for position, move in enumerate(moves):
+        attributes = dict(move.attributes)
+        if source.layout.reduction != "sum" and operator_class(move.operator).reduces:
+            attributes["reduction"] = source.layout.reduction
+        last = position == len(moves) - 1
+        layout = move.target
+        if layout.partial and source.layout.reduction != "sum":
+            layout = layout.with_partial(layout.partial, source.layout.reduction)
+        name = target.name if last else build.unique_name(f"{target.name}.step", numbered=True)
+        result = Value(name, source.type, layout)
+        build.append(
+            Node(
+                move.operator,
+                (value.name,),
+                (result,),
+                {"axes": move.axes, **attributes},
+                node.scope,
+                provenance=origin if last else replace(origin, target=target.name),
+            )
+        )
+        value = result
+    return value.name
