@@ -1,7 +1,7 @@
-"""Optional packages: imported on first use, by this module alone.
+"""Optional packages and slow modules: imported on first use, by this module alone.
 
-Each comes with an extra of the distribution: `numba` with ``shardwright[fast]``. Everything else is
-imported at the top of a module.
+Each optional package comes with an extra of the distribution: `numba` with ``shardwright[fast]``.
+Everything else is imported at the top of a module.
 """
 
 from importlib import import_module
@@ -58,3 +58,28 @@ run `pip install 'shardwright[fast]'`
 def is_installed(package: str) -> bool:
     """Return whether an optional package is installed."""
     return find_spec(package) is not None
+
+
+class LazyModule:
+    """A module that is imported when an attribute of it is first used.
+
+    Parameters
+    ----------
+    name : str
+        Full name of the module.
+
+    Examples
+    --------
+    >>> fractions = LazyModule("fractions")
+    >>> fractions.Fraction(1, 2) + fractions.Fraction(1, 4)
+    Fraction(3, 4)
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
+    def __repr__(self) -> str:
+        return f"LazyModule({self._name!r})"

@@ -55,22 +55,26 @@ from shardwright.solver.brute_force import brute_force
 from shardwright.solver.evaluate import Evaluation, evaluate
 from shardwright.solver.exact.dynamic_programming import dynamic_programming
 from shardwright.solver.exact.least_memory import minimize_memory
+from shardwright.solver.methods import METHODS, SolveOptions, register_method
 from shardwright.solver.problem import FORBIDDEN, Identity, MemoryUse, Pair, Problem, Variable
 from shardwright.solver.solution import Solution
 from shardwright.solver.solve import solve
 
 __all__ = [
     "FORBIDDEN",
+    "METHODS",
     "Evaluation",
     "Identity",
     "MemoryUse",
     "Pair",
     "Problem",
     "Solution",
+    "SolveOptions",
     "Variable",
     "brute_force",
     "dynamic_programming",
     "evaluate",
     "minimize_memory",
+    "register_method",
     "solve",
 ]

@@ -1,16 +1,15 @@
-"""Variable elimination: the exact optimum of a network of small tree width.
+"""Variable elimination (bucket elimination): the exact optimum of a network of small tree width.
 
-Eliminating variable v replaces the factors that mention it by one over its neighbours N:
+Eliminating variable v replaces the factors over it by one message over its neighbours N:
 
-    message(x_N) = min over x_v of the sum of the factors that mention v         `_minimise_out`
+    message(x_N) = min over x_v of the sum of the factors over v                 `_minimise_out`
 
-After the last variable the constant is the optimum; going back, each variable takes the lowest
-index among its best strategies given those already decided. The order is chosen once for the
-structure (smallest message first, then the variable whose neighbourhood has been touched least,
-then the lowest index), so that equal layers are eliminated alike: a message depends only on the
-factors it is made of, and is computed once for equal factors (`_messages`).
+After the last variable the constant is the optimum; in reverse, each variable takes the lowest
+index among its best strategies, given those decided before. The order depends on the structure only
+(smallest message first, then least depth of elimination, then lowest index), so that equal layers
+are eliminated in the same order: a message is memoized by its factors (`_compute_messages`).
 
-Where a message would be too large, the factors are split into groups with a message each (mini
+Where a message would be too large, the factors are split into groups with one message each (mini
 buckets, Dechter and Rish 2003): then the value is a lower bound, and `exact` is false.
 """
 
@@ -19,12 +18,12 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.solver.problem import Array
+from shardwright.solver.problem import Array, Identity
 
 MESSAGE_LIMIT = 2**24
 """Largest message, in entries: 128 MiB."""
@@ -36,11 +35,11 @@ JOINT_LIMIT = 2**25
 """Largest table of a variable and its neighbours that `Elimination.joints` forms."""
 
 CHUNK = 2**16
-"""Entries of one broadcast sum: it stays in the cache."""
+"""Entries of one broadcast sum, so that it fits into the cache."""
 
 
 class OutOfTimeError(Exception):
-    """The messages take longer than they may."""
+    """The messages take longer than the time limit."""
 
 
 Factor = int
@@ -49,9 +48,9 @@ Factor = int
 
 @dataclass(frozen=True)
 class Group:
-    """Factors that are minimised together, and where the axes of each stand in `scope`.
+    """Factors that are minimised together, with the positions of their axes in `scope`.
 
-    ``scope[0]`` is the variable that goes; the message is over the others.
+    ``scope[0]`` is the eliminated variable; the message is over the others.
     """
 
     scope: tuple[int, ...]
@@ -61,19 +60,19 @@ class Group:
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The value of a minimisation (a lower bound unless exact) and the decided strategies."""
+    """The value of a minimisation (a lower bound unless exact) and the chosen strategies."""
 
     value: float
     choice: list[int]
 
 
 class Elimination:
-    """The order and the groups for one structure; costs can be changed without a new order.
+    """The elimination order and the groups of one structure, whatever the costs.
 
     Parameters
     ----------
     sizes : list of int
-        Strategies of each variable.
+        Number of strategies of each variable.
     edges : iterable of (int, int)
         The pairs of variables that have a table, the lower one first.
     message_limit : int
@@ -82,7 +81,9 @@ class Elimination:
     Attributes
     ----------
     patience : float
-        Seconds that `minimise` may take before it raises `OutOfTimeError`.
+        Time limit of `minimise` in seconds.
+    exact : bool
+        Whether no message had to be split.
     """
 
     def __init__(
@@ -103,11 +104,11 @@ class Elimination:
         self.scopes += self.edges
         self.groups: list[list[Group]] = []
         self._plan()
-        self._known: dict[Hashable, tuple[int, Array]] = {}
+        self._memo: dict[Hashable, tuple[int, Array]] = {}
         self.values: list[Array] = []  # of every factor, at the last costs
 
     def _plan(self) -> None:
-        """Choose the order; write down which factors go into which message."""
+        """Choose the order, and the factors that go into each message."""
         waiting: list[list[Factor]] = [[index] for index in range(len(self.sizes))]
         neighbours: list[set[int]] = [set() for _ in self.sizes]
         for factor, (first, second) in enumerate(self.edges, start=len(self.sizes)):
@@ -115,8 +116,8 @@ class Elimination:
                 waiting[index].append(factor)
             neighbours[first].add(second)
             neighbours[second].add(first)
-        touched = [0] * len(self.sizes)
-        newest = [self._priority(index, neighbours, touched) for index in range(len(self.sizes))]
+        depth = [0] * len(self.sizes)
+        newest = [self._priority(index, neighbours, depth) for index in range(len(self.sizes))]
         queue = list(newest)
         heapq.heapify(queue)
         while queue:
@@ -124,19 +125,18 @@ class Elimination:
             index = entry[2]
             if entry is not newest[index]:
                 continue  # its neighbours have changed since
-            changed = self._eliminate(index, waiting, neighbours)
-            for other in changed:
-                touched[other] = max(touched[other], touched[index] + 1)
-                newest[other] = self._priority(other, neighbours, touched)
+            for other in self._eliminate(index, waiting, neighbours):
+                depth[other] = max(depth[other], depth[index] + 1)
+                newest[other] = self._priority(other, neighbours, depth)
                 heapq.heappush(queue, newest[other])
 
     def _priority(
-        self, index: int, neighbours: list[set[int]], touched: list[int]
+        self, index: int, neighbours: list[set[int]], depth: list[int]
     ) -> tuple[int, int, int]:
         entries = 1
         for other in neighbours[index]:
             entries *= self.sizes[other]
-        return entries, touched[index], index
+        return entries, depth[index], index
 
     def _eliminate(
         self, index: int, waiting: list[list[Factor]], neighbours: list[set[int]]
@@ -144,33 +144,37 @@ class Elimination:
         """Form the groups of one variable; return its former neighbours."""
         groups = []
         for members, scope in self._split(index, waiting[index]):
-            message = len(self.scopes)
-            self.scopes.append(scope)
-            positions = {variable: axis for axis, variable in enumerate((index, *scope))}
-            factors = tuple(
-                [
-                    (member, tuple([positions[variable] for variable in self.scopes[member]]))
-                    for member in members
-                ]
-            )
-            groups.append(Group((index, *scope), factors, message))
-            self.largest_message = max(self.largest_message, self.entries(scope))
+            group = self._add_group(index, members, scope)
+            groups.append(group)
             for variable in scope:
-                waiting[variable] = [
-                    factor for factor in waiting[variable] if factor not in members
-                ] + [message]
+                kept = [factor for factor in waiting[variable] if factor not in members]
+                waiting[variable] = [*kept, group.message]
             for variable in scope:
                 neighbours[variable].update(scope)
                 neighbours[variable] -= {variable, index}
         self.groups.append(groups)
         return sorted(neighbours[index])
 
+    def _add_group(self, index: int, members: list[Factor], scope: tuple[int, ...]) -> Group:
+        """Return a new group of factors; its message is a new factor."""
+        message = len(self.scopes)
+        self.scopes.append(scope)
+        positions = {variable: axis for axis, variable in enumerate((index, *scope))}
+        factors = tuple(
+            [
+                (member, tuple([positions[variable] for variable in self.scopes[member]]))
+                for member in members
+            ]
+        )
+        self.largest_message = max(self.largest_message, self.entries(scope))
+        return Group((index, *scope), factors, message)
+
     def _split(
         self, index: int, factors: list[Factor]
     ) -> list[tuple[list[Factor], tuple[int, ...]]]:
-        """Group the factors so that no message is too large: one group, if it can be.
+        """Group the factors so that no message is too large, in one group if possible.
 
-        With each group goes the scope of its message.
+        Each group comes with the scope of its message.
         """
         scope = self._scope_without(index, factors)
         if self._fits(index, scope):
@@ -203,17 +207,20 @@ class Elimination:
         return entries
 
     def minimise(
-        self, unary: list[Array], tables: list[Array], tokens: list[Hashable] | None = None
+        self,
+        unary: list[Array],
+        tables: list[Array],
+        unary_keys: Sequence[Hashable] | None = None,
+        table_keys: Sequence[Hashable] | None = None,
     ) -> Relaxed:
-        """Return the least total cost and an assignment that the messages lead to.
+        """Return the least total cost and an assignment decoded from the messages.
 
         Parameters
         ----------
         unary, tables : lists of float64 arrays
             In the order of the sizes and edges given to the constructor.
-        tokens : list of hashable, optional
-            What identifies each of the `unary` arrays; equal tokens promise equal arrays. Without
-            it, and for the tables, the same object is the same array.
+        unary_keys, table_keys : sequences of hashable, optional
+            Equal keys promise equal arrays; the identities of the arrays by default.
 
         Raises
         ------
@@ -221,51 +228,47 @@ class Elimination:
             If it takes longer than `patience`.
         """
         self._deadline = time.monotonic() + self.patience
-        names: list[Hashable] = list(tokens) if tokens else [id(array) for array in unary]
-        names += [id(table) for table in tables]
         values = [*unary, *tables]
-        self._messages(values, names)
+        keys = list(map(Identity, unary) if unary_keys is None else unary_keys)
+        keys += map(Identity, tables) if table_keys is None else table_keys
+        self._compute_messages(values, keys)
         self.values = values
-        constant = sum(
-            float(values[group.message])
-            for groups in self.groups
-            for group in groups
-            if len(group.scope) == 1
-        )
-        return Relaxed(constant, self._decide(values))
+        constant = sum(float(values[root.message]) for root in self.roots)
+        return Relaxed(constant, self._decode(values))
 
-    def _messages(self, values: list[Array], names: list[Hashable]) -> None:
-        """Append every message to ``values``; what the previous call knew is not computed again."""
-        known: dict[Hashable, tuple[int, Array]] = {}
+    def _compute_messages(self, values: list[Array], keys: list[Hashable]) -> None:
+        """Append every message to ``values``; those of the previous call are reused."""
+        memo: dict[Hashable, tuple[int, Array]] = {}
         for groups in self.groups:
             for group in groups:
-                key = tuple((names[factor], axes) for factor, axes in group.factors)
-                found = known.get(key) or self._known.get(key)
-                if found is None:
+                key = tuple((keys[factor], axes) for factor, axes in group.factors)
+                message = memo.get(key) or self._memo.get(key)
+                if message is None:
+                    # Negative numbers are not identities of arrays.
+                    message = (-self.messages_computed - 1, self._message(group, values))
                     self.messages_computed += 1
-                    shape = tuple(self.sizes[variable] for variable in group.scope)
-                    parts = [
-                        _spread(values[factor], axes, len(shape)) for factor, axes in group.factors
-                    ]
-                    # Negative, so that it is no `id` of an array.
-                    found = (-self.messages_computed, _minimise_out(parts, shape, self._deadline))
-                known[key] = found
-                names.append(found[0])
-                values.append(found[1])
-        self._known = known
+                memo[key] = message
+                keys.append(message[0])
+                values.append(message[1])
+        self._memo = memo
+
+    def _message(self, group: Group, values: list[Array]) -> Array:
+        shape = tuple(self.sizes[variable] for variable in group.scope)
+        parts = [_broadcast(values[factor], axes, len(shape)) for factor, axes in group.factors]
+        return _minimise_out(parts, shape, self._deadline)
 
     @property
     def can_complete(self) -> bool:
-        """Whether `joints` is possible: all exact, and no table too large."""
+        """Whether `joints` is possible: exact, and no table too large."""
         largest = max((self.entries(group[0].scope) for group in self.groups), default=0)
         return self.exact and largest <= JOINT_LIMIT
 
     def joints(self) -> Iterator[tuple[Group, Array, Array]]:
-        """Yield each group with the least totals that its choices allow, the last group first.
+        """Yield each group with the least total costs of its choices, the last group first.
 
         The first array is the least total cost of the network for every choice of the group's
-        variables, the second what of that lies outside the group and the messages into it. They
-        belong to the costs of the last `minimise`.
+        variables; the second is the part of it outside the group and the messages into it. Both are
+        at the costs of the last `minimise`.
         """
         roots = {group.message for group in self.roots}
         total = sum(float(self.values[root]) for root in roots)
@@ -276,15 +279,15 @@ class Elimination:
             yield group, joint, rest
             for factor, axes in group.factors:
                 if self.is_message(factor):
-                    outside[factor] = _outside(joint, self.values[factor], axes)
+                    outside[factor] = _without_message(joint, self.values[factor], axes)
 
     @property
     def roots(self) -> list[Group]:
-        """The groups whose message is a constant, one for each component."""
+        """The groups whose message is a constant, one a component."""
         return [group for groups in self.groups for group in groups if len(group.scope) == 1]
 
     def is_message(self, factor: Factor) -> bool:
-        """Whether a factor is a message, not a cost or a table of the network."""
+        """Return whether a factor is a message, not a cost or a table of the network."""
         return factor >= len(self.sizes) + len(self.edges)
 
     def marginals(self) -> list[Array]:
@@ -299,35 +302,37 @@ class Elimination:
         dimensions = len(group.scope)
         total = np.broadcast_to(outside, tuple(self.sizes[index] for index in group.scope))
         for factor, axes in group.factors:
-            total = total + _spread(self.values[factor], axes, dimensions)
+            total = total + _broadcast(self.values[factor], axes, dimensions)
         return total
 
-    def _decide(self, values: list[Array]) -> list[int]:
-        """Go back through the order; ties go to the lowest index."""
-        choice, whole = [0] * len(self.sizes), slice(None)
+    def _decode(self, values: list[Array]) -> list[int]:
+        """Decide the variables in reverse order; ties go to the lowest index."""
+        choice = [0] * len(self.sizes)
         for groups in reversed(self.groups):
             index = groups[0].scope[0]
             if self.sizes[index] == 1:
                 continue
             factors = [factor for group in groups for factor, _ in group.factors]
-            # A line of each table, and the costs themselves.
-            lines = [
-                values[factor]
-                if len(self.scopes[factor]) == 1
-                else values[factor][
-                    tuple([whole if v == index else choice[v] for v in self.scopes[factor]])
-                ]
-                for factor in factors
-            ]
-            total = lines[0]
-            for line in lines[1:]:
-                total = total + line
+            slices = [self._slice(values[factor], factor, index, choice) for factor in factors]
+            total = slices[0]
+            for part in slices[1:]:
+                total = total + part
             choice[index] = int(total.argmin())
         return choice
 
+    def _slice(self, value: Array, factor: Factor, index: int, choice: list[int]) -> Array:
+        """Return a factor over one variable, the others as chosen."""
+        scope = self.scopes[factor]
+        if len(scope) == 1:
+            return value
+        return value[tuple([_ALL if v == index else choice[v] for v in scope])]
 
-def _spread(array: Array, axes: tuple[int, ...], dimensions: int) -> Array:
-    """View an array whose axes stand at ``axes`` among ``dimensions``, ready to broadcast."""
+
+_ALL = slice(None)
+
+
+def _broadcast(array: Array, axes: tuple[int, ...], dimensions: int) -> Array:
+    """View an array as one with ``dimensions`` axes, its own at the positions ``axes``."""
     order = sorted(range(len(axes)), key=axes.__getitem__)
     shape = [1] * dimensions
     for axis, position in enumerate(axes):
@@ -335,7 +340,7 @@ def _spread(array: Array, axes: tuple[int, ...], dimensions: int) -> Array:
     return array.transpose(order).reshape(shape)
 
 
-def _outside(joint: Array, message: Array, axes: tuple[int, ...]) -> Array:
+def _without_message(joint: Array, message: Array, axes: tuple[int, ...]) -> Array:
     """Return the least of ``joint`` without ``message``, per choice of the message's variables."""
     others = tuple(axis for axis in range(joint.ndim) if axis not in axes)
     ascending = sorted(axes)

@@ -3,7 +3,8 @@
 import math
 
 from shardwright.solver.elimination import Elimination, OutOfTimeError
-from shardwright.solver.network import build_network, drop_forbidden
+from shardwright.solver.network import build_network
+from shardwright.solver.presolve import drop_forbidden
 from shardwright.solver.problem import Array, Problem
 
 _ROUNDING = 1e-12  # of sums over all variables and pairs, relatively

@@ -1,65 +1,59 @@
-"""The problem as the solvers see it: one float64 vector a variable, one table an adjacent pair.
+"""The problem of the exact solvers: one float64 vector a variable, one table an adjacent pair.
 
-Equal arrays become one object here (`Interner`), so that afterwards identity is equality: what is
-derived from a table is derived once, however many layers repeat it.
-
-The presolve keeps at least one optimal assignment:
-
-- parallel pairs are summed, a pair of a variable with itself goes into its cost;
-- strategies that are forbidden, or have no allowed partner, go (`drop_forbidden`);
-- a variable with a single strategy is folded into its neighbours (`fold_decided`);
-- strategy `a` goes if some `b` occupies no more at any time and never costs more, whatever the
-  neighbours choose:  c(b) - c(a) + sum over pairs of max_y (T(b, y) - T(a, y)) <= 0
-  (`drop_dominated`); of equal strategies the lowest index stays.
+Equal arrays become one object (`Interner`): then identity is equality, and every result derived
+from a table is memoized, however many layers repeat the table. Parallel pairs are summed; a pair of
+a variable with itself goes into its cost.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
-from shardwright.solver.problem import FORBIDDEN, Array, MemoryUse, Problem
-
-DOMINANCE_WORK = 10**8
-"""A table whose dominance test needs more subtractions than this is not tested."""
-
-DOMINANCE_ROUNDS = 8
+from shardwright.solver.problem import FORBIDDEN, Array, Identity, MemoryUse, Problem
 
 
 class Interner:
-    """One object for equal arrays, and one result for each derivation of such objects."""
+    """Interns arrays (one object for equal ones) and memoizes results derived from them."""
 
     def __init__(self) -> None:
-        self._canonical: dict[int, Array] = {}
+        self._canonical: dict[Identity, Array] = {}
         self._by_content: dict[bytes, Array] = {}
-        self._given: list[Array] = []
         self._derived: dict[Hashable, Array] = {}
 
     def canonical(self, array: Array) -> Array:
         """Return the one object that stands for all arrays equal to this one."""
-        known = self._canonical.get(id(array))
-        if known is None:
+        key = Identity(array)
+        canonical = self._canonical.get(key)
+        if canonical is None:
             content = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode())
             content.update(np.ascontiguousarray(array).data)
-            known = self._by_content.setdefault(content.digest(), array)
-            self._canonical[id(array)] = known
-            self._given.append(array)  # an id may not be used again while it is a key
-        return known
+            canonical = self._by_content.setdefault(content.digest(), array)
+            self._canonical[key] = canonical
+        return canonical
 
-    def derive(self, key: Hashable, compute: Callable[[], Array]) -> Array:
-        """Return the canonical result of a computation that ``key`` identifies."""
-        if key not in self._derived:
-            self._derived[key] = self.canonical(compute())
-        return self._derived[key]
+    def derive(
+        self, operation: str, operands: Sequence[Array | int | None], compute: Callable[[], Array]
+    ) -> Array:
+        """Return the interned result of an operation on interned arrays, computed once."""
+        key = (operation, *map(_operand_key, operands))
+        result = self._derived.get(key)
+        if result is None:
+            result = self._derived[key] = self.canonical(compute())
+        return result
+
+
+def _operand_key(operand: Array | int | None) -> Hashable:
+    return Identity(operand) if isinstance(operand, np.ndarray) else operand
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A pairwise problem over canonical arrays.
+    """A pairwise problem over interned arrays.
 
     Parameters
     ----------
@@ -68,7 +62,7 @@ class Network:
     tables : dict of float64 arrays
         Keyed by the two variables, the lower one first.
     labels : list of integer arrays
-        The strategy of the problem that each remaining one stands for.
+        The strategy of the problem that each remaining strategy stands for.
     memory : list of tuples of MemoryUse
     limit : float
         ``inf`` if there is none.
@@ -83,17 +77,27 @@ class Network:
 
     @property
     def sizes(self) -> list[int]:
-        """How many strategies remain for each variable."""
+        """Number of remaining strategies of each variable."""
         return [len(unary) for unary in self.unary]
+
+    @cached_property
+    def unary_keys(self) -> list[Identity]:
+        """The identities of the cost vectors."""
+        return [Identity(unary) for unary in self.unary]
+
+    @cached_property
+    def table_keys(self) -> list[Identity]:
+        """The identities of the tables."""
+        return [Identity(table) for table in self.tables.values()]
 
     @cached_property
     def incident(self) -> list[list[tuple[Array, int]]]:
         """Each variable's tables, its own strategies first, and the variables at the other ends."""
-        found: list[list[tuple[Array, int]]] = [[] for _ in self.unary]
+        incident: list[list[tuple[Array, int]]] = [[] for _ in self.unary]
         for (first, second), table in self.tables.items():
-            found[first].append((table, second))
-            found[second].append((table.T, first))
-        return found
+            incident[first].append((table, second))
+            incident[second].append((table.T, first))
+        return incident
 
     @property
     def empty(self) -> bool:
@@ -101,31 +105,45 @@ class Network:
         return any(len(unary) == 0 for unary in self.unary)
 
     def lift(self, choice: list[int]) -> tuple[int, ...]:
-        """Return the assignment of the problem that a choice of remaining strategies means."""
+        """Return the assignment of the problem for a choice of remaining strategies."""
         return tuple(
             int(labels[position]) for labels, position in zip(self.labels, choice, strict=True)
         )
 
+    def position_of(self, assignment: Sequence[int]) -> list[int | None]:
+        """Return the position of each assigned strategy, ``None`` if it has been dropped."""
+        positions: list[int | None] = []
+        for labels, strategy in zip(self.labels, assignment, strict=True):
+            matches = np.flatnonzero(labels == strategy)
+            positions.append(int(matches[0]) if matches.size else None)
+        return positions
+
+    def cost(self, choice: Sequence[int]) -> float:
+        """Return the cost of a choice of remaining strategies."""
+        total = sum(float(unary[index]) for unary, index in zip(self.unary, choice, strict=True))
+        return total + sum(
+            float(table[choice[first], choice[second]])
+            for (first, second), table in self.tables.items()
+        )
+
 
 def build_network(problem: Problem) -> Network:
-    """Return the problem with parallel pairs merged and equal arrays made one."""
+    """Return the network of a problem: parallel pairs summed, equal arrays interned."""
     arrays = Interner()
-    unary = [_finite(arrays, variable.cost) for variable in problem.variables]
+    unary = [_as_float64(arrays, variable.cost) for variable in problem.variables]
     parallel: dict[tuple[int, int], list[Array]] = {}
     for pair in problem.pairs:
-        table = _finite(arrays, pair.table)
+        table = _as_float64(arrays, pair.table)
         if pair.first == pair.second:
-            unary[pair.first] = _sum(arrays, unary[pair.first], _diagonal(arrays, table))
+            unary[pair.first] = add(arrays, unary[pair.first], _diagonal(arrays, table))
         elif pair.first < pair.second:
             parallel.setdefault((pair.first, pair.second), []).append(table)
         else:
-            parallel.setdefault((pair.second, pair.first), []).append(_turned(arrays, table))
-    tables = {}
-    for ends, members in parallel.items():
-        total = members[0]
-        for member in members[1:]:
-            total = _sum(arrays, total, member)
-        tables[ends] = total
+            parallel.setdefault((pair.second, pair.first), []).append(_transposed(arrays, table))
+    tables = {
+        ends: reduce(lambda total, table: add(arrays, total, table), members)
+        for ends, members in parallel.items()
+    }
     limit = np.inf if problem.memory_limit is None else float(problem.memory_limit)
     return Network(
         unary=unary,
@@ -137,8 +155,8 @@ def build_network(problem: Problem) -> Network:
     )
 
 
-def _finite(arrays: Interner, array: Array) -> Array:
-    """As float64, forbidden entries made ``inf``."""
+def _as_float64(arrays: Interner, array: Array) -> Array:
+    """Return an array as float64, with ``inf`` for forbidden entries."""
     original = arrays.canonical(array)
 
     def compute() -> Array:
@@ -146,197 +164,58 @@ def _finite(arrays: Interner, array: Array) -> Array:
         copy[copy >= FORBIDDEN] = np.inf
         return copy
 
-    return arrays.derive(("finite", id(original)), compute)
+    return arrays.derive("float64", (original,), compute)
 
 
-def _sum(arrays: Interner, left: Array, right: Array) -> Array:
-    return arrays.derive(("sum", id(left), id(right)), lambda: left + right)
+def add(arrays: Interner, left: Array, right: Array) -> Array:
+    """Return the interned sum of two arrays."""
+    return arrays.derive("add", (left, right), lambda: left + right)
 
 
 def _diagonal(arrays: Interner, table: Array) -> Array:
-    return arrays.derive(("diagonal", id(table)), lambda: table.diagonal().copy())
+    return arrays.derive("diagonal", (table,), lambda: table.diagonal().copy())
 
 
-def _turned(arrays: Interner, table: Array) -> Array:
-    return arrays.derive(("turned", id(table)), lambda: np.ascontiguousarray(table.T))
+def _transposed(arrays: Interner, table: Array) -> Array:
+    return arrays.derive("transpose", (table,), lambda: np.ascontiguousarray(table.T))
 
 
 def _memory(arrays: Interner, memory: tuple[MemoryUse, ...]) -> tuple[MemoryUse, ...]:
     return tuple(
-        MemoryUse(_finite(arrays, use.usage), use.start, use.end)
+        MemoryUse(_as_float64(arrays, use.usage), use.start, use.end)
         for use in memory
         if use.start < use.end
     )
 
 
 def restrict(network: Network, keep: Mapping[int, Array]) -> Network:
-    """Return the network with only the strategies that each mask in ``keep`` marks."""
+    """Return the network with only the strategies that the masks in ``keep`` mark."""
     arrays = network.arrays
     masks = {index: arrays.canonical(mask) for index, mask in keep.items()}
     unary, labels = list(network.unary), list(network.labels)
     memory, tables = list(network.memory), dict(network.tables)
     for index, mask in masks.items():
-        unary[index] = _kept(arrays, unary[index], mask)
+        unary[index] = _select(arrays, unary[index], mask)
         labels[index] = labels[index][mask]
         memory[index] = tuple(
-            MemoryUse(_kept(arrays, use.usage, mask), use.start, use.end) for use in memory[index]
+            MemoryUse(_select(arrays, use.usage, mask), use.start, use.end) for use in memory[index]
         )
     for (first, second), table in network.tables.items():
         if first in masks or second in masks:
             rows, columns = masks.get(first), masks.get(second)
-            tables[first, second] = _kept_table(arrays, table, rows, columns)
+            tables[first, second] = _select_table(arrays, table, rows, columns)
     return replace(network, unary=unary, tables=tables, labels=labels, memory=memory)
 
 
-def _kept(arrays: Interner, array: Array, mask: Array) -> Array:
-    return arrays.derive(("kept", id(array), id(mask)), lambda: array[mask])
+def _select(arrays: Interner, array: Array, mask: Array) -> Array:
+    return arrays.derive("select", (array, mask), lambda: array[mask])
 
 
-def _kept_table(arrays: Interner, table: Array, rows: Array | None, columns: Array | None) -> Array:
+def _select_table(
+    arrays: Interner, table: Array, rows: Array | None, columns: Array | None
+) -> Array:
     def compute() -> Array:
         part = table if rows is None else table[rows]
         return np.ascontiguousarray(part if columns is None else part[:, columns])
 
-    return arrays.derive(("kept", id(table), id(rows), id(columns)), compute)
-
-
-def drop_forbidden(network: Network) -> Network:
-    """Drop strategies that cost ``inf`` or have only forbidden partners in some table."""
-    arrays = network.arrays
-
-    def has_partners(table: Array) -> bool:
-        return all(_allowed(arrays, table, axis).all() for axis in (0, 1))
-
-    while not network.empty:
-        keep: dict[int, Array] = {}
-        blocked = _forbidding(network.unary, lambda unary: bool(np.isfinite(unary).all()))
-        for index, unary in enumerate(network.unary):
-            if id(unary) in blocked:
-                keep[index] = np.isfinite(unary)
-        blocked = _forbidding(network.tables.values(), has_partners)
-        for ends, table in network.tables.items():
-            for axis, index in enumerate(ends) if id(table) in blocked else ():
-                allowed = _allowed(arrays, table, axis)
-                keep[index] = keep[index] & allowed if index in keep else allowed
-        if not keep:
-            break
-        network = restrict(network, keep)
-    return network
-
-
-def _forbidding(arrays: Iterable[Array], is_free: Callable[[Array], bool]) -> set[int]:
-    """Return the identities of the arrays that forbid something; each is looked at once."""
-    distinct = {id(array): array for array in arrays}
-    return {identity for identity, array in distinct.items() if not is_free(array)}
-
-
-def _allowed(arrays: Interner, table: Array, axis: int) -> Array:
-    def compute() -> Array:
-        return np.asarray(np.isfinite(table).any(axis=1 - axis))
-
-    return arrays.derive(("allowed", id(table), axis), compute)
-
-
-def fold_decided(network: Network) -> Network:
-    """Move the tables of every variable with a single strategy into its neighbours' costs."""
-    if network.empty:
-        return network
-    unary, tables = list(network.unary), {}
-    for (first, second), table in network.tables.items():
-        if table.shape[0] > 1 and table.shape[1] > 1:
-            tables[first, second] = table
-        elif table.shape[0] == 1:
-            unary[second] = _sum(network.arrays, unary[second], _flat(network.arrays, table))
-        else:
-            unary[first] = _sum(network.arrays, unary[first], _flat(network.arrays, table))
-    return replace(network, unary=unary, tables=tables)
-
-
-def _flat(arrays: Interner, table: Array) -> Array:
-    return arrays.derive(("flat", id(table)), lambda: table.ravel())
-
-
-def drop_dominated(network: Network, respect_memory: bool) -> Network:
-    """Drop strategies that another one of the same variable dominates, to a fixed point."""
-    for _ in range(DOMINANCE_ROUNDS):
-        network = fold_decided(drop_forbidden(network))
-        if network.empty:
-            break
-        keep = _undominated(network, respect_memory)
-        if not keep:
-            break
-        network = restrict(network, keep)
-    return fold_decided(drop_forbidden(network))
-
-
-def _undominated(network: Network, respect_memory: bool) -> dict[int, Array]:
-    """Masks of the variables that have a dominated strategy.
-
-    Removals in different variables do not disturb one another: a neighbour with fewer strategies
-    only makes the worst difference smaller.
-    """
-    incident: list[list[tuple[Array, int]]] = [[] for _ in network.unary]
-    for ends, table in network.tables.items():
-        for axis, index in enumerate(ends):
-            incident[index].append((table, axis))
-    keep = {}
-    for index, unary in enumerate(network.unary):
-        if len(unary) == 1:
-            continue
-        usages = [use.usage for use in network.memory[index]] if respect_memory else []
-        mask = _undominated_mask(network.arrays, unary, incident[index], usages)
-        if not mask.all():
-            keep[index] = mask
-    return keep
-
-
-def _undominated_mask(
-    arrays: Interner, unary: Array, incident: list[tuple[Array, int]], usages: list[Array]
-) -> Array:
-    key = (
-        "undominated",
-        id(unary),
-        tuple((id(table), axis) for table, axis in incident),
-        tuple(id(usage) for usage in usages),
-    )
-
-    def compute() -> Array:
-        worst = unary[:, None] - unary[None, :]
-        for table, axis in incident:
-            worst = worst + _worst_difference(arrays, table, axis)
-        dominates = worst <= 0
-        for usage in usages:
-            dominates &= usage[:, None] <= usage[None, :]
-        return _survivors(dominates)
-
-    return arrays.derive(key, compute)
-
-
-def _survivors(dominates: Array) -> Array:
-    """Keep every strategy that no kept strategy dominates, the lowest index of equal ones."""
-    kept = np.ones(len(dominates), dtype=bool)
-    np.fill_diagonal(dominates, False)
-    for strategy in np.flatnonzero(dominates.any(axis=0))[::-1]:
-        if (dominates[:, strategy] & kept).any():
-            kept[strategy] = False
-    return kept
-
-
-def _worst_difference(arrays: Interner, table: Array, axis: int) -> Array:
-    """Return D with ``D[b, a] = max_y (T(b, y) - T(a, y))`` over one side of a table."""
-    side = table if axis == 0 else table.T
-    count, others = side.shape
-
-    def compute() -> Array:
-        if count * count * others > DOMINANCE_WORK:
-            return np.where(np.eye(count, dtype=bool), 0.0, np.inf)
-        worst = np.empty((count, count))
-        with np.errstate(invalid="ignore"):
-            for strategy in range(count):
-                difference = side[strategy] - side
-                # Forbidden for both: no objection, whatever the first one does.
-                np.copyto(difference, -np.inf, where=np.isnan(difference))
-                worst[strategy] = difference.max(axis=1)
-        return worst
-
-    return arrays.derive(("worst", id(table), axis), compute)
+    return arrays.derive("select", (table, rows, columns), compute)

@@ -1,7 +1,7 @@
 """The assignment problem: choose one strategy for every variable.
 
     minimise   sum_v cost_v[x_v]  +  sum_(u,v) table_uv[x_u, x_v]
-    such that  sum of usage_v[x_v] over the uses alive at t  <=  memory_limit     for every time t
+    such that  sum of usage_v[x_v] over the uses live at t  <=  memory_limit     for every time t
 
 Knows nothing of operators, tensors or devices. Costs are seconds for the compiler (float64) and
 plain integers for the contest instances (int64). An entry of at least `FORBIDDEN` may not be
@@ -59,14 +59,14 @@ def distinct(shared: Iterable[Shared]) -> list[Shared]:
 
 @dataclass(frozen=True, eq=False)
 class MemoryUse:
-    """Memory that one variable occupies, for each of its strategies, over ``[start, end)``.
+    """Memory that a variable uses while it is live, over ``[start, end)``, by strategy.
 
     Parameters
     ----------
     usage : array of shape (strategies,)
-        Not negative; bytes, for the compiler.
+        Not negative; bytes for the compiler.
     start, end : int
-        Half open; an empty interval uses no memory.
+        A half-open interval; an empty one uses no memory.
     """
 
     usage: Array
@@ -76,16 +76,16 @@ class MemoryUse:
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """One choice to be made.
+    """A choice among strategies.
 
     Parameters
     ----------
     name : str
-        Appears in error messages only.
+        For error messages.
     cost : array of shape (strategies,)
         float64 or int64.
     memory : tuple of MemoryUse
-        What it occupies, and when; a parameter and an activation live at different times.
+        Several where parts are live at different times, as a parameter and an activation.
     """
 
     name: str
@@ -114,15 +114,15 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """An assignment problem; malformed ones are refused on construction.
+    """An assignment problem; the constructor refuses malformed ones.
 
     Parameters
     ----------
     variables : tuple of Variable
     pairs : tuple of Pair
-        Several pairs over the same two variables add up.
+        Several pairs over the same two variables are summed.
     memory_limit : float or None
-        ``None`` is no limit.
+        ``None`` for no limit.
 
     Raises
     ------
@@ -154,7 +154,7 @@ class Problem:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many strategies each variable has."""
+        """Number of strategies of each variable."""
         return tuple(len(variable.cost) for variable in self.variables)
 
     def limited(
@@ -220,9 +220,8 @@ def _check_use(use: MemoryUse, strategies: int, checked: set[Identity]) -> None:
             f"the interval [{use.start}, {use.end}) ends before it starts",
             hint="an empty interval is [t, t)",
         )
-    seen = Identity(use.usage) in checked
-    _check_numbers(use.usage, "memory use", checked)
-    if not seen and (use.usage.min() < 0 or use.usage.max() == np.inf):
+    unchecked = _check_numbers(use.usage, "memory use", checked)
+    if unchecked and (use.usage.min() < 0 or use.usage.max() == np.inf):
         extreme = use.usage.min() if use.usage.min() < 0 else use.usage.max()
         raise SolverError(f"the memory use holds {extreme}, expected finite numbers of at least 0")
 
@@ -241,19 +240,20 @@ def _check_pair(problem: Problem, pair: Pair, checked: set[Identity]) -> None:
     _check_numbers(pair.table, "table", checked)
 
 
-def _check_numbers(array: Array, what: str, checked: set[Identity]) -> None:
-    """Look at the numbers of each distinct array once."""
+def _check_numbers(array: Array, what: str, checked: set[Identity]) -> bool:
+    """Check the numbers of each distinct array once; return whether this was the first time."""
     key = Identity(array)
     if key in checked:
-        return
+        return False
     checked.add(key)
     if array.dtype.kind not in "if":
         raise SolverError(f"the {what} holds {array.dtype}, expected float64 or int64")
     if array.dtype.kind == "f" and (np.isnan(array).any() or np.isneginf(array).any()):
-        found = "NaN" if np.isnan(array).any() else "-inf"
+        number = "NaN" if np.isnan(array).any() else "-inf"
         raise SolverError(
-            f"the {what} holds {found}, expected numbers", hint="use `inf` for what is forbidden"
+            f"the {what} holds {number}, expected numbers", hint="use `inf` for what is forbidden"
         )
+    return True
 
 
 def memory_uses(problem: Problem) -> Iterator[tuple[int, MemoryUse]]:

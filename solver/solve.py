@@ -1,12 +1,11 @@
-"""The entry point: one problem in, one answer with its certificate out."""
+"""The entry point: takes a problem, returns an answer with its certificate."""
 
 from __future__ import annotations
 
-import importlib
-
-from shardwright.ir.errors import SolverError
+from shardwright.solver import on_demand
 from shardwright.solver.exact.dynamic_programming import dynamic_programming
-from shardwright.solver.exact.search import Progress, solve_exact
+from shardwright.solver.exact.search import solve_exact
+from shardwright.solver.methods import METHODS, Progress, SolveOptions, register_method
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
 
@@ -21,21 +20,26 @@ def solve(
     method: str = "exact",
     gap: float = 0.0,
 ) -> Solution:
-    """Return the cheapest assignment that fits, with a lower bound and how both are known.
+    """Return the cheapest assignment that fits into memory, with a lower bound.
 
     Parameters
     ----------
     time_limit : float
-        Seconds; what is known by then is returned.
+        Seconds; the best answer known by then is returned.
     seed, workers : int
         For CP-SAT, where it is needed. One worker gives the same answer every time.
     progress : callable, optional
         Called with (seconds, cost, lower bound) whenever one of them improves.
-    method : {"exact", "dynamic_programming", "anytime"}
-        `dynamic_programming` is MindSpore's, which is exact only on some graphs; `anytime` is for
-        integer problems with tens of thousands of variables.
+    method : str
+        A registered method: `exact`; `dynamic_programming`, MindSpore's, which is exact only on
+        some graphs; `anytime` for integer problems with tens of thousands of variables.
     gap : float
-        The search stops once the cost is this near to the lower bound, relatively.
+        The relative gap between cost and lower bound at which the search stops.
+
+    Raises
+    ------
+    SolverError
+        If no method has that name, or the method does not support the problem.
 
     Examples
     --------
@@ -47,14 +51,20 @@ def solve(
     >>> solution.assignment, solution.cost, solution.status
     ((1, 1), 3.0, 'optimal')
     """
-    if method == "dynamic_programming":
-        return dynamic_programming(problem)
-    if method not in ("exact", "anytime"):
-        raise SolverError(
-            f"there is no method `{method}`, expected `exact`, `dynamic_programming` or `anytime`"
-        )
-    if method == "anytime":
-        # What it needs takes long to load, and most plans never need it.
-        search = importlib.import_module("shardwright.solver.anytime.search")
-        return search.solve_anytime(problem, time_limit, seed, workers, progress, gap)
-    return solve_exact(problem, time_limit, seed, workers, progress, gap)
+    return METHODS[method](problem, SolveOptions(time_limit, seed, workers, progress, gap))
+
+
+@register_method("exact")
+def _exact(problem: Problem, options: SolveOptions) -> Solution:
+    return solve_exact(problem, options)
+
+
+@register_method("dynamic_programming")
+def _dynamic_programming(problem: Problem, options: SolveOptions) -> Solution:
+    return dynamic_programming(problem)
+
+
+@register_method("anytime")
+def _anytime(problem: Problem, options: SolveOptions) -> Solution:
+    solution: Solution = on_demand.anytime_search.solve_anytime(problem, options)
+    return solution

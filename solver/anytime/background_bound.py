@@ -1,7 +1,7 @@
-"""The bound goes on rising in a thread of its own, while the parts of a problem are searched.
+"""The background bound: dual ascent in a thread of its own while neighbourhoods are searched.
 
-The compiled loops leave the interpreter free, so both run at once. Now and then the search takes
-over the best prices and messages, and the assignments that were decoded on the way.
+The compiled loops release the interpreter, so both run at once. From time to time the search takes
+over the best prices and messages, and the assignments decoded meanwhile.
 """
 
 from __future__ import annotations
@@ -9,57 +9,54 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from shardwright.solver.anytime.dual_ascent import Ascent
+from shardwright.solver.anytime.bounded_search import BoundedSearch
+from shardwright.solver.anytime.dual_ascent import DualAscent
 from shardwright.solver.anytime.local_search import LocalSearch
 from shardwright.solver.problem import Array
 
-if TYPE_CHECKING:
-    from shardwright.solver.anytime.search import Search
+DECODING_PERIOD = 10
+"""Steps from one assignment that is decoded and improved to the next."""
 
-DECODED = 10
-"""Steps from one assignment that is improved to the next."""
-
-KEPT = 4
+WAITING = 4
 """Assignments that wait for the search."""
 
 
-class Beside:
-    """Raises the bound of a search until it is stopped; owns all that it changes."""
+class BackgroundBound:
+    """Raises the bound of a search until it is stopped; shares no mutable array with it."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: BoundedSearch) -> None:
         self.search = search
-        self.ascent = Ascent(search.graph, search.rows)
-        self.ascent.stand = replace(search.ascent.stand)
-        self.ascent.go_back()
+        self.ascent = DualAscent(search.graph, search.rows)
+        self.ascent.checkpoint = replace(search.ascent.checkpoint)
+        self.ascent.restore()
         self.local = LocalSearch(search.graph, search.rows)
-        self.found: deque[Array] = deque(maxlen=KEPT)
+        self.assignments: deque[Array] = deque(maxlen=WAITING)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self) -> None:
-        """Step until there is nothing more to gain."""
+        """Step until the ascent has converged."""
         steps = 0
-        while not (self.stopped.is_set() or self.ascent.settled):
+        while not (self.stopped.is_set() or self.ascent.converged):
             self.ascent.step(self.search.incumbent.target)
             steps += 1
-            if steps % DECODED == 0:
+            if steps % DECODING_PERIOD == 0:
                 state = self.local.improve(self.ascent.messages.choice)
                 if state is not None:
-                    self.found.append(state.choice)
+                    self.assignments.append(state.choice)
 
     def hand_over(self) -> None:
-        """Give the search what was reached since the last time."""
-        search, stand = self.search, self.ascent.stand
-        if stand.bound > search.ascent.best:
-            search.ascent.stand = replace(stand)
-            search.incumbent.raise_bound(stand.bound)
-        while self.found:
-            search.keep(self.found.popleft())
+        """Give the search the progress since the last time."""
+        search, checkpoint = self.search, self.ascent.checkpoint
+        if checkpoint.bound > search.ascent.best:
+            search.ascent.checkpoint = replace(checkpoint)
+            search.incumbent.raise_bound(checkpoint.bound)
+        while self.assignments:
+            search.add_to_pool(self.assignments.popleft())
 
     def stop(self) -> None:
-        """Hand over what is left, and end after the step under way."""
+        """Hand over the rest; the thread ends after its current step."""
         self.stopped.set()
         self.hand_over()

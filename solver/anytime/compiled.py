@@ -1,22 +1,22 @@
-"""Functions that are compiled where numba is installed, and run as plain Python elsewhere."""
+"""Functions that numba compiles where it is installed; elsewhere they run as plain Python."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
 from typing import TypeVar
 
+from shardwright.ir.optional import is_installed, optional
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
-COMPILED = importlib.util.find_spec("numba") is not None
+COMPILED = is_installed("numba")
 """Whether the inner loops are fast."""
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function on its first call, and keep the machine code for the next process."""
+    """Compile a function on its first call; later processes reuse the machine code."""
     if not COMPILED:
         return function
-    numba = importlib.import_module("numba")
+    numba = optional("numba", extra="fast", need="the compiled solver")
     fast: Function = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return fast

@@ -1,12 +1,12 @@
-"""The Lagrangian bound: a price on every row of memory, raised where the memory is exceeded.
+"""Dual ascent: a price on every row of memory, raised where the memory is exceeded.
 
     bound(prices, messages)  =  constant + message bound of c_v + sum of prices over v's uses
                                 - sum over rows of price * capacity
 
-After each sweep the prices follow the excess of the decoded assignment (Polyak's step towards the
-best cost known, on a running mean of the excess), and the messages stay: they remain valid. The
-mean has to be long: rows that are close in time take turns at being the fullest, and the prices
-would only follow them to and fro.
+After each sweep of the messages the prices follow the excess of the decoded assignment (Polyak's
+subgradient step towards the best cost known, on a running mean of the excess); the messages stay
+valid at other prices. The mean has to be long: rows that are close in time take turns at the peak,
+and the prices would oscillate between them.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ import numpy as np
 from shardwright.solver.anytime.compiled import compiled
 from shardwright.solver.anytime.graph import Graph, Rows
 from shardwright.solver.anytime.message_passing import ROUNDING, Messages
-from shardwright.solver.memory import round_prices
+from shardwright.solver.memory_rows import round_prices
 from shardwright.solver.problem import Array
 
-MEMORY_OF_EXCESS = 0.9
-"""How much of the running mean of the excess stays at each step."""
+MOMENTUM = 0.9
+"""Share of the running mean of the excess that stays at each step."""
 
 PATIENCE = 6
 """Steps without a better bound before they become shorter."""
 
 LAST_PATIENCE = 40
-"""Steps without a better bound before the best prices are taken up again."""
+"""Steps without a better bound before the ascent returns to the best prices."""
 
 GROWTH, SHRINKING, RETURNING = 1.05, 0.8, 0.5
+"""Factors of the step length: after a better bound, without one, and after a return."""
 
 FIRST_LENGTH, LONGEST, SHORTEST = 0.3, 1.0, 1e-4
 
 
 @dataclass
-class Stand:
-    """Where the ascent stood when its bound was best."""
+class Checkpoint:
+    """The state of the ascent at its best bound."""
 
     bound: float
     prices: Array
@@ -47,7 +48,7 @@ class Stand:
     length: float
 
 
-class Ascent:
+class DualAscent:
     """Prices and messages that raise the bound, step by step."""
 
     def __init__(self, graph: Graph, rows: Rows) -> None:
@@ -56,20 +57,20 @@ class Ascent:
         self.prices = np.zeros(len(rows.capacity))
         self.excess: Array | None = None
         self.length = FIRST_LENGTH
-        self.stand = self._here(-math.inf)
-        self.waited = 0
+        self.checkpoint = self._save(-math.inf)
+        self.failures = 0
 
     def step(self, target: float) -> float:
         """Sweep once and move the prices; return the bound, without the constant."""
         bound = self.sweep()
-        self.waited += 1
+        self.failures += 1
         if bound > self.best:
             self.length = min(self.length * GROWTH, LONGEST)
-            self.stand, self.waited = self._here(bound), 0
-        elif self.waited > LAST_PATIENCE:
-            self.stand.length = max(self.stand.length * RETURNING, SHORTEST)
-            self.return_to_prices()
-        elif self.waited % PATIENCE == 0:
+            self.checkpoint, self.failures = self._save(bound), 0
+        elif self.failures > LAST_PATIENCE:
+            self.checkpoint.length = max(self.checkpoint.length * RETURNING, SHORTEST)
+            self.restore_prices()
+        elif self.failures % PATIENCE == 0:
             self.length = max(self.length * SHRINKING, SHORTEST)
         if len(self.prices):
             self._move(max(target - self.best, 1e-6 * abs(bound)))
@@ -78,52 +79,53 @@ class Ascent:
     @property
     def best(self) -> float:
         """The best bound so far."""
-        return self.stand.bound
+        return self.checkpoint.bound
 
-    def _here(self, bound: float) -> Stand:
-        return Stand(bound, self.prices, self.messages.save(), self.excess, self.length)
+    def _save(self, bound: float) -> Checkpoint:
+        return Checkpoint(bound, self.prices, self.messages.save(), self.excess, self.length)
 
-    def go_back(self) -> None:
-        """Take up the best prices again, with the messages that gave the bound there."""
-        self.return_to_prices()
-        self.messages.restore(self.stand.messages)
+    def restore(self) -> None:
+        """Return to the best prices, with the messages that gave the bound there."""
+        self.restore_prices()
+        self.messages.restore(self.checkpoint.messages)
 
-    def return_to_prices(self) -> None:
-        """Take up the best prices; the messages have come further since, so they stay."""
-        self.prices, self.excess = self.stand.prices, self.stand.excess
-        self.length, self.waited = self.stand.length, 0
+    def restore_prices(self) -> None:
+        """Return to the best prices; the messages stay, as they have improved since."""
+        self.prices, self.excess = self.checkpoint.prices, self.checkpoint.excess
+        self.length, self.failures = self.checkpoint.length, 0
 
     def marginals(self) -> Array:
-        """Return for each strategy how much more than the best bound it costs at least.
+        """Return for each strategy a lower bound on its cost above the best bound.
 
         All chains through a variable end a pass with shares of its D_v, so its strategy a costs
         D_v(a) - min D_v more than the bound of the pass before at the same prices.
         """
-        self.go_back()
+        self.restore()
         self.sweep()
         return np.maximum(self.messages.marginals - 2 * self.messages.error, 0.0)
 
     @property
-    def settled(self) -> bool:
-        """Whether no step is short enough to raise the bound further."""
-        return self.stand.length <= SHORTEST or not len(self.prices)
+    def converged(self) -> bool:
+        """Whether the steps have become too short to raise the bound further."""
+        return self.checkpoint.length <= SHORTEST or not len(self.prices)
 
     def sweep(self) -> float:
-        """Return the bound at the current prices."""
+        """Sweep the messages; return the bound at the current prices."""
         unary = self.priced()
         bound = self.messages.sweep(unary)
-        # No `@`: threads of a linear algebra library would fight for the processor.
+        # No `@`: threads of a linear algebra library would compete for the cores.
         spent = math.fsum((self.prices * self.rows.capacity).tolist())
         return bound - spent - ROUNDING * (abs(bound) + abs(spent))
 
     def priced(self) -> Array:
-        """Return the costs of the variables with their memory at the current prices."""
+        """Return the costs of the variables and of their memory at the current prices."""
         return priced_unary(self.graph, self.rows, self.prices)
 
     def _move(self, gap: float) -> None:
+        """Move the prices along the mean excess."""
         excess = used(self.rows, self.messages.choice) - self.rows.capacity
         if self.excess is not None:
-            excess = MEMORY_OF_EXCESS * self.excess + (1 - MEMORY_OF_EXCESS) * excess
+            excess = MOMENTUM * self.excess + (1 - MOMENTUM) * excess
         self.excess = excess
         direction = np.where((self.prices > 0) | (excess > 0), excess, 0.0)
         square = float((direction * direction).sum())
@@ -134,7 +136,7 @@ class Ascent:
 
 @compiled
 def priced_unary(graph: Graph, rows: Rows, prices: Array) -> Array:
-    """Add to the costs what the memory of each strategy costs at these prices."""
+    """Return the cost of each strategy and of its memory at these prices."""
     total = np.zeros(len(prices) + 1)
     for t in range(len(prices)):
         total[t + 1] = total[t] + prices[t]
@@ -150,7 +152,7 @@ def priced_unary(graph: Graph, rows: Rows, prices: Array) -> Array:
 
 @compiled
 def used(rows: Rows, choice: Array) -> Array:
-    """Return the memory that an assignment uses in each row, above what is unavoidable."""
+    """Return the memory that an assignment uses in each row, above the base."""
     change = np.zeros(len(rows.capacity) + 1)
     for k in range(len(rows.owner)):
         amount = rows.amount[rows.place[k] + choice[rows.owner[k]]]

@@ -1,9 +1,9 @@
-"""A problem as flat arrays of 64-bit integers, and the maps that lead back to the one before.
+"""A problem as flat arrays of 64-bit integers, and reductions of it that can be undone.
 
 Variable v has the strategies offset[v] ... offset[v + 1] - 1 of all vectors; the table of pair e
-has `rows` x `columns` entries from table_offset[e] on, the strategies of first[e] slow. A memory
-use belongs to one variable and has one amount for each of its strategies. An entry of `INFINITE`
-is forbidden; sums are kept from growing beyond it.
+has `rows` x `columns` entries from table_offset[e] on, in row-major order. A memory use belongs to
+one variable and has one amount for each of its strategies. An entry of `INFINITE` is forbidden;
+sums do not grow beyond it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ from shardwright.ir.errors import SolverError
 from shardwright.solver.problem import FORBIDDEN, Array, Problem
 
 INFINITE = 2**60
-"""Stands for forbidden; two of them still fit into 64 bits."""
+"""A forbidden entry; the sum of two still fits into 64 bits."""
 
 HALF = INFINITE // 2
 
+LARGEST_SUM = HALF / 2
+"""Costs and memory uses must sum up to less than this."""
+
 CHUNK = 2**22
-"""Entries that are worked on at a time, so that memory stays small."""
+"""Entries that are processed at once, so that memory stays small."""
 
 
 def ranges(starts: Array, counts: Array) -> Array:
-    """Return ``[start, start + 1, ... start + count - 1]`` for each, one after the other."""
+    """Return the concatenation of ``start, start + 1, ... start + count - 1`` for each."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - (ends - counts), counts)
 
 
 def offsets(counts: Array) -> Array:
-    """Return where each of several consecutive segments starts, and where the last one ends."""
+    """Return the start of each of several consecutive segments, and the end of the last."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
@@ -43,17 +46,17 @@ class Flat:
     Parameters
     ----------
     size : array of shape (variables,)
-        How many strategies each variable has.
+        Number of strategies of each variable.
     unary : array of shape (sum of size,)
     first, second : arrays of shape (pairs,)
     tables : array of shape (sum of the tables' sizes,)
     use_variable, use_start, use_end : arrays of shape (uses,)
     usage : array of shape (sum over uses of the variable's size,)
     base_start, base_end, base_amount : arrays
-        Memory that is used whatever is chosen.
+        Memory that is used with every assignment.
     limit : int
     constant : int
-        Is part of every cost.
+        Part of every cost.
     """
 
     size: Array
@@ -73,49 +76,55 @@ class Flat:
 
     @property
     def offset(self) -> Array:
-        """Where the strategies of each variable start."""
+        """Start of the strategies of each variable."""
         return offsets(self.size)
 
     @property
     def rows(self) -> Array:
-        """How many rows each table has."""
+        """Number of rows of each table."""
         return self.size[self.first]
 
     @property
     def columns(self) -> Array:
-        """How many columns each table has."""
+        """Number of columns of each table."""
         return self.size[self.second]
 
     @property
     def table_offset(self) -> Array:
-        """Where each table starts."""
+        """Start of each table."""
         return offsets(self.rows * self.columns)
 
     @property
     def use_offset(self) -> Array:
-        """Where the amounts of each use start."""
+        """Start of the amounts of each use."""
         return offsets(self.size[self.use_variable])
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """How to undo a reduction: what was chosen before it, from what is chosen after it.
+class Reduction:
+    """A reduction of a problem, and how to undo it.
 
     Variable v had strategy ``labels[offset[v] + choice[source[v]]]``; where ``source[v]`` is
-    negative it had ``labels[offset[v]]``, whatever is chosen.
+    negative it had ``labels[offset[v]]``, whatever the choice.
+
+    Parameters
+    ----------
+    name : str
+        For the statistics.
+    source, offset, labels : arrays
     """
 
-    what: str
+    name: str
     source: Array
     offset: Array
     labels: Array
 
     def undo(self, choice: Array) -> Array:
         """Return the choice before the reduction."""
-        picked = np.zeros(len(self.source), np.int64)
+        position = np.zeros(len(self.source), np.int64)
         follows = self.source >= 0
-        picked[follows] = choice[self.source[follows]]
-        return np.asarray(self.labels[self.offset + picked])
+        position[follows] = choice[self.source[follows]]
+        return np.asarray(self.labels[self.offset + position])
 
 
 def flatten(problem: Problem) -> Flat:
@@ -124,7 +133,7 @@ def flatten(problem: Problem) -> Flat:
     Raises
     ------
     SolverError
-        If some number is no integer, or sums of costs could leave 64 bits.
+        If some number is not an integer, or sums of costs could overflow 64 bits.
     """
     size = np.array(problem.sizes, dtype=np.int64)
     uses = [
@@ -135,25 +144,27 @@ def flatten(problem: Problem) -> Flat:
     ]
     flat = Flat(
         size=size,
-        unary=_whole([variable.cost for variable in problem.variables]),
+        unary=_integers([variable.cost for variable in problem.variables]),
         first=np.array([pair.first for pair in problem.pairs], dtype=np.int64),
         second=np.array([pair.second for pair in problem.pairs], dtype=np.int64),
-        tables=_whole([pair.table.ravel() for pair in problem.pairs]),
+        tables=_integers([pair.table.ravel() for pair in problem.pairs]),
         use_variable=np.array([index for index, _ in uses], dtype=np.int64),
         use_start=np.array([use.start for _, use in uses], dtype=np.int64),
         use_end=np.array([use.end for _, use in uses], dtype=np.int64),
-        usage=_whole([use.usage for _, use in uses]),
+        usage=_integers([use.usage for _, use in uses]),
         base_start=np.zeros(0, np.int64),
         base_end=np.zeros(0, np.int64),
         base_amount=np.zeros(0, np.int64),
         limit=HALF if problem.memory_limit is None else int(min(problem.memory_limit, HALF)),
     )
     _check_range(flat)
-    forbid = [np.where(array >= FORBIDDEN, INFINITE, array) for array in (flat.unary, flat.tables)]
-    return replace(flat, unary=forbid[0], tables=forbid[1])
+    unary, tables = (
+        np.where(array >= FORBIDDEN, INFINITE, array) for array in (flat.unary, flat.tables)
+    )
+    return replace(flat, unary=unary, tables=tables)
 
 
-def _whole(arrays: list[Array]) -> Array:
+def _integers(arrays: list[Array]) -> Array:
     if not arrays:
         return np.zeros(0, np.int64)
     if any(array.dtype.kind != "i" for array in arrays):
@@ -166,13 +177,13 @@ def _whole(arrays: list[Array]) -> Array:
 
 
 def _check_range(flat: Flat) -> None:
-    """Refuse what could overflow: then every sum below is exact."""
+    """Refuse numbers whose sums could overflow, so that every sum is exact."""
     costs = _reach(flat.unary, flat.size) + _reach(flat.tables, flat.rows * flat.columns)
     usage = _reach(flat.usage, flat.size[flat.use_variable])
-    for what, total in (("costs", costs), ("memory uses", usage)):
-        if total >= HALF / 2:
+    for kind, total in (("costs", costs), ("memory uses", usage)):
+        if total >= LARGEST_SUM:
             raise SolverError(
-                f"the {what} sum up to {total:.3g}, expected less than 2^58 so that sums of "
+                f"the {kind} sum up to {total:.3g}, expected less than 2^58 so that sums of "
                 "64-bit integers are exact",
                 hint="divide all of them by a common factor",
             )

@@ -1,124 +1,163 @@
-"""CP-SAT until nothing better exists, with two forms of the costs in turn.
+"""Gap closing: CP-SAT runs until nothing better exists, on two forms of the costs in turn.
 
-Where the bound is near, costs from which it is taken out close the gap at once; where it is far,
-the costs as given are better for the linear relaxation inside CP-SAT.
+Where the bound is near the best cost, reparametrised costs close the gap at once; where it is far,
+the original costs are better for the linear relaxation inside CP-SAT.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.solver.anytime.cpsat_finish import Finish, reparametrise
+from shardwright.solver.anytime.bounded_search import BoundedSearch
+from shardwright.solver.anytime.cpsat_finish import Finish, GraphModel
 from shardwright.solver.anytime.dual_ascent import used
 from shardwright.solver.anytime.graph import entries_left
+from shardwright.solver.anytime.reparametrisation import Reparametrisation, reparametrise
+from shardwright.solver.methods import SolveOptions
 from shardwright.solver.problem import Array
 
-if TYPE_CHECKING:
-    from shardwright.solver.anytime.search import Search
-
 FIRST_SLICE = 4.0
-"""Seconds that each search gets at least."""
+"""Least seconds of a run."""
 
-PLAN = (("part", 0.15), ("whole", 0.5), ("whole, as given", 0.5))
-"""What is searched in turn, and for which part of the time that is left."""
-
-FIRST_REACH = 1 / 8
-"""Part of the gap that the first search looks into, and each later one twice as much."""
+FIRST_SHARE = 1 / 8
+"""Share of the gap that the first run searches; it doubles with every completed run."""
 
 TIGHT_ROWS = 50
 
 BUILDING = 2e-5
-"""Seconds to build the model, for each entry of a table in it."""
+"""Seconds to build the model, for each table entry in it."""
+
+MOMENT = 0.05
+"""Seconds that are too short for a run."""
 
 
-def close(search: Search, seconds: float = math.inf) -> None:
+class Kind(NamedTuple):
+    """A kind of run.
+
+    Parameters
+    ----------
+    whole_gap : bool
+        Whether the whole gap is searched, or a share of it.
+    original_costs : bool
+        Whether the costs are the original ones, or reparametrised.
+    time_share : float
+        Share of the time left.
+    """
+
+    whole_gap: bool
+    original_costs: bool
+    time_share: float
+
+
+KINDS = (Kind(False, False, 0.15), Kind(True, False, 0.5), Kind(True, True, 0.5))
+"""The kinds of runs, tried in turn."""
+
+
+def close_gap(search: BoundedSearch, seconds: float = math.inf) -> None:
     """Search with CP-SAT until the time is over or nothing better exists.
 
-    The nearer the costs looked for are to the bound, the fewer strategies are possible. So a part
-    of the gap comes first: either something is found there, or the bound rises by that part. Where
-    the time does not suffice for that, the whole gap is next, in either form of the costs.
+    The closer the cutoff is to the bound, the fewer strategies are possible. So a share of the gap
+    comes first: either an assignment is found there, or the bound rises by that share. Where the
+    time does not suffice for that, the whole gap is next, with either form of the costs.
     """
     incumbent = search.incumbent
     incumbent.how = "presolve, message passing, cp-sat"
-    until = time.monotonic() + min(seconds, max(incumbent.remaining, 0.0))
-    turn, reach, too_large = 0, FIRST_REACH, 0
-    keep = np.ones(len(search.graph.unary), bool)
-    while time.monotonic() < until - 0.05 and not incumbent.closed:
-        part, share = PLAN[turn % len(PLAN)]
-        left = until - time.monotonic()
-        slice_end = time.monotonic() + min(left, max(FIRST_SLICE, share * left))
-        whole = part != "part"
-        given = part == "whole, as given"
-        before = incumbent.cost
-        ended = _look(search, keep, 1.0 if whole else reach, slice_end, given, turn)
-        too_large = too_large + 1 if ended is None else 0
-        if too_large == len(PLAN):
-            break
-        if ended:
-            reach = min(2 * reach, 1.0)
-        elif incumbent.cost < before:  # the gap is another one: from the start
-            turn += len(PLAN) - turn % len(PLAN)
-        else:
-            turn += 1
+    GapClosing(search).run(time.monotonic() + min(seconds, max(incumbent.remaining, 0.0)))
 
 
-def _look(
-    search: Search, keep: Array, reach: float, until: float, given: bool, turn: int
-) -> bool | None:
-    """Search a part of the gap for some time; return whether all of it was searched.
+class GapClosing:
+    """The runs of CP-SAT on one search.
 
-    Nothing is returned if even the model would take too long to build.
+    Attributes
+    ----------
+    keep : array of bool
+        The strategies that a better assignment can contain.
     """
-    incumbent, ascent = search.incumbent, search.ascent
-    target = min(incumbent.target, search.graph.ceiling)
-    ascent.go_back()
-    gap = target - ascent.best
-    split = reparametrise(search.graph, search.rows, ascent.prices, ascent.messages, gap)
-    incumbent.raise_bound(-(-split.floor // split.scale))
-    keep &= split.unary <= split.scale * (math.ceil(target) - 1) - split.floor
-    if given:
-        free = np.zeros(len(ascent.prices))
-        split = reparametrise(search.graph, search.rows, free, None, gap)
-    bound = incumbent.bound - incumbent.constant
-    cutoff = math.ceil(bound + reach * (target - bound))
-    whole = reach >= 1 or cutoff >= target
-    if whole:
-        cutoff = math.ceil(target)
-    most = split.scale * (cutoff - 1) - split.floor
-    entries = entries_left(search.graph, keep & (split.unary <= most))
-    if entries * BUILDING > until - time.monotonic():
-        return None
-    finish = Finish(search.graph, search.rows, split, keep, cutoff, search.offer)
 
-    def remaining() -> float:
-        return min(until - time.monotonic(), incumbent.remaining)
+    def __init__(self, search: BoundedSearch) -> None:
+        self.search, self.incumbent = search, search.incumbent
+        self.keep = np.ones(len(search.graph.unary), bool)
 
-    workers, seed = search.workers, search.seed + turn
-    proven = finish.run(incumbent.choice, _tight(search), remaining, seed, workers)
-    if proven:
-        # Nothing else costs less than the cutoff; without one known, nothing fits at all.
-        incumbent.raise_bound(incumbent.target if whole else min(incumbent.target, cutoff))
-    else:
-        incumbent.raise_bound(min(finish.lower_bound(), cutoff))
-    return proven
+    def run(self, until: float) -> None:
+        """Take one run after the other."""
+        incumbent = self.incumbent
+        turn, share, too_large = 0, FIRST_SHARE, 0
+        while time.monotonic() < until - MOMENT and not incumbent.closed:
+            kind = KINDS[turn % len(KINDS)]
+            left = until - time.monotonic()
+            slice_end = time.monotonic() + min(left, max(FIRST_SLICE, kind.time_share * left))
+            before = incumbent.cost
+            complete = self.search_gap(kind, 1.0 if kind.whole_gap else share, slice_end, turn)
+            too_large = too_large + 1 if complete is None else 0
+            if too_large == len(KINDS):
+                break
+            if complete:
+                share = min(2 * share, 1.0)
+            elif incumbent.cost < before:  # the gap has changed: start again
+                turn += len(KINDS) - turn % len(KINDS)
+            else:
+                turn += 1
 
+    def search_gap(self, kind: Kind, share: float, until: float, turn: int) -> bool | None:
+        """Search a share of the gap; return whether the search is complete.
 
-def _tight(search: Search) -> Array:
-    """Return rows in which little is left, not close to one another."""
-    choice = search.incumbent.choice
-    if choice is None:
-        return np.zeros(0, np.int64)
-    left = (search.rows.capacity - used(search.rows, choice)).astype(np.float64)
-    apart = len(left) // 100
-    found: list[int] = []
-    while len(found) < min(TIGHT_ROWS, len(left)):
-        row = int(left.argmin())
-        if left[row] == math.inf:
-            break
-        found.append(row)
-        left[max(row - apart, 0) : row + apart + 1] = math.inf
-    return np.array(found, dtype=np.int64)
+        Returns None if even building the model would take too long.
+        """
+        search, incumbent = self.search, self.incumbent
+        target = min(incumbent.target, search.graph.ceiling)
+        costs = self._costs(kind, target)
+        bound = incumbent.bound - incumbent.constant
+        cutoff = math.ceil(bound + share * (target - bound))
+        whole = share >= 1 or cutoff >= target
+        if whole:
+            cutoff = math.ceil(target)
+        most = costs.scale * (cutoff - 1) - costs.floor
+        entries = entries_left(search.graph, self.keep & (costs.unary <= most))
+        if entries * BUILDING > until - time.monotonic():
+            return None
+        finish = Finish(GraphModel(search.graph, search.rows, costs, self.keep, most), search.offer)
+
+        def remaining() -> float:
+            return min(until - time.monotonic(), incumbent.remaining)
+
+        options = SolveOptions(seed=search.seed + turn, workers=search.workers)
+        proven = finish.run(incumbent.assignment, self._tight_rows(), remaining, options)
+        if proven:
+            # Nothing else costs less than the cutoff; without an incumbent nothing fits at all.
+            incumbent.raise_bound(incumbent.target if whole else min(incumbent.target, cutoff))
+        else:
+            incumbent.raise_bound(min(finish.lower_bound(), cutoff))
+        return proven
+
+    def _costs(self, kind: Kind, target: float) -> Reparametrisation:
+        """Return the costs of a run; raise the bound and fix strategies by the reparametrised."""
+        search, ascent = self.search, self.search.ascent
+        ascent.restore()
+        gap = target - ascent.best
+        costs = reparametrise(search.graph, search.rows, ascent.prices, ascent.messages, gap)
+        self.incumbent.raise_bound(-(-costs.floor // costs.scale))
+        self.keep &= costs.unary <= costs.scale * (math.ceil(target) - 1) - costs.floor
+        if kind.original_costs:
+            free = np.zeros(len(ascent.prices))
+            return reparametrise(search.graph, search.rows, free, None, gap)
+        return costs
+
+    def _tight_rows(self) -> Array:
+        """Return rows in which little memory is left, not close to one another."""
+        search, choice = self.search, self.incumbent.assignment
+        if choice is None:
+            return np.zeros(0, np.int64)
+        left = (search.rows.capacity - used(search.rows, choice)).astype(np.float64)
+        apart = len(left) // 100
+        tight: list[int] = []
+        while len(tight) < min(TIGHT_ROWS, len(left)):
+            row = int(left.argmin())
+            if left[row] == math.inf:
+                break
+            tight.append(row)
+            left[max(row - apart, 0) : row + apart + 1] = math.inf
+        return np.array(tight, dtype=np.int64)

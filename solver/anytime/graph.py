@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.solver.anytime.dominance import table_classes
 from shardwright.solver.anytime.flat import HALF, Flat, offsets, ranges
-from shardwright.solver.memory import uncovered
+from shardwright.solver.memory_rows import profile, uncovered
 from shardwright.solver.problem import Array
 
 MOST = 2.0**50
@@ -121,8 +121,8 @@ def build_rows(flat: Flat) -> Rows:
     starts = np.concatenate([flat.use_start, flat.base_start])
     ends = np.concatenate([flat.use_end, flat.base_end])
     points = np.unique(np.concatenate([starts, ends]))
-    base = _profile(points, starts, ends, np.concatenate([lowest, flat.base_amount]))
-    top = base + _profile(points, flat.use_start, flat.use_end, highest - lowest)
+    base = profile(points, starts, ends, np.concatenate([lowest, flat.base_amount]))
+    top = base + profile(points, flat.use_start, flat.use_end, highest - lowest)
     kept = uncovered(points, flat.use_start, flat.use_end, base) & (top > flat.limit)
     times = points[kept]
     over = base > flat.limit
@@ -197,10 +197,3 @@ def _extremes(flat: Flat) -> tuple[Array, Array]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     starts = flat.use_offset[:-1]
     return np.minimum.reduceat(flat.usage, starts), np.maximum.reduceat(flat.usage, starts)
-
-
-def _profile(points: Array, starts: Array, ends: Array, amounts: Array) -> Array:
-    change = np.zeros(len(points), np.int64)
-    np.add.at(change, np.searchsorted(points, starts), amounts)
-    np.subtract.at(change, np.searchsorted(points, ends), amounts)
-    return np.cumsum(change)

@@ -1,72 +1,77 @@
-"""Large neighbourhoods: a part of the variables is searched anew, the rest stays.
+"""Large neighbourhoods: some variables or strategies are searched again, the rest is fixed.
 
-A part is a small problem of its own (`parts`), so it gets what the whole gets: prices and
-messages, local search, and CP-SAT on what their bound leaves. Parts are
+A neighbourhood is a small problem, so it gets the phases of the whole: prices and messages, local
+search, and CP-SAT on the rest. The neighbourhoods are
 
-- balls in the graph around a variable that costs more than its bound says it must,
-- variables that share the memory of one time,
-- stretches of the order in which the variables stand,
-- all variables at once, but only with strategies that some assignment found before gives them
-  (fusion): components that differ from the best known one come over where that gains and fits,
-- all variables at once, but only with strategies that are nearly as good as any by the bound
-  (likely): all that is not among these costs at least the bound and what the best of the others
-  adds to it, so a search to the end raises the bound.
+- ball: variables around one that costs more than its bound requires;
+- competitors: variables that use memory at the same time;
+- stretch: consecutive variables;
+- fusion: all variables, but only with strategies of a few assignments (fusion moves): components
+  in which these differ from the incumbent replace its own where that gains and fits;
+- likely: all variables, but only with strategies that are nearly optimal by the bound: an
+  assignment with another strategy costs at least the bound plus the least marginal of the others,
+  so a complete search raises the bound;
+- exchange: a change that gains but does not fit, with the repair it needs.
 
-Which kind is taken next depends on what each has gained for its time so far.
+The next kind is the one that has gained most for its time so far.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.solver.anytime.background_bound import Beside
+from shardwright.solver import on_demand
+from shardwright.solver.anytime.background_bound import BackgroundBound
+from shardwright.solver.anytime.bounded_search import BoundedSearch, new_incumbent
 from shardwright.solver.anytime.dual_ascent import used
 from shardwright.solver.anytime.flat import Flat
 from shardwright.solver.anytime.graph import build_graph, build_rows, carried, entries_left
-from shardwright.solver.anytime.local_search import State, descend, exchange
-from shardwright.solver.anytime.subproblem import Part, narrowed, part_of
+from shardwright.solver.anytime.local_search import descend, exchange
+from shardwright.solver.anytime.subproblem import Subproblem, presolve_restricted, subproblem_of
 from shardwright.solver.problem import Array
 
-if TYPE_CHECKING:
-    from shardwright.solver.anytime.search import Search
-
 FIRST_SIZE, LARGEST_SIZE = 2000, 40_000
-"""Strategies in a part; parts grow while they are solved to the end, and shrink otherwise."""
+"""Strategies in a subproblem; it grows while the searches are complete, and shrinks otherwise."""
 
 SECONDS = 2.0
-"""For one part."""
+"""Time limit of a subproblem."""
 
 ASCENT_SECONDS = 0.5
-"""Of these, at most this long for the bound."""
+"""Largest part of that for the bound."""
 
-LONGER, LONGEST_PART = 1.3, 0.1
-"""A search over all variables that did not come to an end gets longer, up to this part of all."""
+LONGER, LONGEST_SHARE = 1.3, 0.1
+"""Growth of the time limit of an incomplete search over all variables, up to this share of all."""
 
-BETWEEN, ASCENT_AGAIN = 6, 3.0
-"""After so many parts the bound is raised again, for some seconds if nobody does so beside: new
-assignments come of it."""
+PERIOD, ASCENT_AGAIN = 6, 3.0
+"""After so many neighbourhoods the bound is raised again, for so many seconds unless in the
+background: that gives new assignments."""
 
 COMBINED = 3
-"""Assignments of the pool that a fusion takes."""
+"""Assignments of the pool that a fusion combines."""
 
 LEAST_RISE = 1 / 4
-"""A search of the likely strategies is to prove at least this part of the gap."""
+"""Least share of the gap that a search of the likely strategies is to prove."""
 
 MOST_LIKELY_ENTRIES = 1_000_000
-"""Of the tables between them: the presolve leaves a small part of that."""
+"""Largest number of table entries between likely strategies; presolve leaves a small part of it."""
 
 FORGETTING = 0.6
-"""How much of its record a kind of neighbourhood keeps when it is tried again."""
+"""Share of the record of a kind of neighbourhood that stays when it is tried again."""
 
 
-class Improvement:
-    """Improves the best assignment of a search, part by part."""
+def close_gap(search: BoundedSearch, seconds: float = math.inf) -> None:
+    """Close the gap by CP-SAT, if it is open."""
+    if not search.incumbent.closed:
+        on_demand.gap_closing.close_gap(search, seconds)
 
-    def __init__(self, search: Search, flat: Flat) -> None:
+
+class LargeNeighbourhoods:
+    """Improves the best assignment of a search, one neighbourhood at a time."""
+
+    def __init__(self, search: BoundedSearch, flat: Flat) -> None:
         self.search, self.flat = search, flat
         self.random = np.random.default_rng(search.seed)
         self.kinds = {
@@ -80,101 +85,104 @@ class Improvement:
         self.record = {action: (0.0, 1e-3) for action in self.actions}  # gain, seconds
         self.tried, self.workers = 0, search.workers
         self.seconds = {"fusion": SECONDS, "likely": SECONDS}
-        self.longest = max(SECONDS, LONGEST_PART * search.incumbent.remaining)
+        self.longest = max(SECONDS, LONGEST_SHARE * search.incumbent.remaining)
 
     def run(self, seconds: float) -> None:
         """Improve until the time is over."""
         incumbent = self.search.incumbent
         until = min(time.monotonic() + seconds, incumbent.deadline)
-        if incumbent.choice is None and not self.search.small:
+        if incumbent.assignment is None and not self.search.small:
             self.search.raise_bound(until - time.monotonic())
-        if incumbent.choice is None:
+        if incumbent.assignment is None:
             return
-        self.settle()
+        self.restore()
         if self.search.small or self.search.workers == 1:
             self.act_until(until, None)
             return
-        beside = Beside(self.search)
+        background = BackgroundBound(self.search)
         self.workers = self.search.workers - 1
         try:
-            self.act_until(until, beside)
+            self.act_until(until, background)
         finally:
-            beside.stop()
+            background.stop()
 
-    def act_until(self, until: float, beside: Beside | None) -> None:
-        """Take one action after the other."""
+    def act_until(self, until: float, background: BackgroundBound | None) -> None:
+        """Search one neighbourhood after the other."""
         incumbent = self.search.incumbent
         while time.monotonic() < until and not incumbent.closed:
             action = self.choose()
             before, begun = incumbent.cost - incumbent.bound, time.monotonic()
             self.act(action, until)
-            gain, spent = self.record[action]
+            gain, seconds = self.record[action]
             self.record[action] = (
                 FORGETTING * gain + float(before - incumbent.cost + incumbent.bound),
-                FORGETTING * spent + time.monotonic() - begun,
+                FORGETTING * seconds + time.monotonic() - begun,
             )
             self.tried += 1
-            if self.tried % BETWEEN == 0 and not self.search.small:
-                if beside is not None:
-                    beside.hand_over()
-                else:
-                    seconds = min(ASCENT_AGAIN, until - time.monotonic())
-                    self.search.raise_bound(seconds, patience=5)
-                self.settle()
+            if self.tried % PERIOD == 0 and not self.search.small:
+                self.raise_bound(until, background)
 
-    def settle(self) -> None:
-        """Take up the best prices; the slack of each variable tells where to look."""
+    def raise_bound(self, until: float, background: BackgroundBound | None) -> None:
+        """Raise the bound again, or take over the progress of the background."""
+        if background is not None:
+            background.hand_over()
+        else:
+            self.search.raise_bound(min(ASCENT_AGAIN, until - time.monotonic()), patience=5)
+        self.restore()
+
+    def restore(self) -> None:
+        """Return to the best prices, whose marginals guide the choice of neighbourhoods."""
         ascent = self.search.ascent
-        ascent.go_back()
+        ascent.restore()
         ascent.sweep()
         self.state = self.search.local.start(self.best)
 
     @property
     def best(self) -> Array:
-        """The best assignment known."""
-        choice = self.search.incumbent.choice
+        """The incumbent's assignment."""
+        choice = self.search.incumbent.assignment
         assert choice is not None
         return choice
 
     def choose(self) -> str:
-        """Return an action: each in turn at first, then mostly what gained most for its time."""
+        """Return a kind: each in turn at first, then mostly the one with the highest gain rate."""
         if self.tried < 2 * len(self.actions) or self.random.random() < 0.2:
             return self.actions[self.tried % len(self.actions)]
-        rates = {action: gain / spent for action, (gain, spent) in self.record.items()}
+        rates = {action: gain / seconds for action, (gain, seconds) in self.record.items()}
         return max(self.actions, key=lambda action: rates[action])
 
     def act(self, action: str, until: float) -> None:
-        """Try one neighbourhood."""
+        """Search one neighbourhood; adapt its size and its time limit."""
         seconds = self.seconds.get(action, SECONDS)
         deadline = min(time.monotonic() + seconds, until)
         if action == "exchange":
             self.exchange(deadline)
             return
         if action == "fusion":
-            solved = self.fuse(deadline)
+            complete = self.fuse(deadline)
         elif action == "likely":
-            solved = self.search_likely(deadline)
+            complete = self.search_likely(deadline)
         else:
-            solved = self.solve_part(self.kinds[action](), deadline)
-        if action in self.seconds and not solved:
+            complete = self.search_subproblem(self.kinds[action](), deadline)
+        if action in self.seconds and not complete:
             self.seconds[action] = min(LONGER * seconds, self.longest)
         if action in self.size:
-            grown = self.size[action] * (1.2 if solved else 0.8)
-            self.size[action] = min(max(grown, FIRST_SIZE / 8), LARGEST_SIZE)
+            size = self.size[action] * (1.2 if complete else 0.8)
+            self.size[action] = min(max(size, FIRST_SIZE / 8), LARGEST_SIZE)
 
     def slack(self) -> Array:
-        """Return, for each variable, how far its strategy is from the cheapest at the prices."""
+        """Return the marginal of each variable's strategy at the best prices."""
         graph = self.search.graph
         return self.search.ascent.messages.marginals[graph.offset[:-1] + self.best]
 
     def seed_variable(self) -> int:
-        """Draw a variable, one with much slack more likely."""
+        """Draw a variable; a large slack makes it likely."""
         weights = self.slack() + 1e-9 * self.search.graph.ceiling / len(self.best)
         weights = np.sqrt(weights)
         return int(self.random.choice(len(weights), p=weights / weights.sum()))
 
     def ball(self) -> Array:
-        """Return variables around one, as they are reached."""
+        """Return variables around one, breadth first."""
         graph, limit = self.search.graph, self.size["ball"]
         queue = [self.seed_variable()]
         seen, total, position = set(queue), 0, 0
@@ -194,23 +202,23 @@ class Improvement:
         return np.sort(np.array(queue[:position], dtype=np.int64))
 
     def competitors(self) -> Array:
-        """Return variables that use memory at one time, and some of their neighbours."""
+        """Return variables that use memory at the same time."""
         rows, graph = self.search.rows, self.search.graph
         prices = self.search.ascent.prices
         if not len(rows.owner) or not prices.any():
             return self.ball()
         t = int(self.random.choice(len(prices), p=prices / prices.sum()))
-        alive = np.unique(rows.owner[(rows.first <= t) & (t < rows.last)])
-        if not len(alive):
+        live = np.unique(rows.owner[(rows.first <= t) & (t < rows.last)])
+        if not len(live):
             return self.ball()
-        weights = self.slack()[alive]
-        order = np.argsort(-weights * self.random.random(len(alive)), kind="stable")
-        ordered = alive[order]
+        weights = self.slack()[live]
+        order = np.argsort(-weights * self.random.random(len(live)), kind="stable")
+        ordered = live[order]
         count = int(np.searchsorted(np.cumsum(graph.size[ordered]), self.size["competitors"])) + 1
         return np.sort(ordered[:count])
 
     def stretch(self) -> Array:
-        """Return variables that follow one another."""
+        """Return consecutive variables."""
         graph = self.search.graph
         middle = graph.offset[self.seed_variable()] + self.random.integers(-1000, 1000)
         half = self.size["stretch"] / 2
@@ -219,46 +227,37 @@ class Improvement:
         begin = min(max(begin, 0), len(graph.size) - 1)
         return np.arange(begin, min(max(end, begin + 1), len(graph.size)))
 
-    def solve_part(self, inside: Array, deadline: float) -> bool:
-        """Search a part; return whether nothing better is in it, or something better was found."""
+    def search_subproblem(self, free: Array, deadline: float) -> bool:
+        """Search over some variables; return whether the search is complete or has gained."""
         search, ascent = self.search, self.search.ascent
-        part = part_of(search.graph, search.rows, self.state, inside, ascent.prices)
-        inner = self.inner(part, deadline)
-        known = inner.incumbent.cost
+        part = subproblem_of(search.graph, search.rows, self.state, free, ascent.prices)
+        inner = self.inner_search(part, deadline)
+        before = inner.incumbent.cost
         inner.raise_bound(ASCENT_SECONDS, patience=5)
         if inner.small:
-            inner.close()
-        if inner.incumbent.cost < known and inner.incumbent.choice is not None:
-            self.take(inside, inner.incumbent.choice)
+            close_gap(inner)
+        if inner.incumbent.cost < before and inner.incumbent.assignment is not None:
+            better = self.best.copy()
+            better[free] = inner.incumbent.assignment
+            self.adopt(better)
             return True
         return inner.incumbent.closed
 
-    def inner(self, part: Part, deadline: float) -> Search:
-        """Return the search of a part, which knows what the part has now."""
-        kind = type(self.search)
-        incumbent = type(self.search.incumbent)(0, deadline, None)
-        inner = kind(part.graph, part.rows, incumbent, self.search.seed, self.workers)
-        inner.offer(self.state.choice[part.inside])
+    def inner_search(self, part: Subproblem, deadline: float) -> BoundedSearch:
+        """Return the search of a subproblem, with the current assignment as incumbent."""
+        incumbent = new_incumbent(0, deadline)
+        inner = BoundedSearch(part.graph, part.rows, incumbent, self.search.seed, self.workers)
+        inner.offer(self.state.choice[part.free])
         inner.ascent.prices = part.prices
         return inner
 
-    def take(self, inside: Array, choice: Array) -> None:
-        """Give the variables inside what was found for them, and descend."""
-        better = self.best.copy()
-        better[inside] = choice
-        self.adopt(better)
-
     def adopt(self, choice: Array) -> None:
-        """Go on from another assignment."""
+        """Descend from another assignment, and continue from the result if it is the best."""
         self.state = self.search.local.start(choice)
         descend(self.search.graph, self.search.rows, self.state, False)
         self.search.offer(self.state.choice)
-        if not self.search.offer(self.state.choice) and not self.is_best(self.state):
+        if not (self.state.choice == self.best).all():
             self.state = self.search.local.start(self.best)
-
-    def is_best(self, state: State) -> bool:
-        """Return whether a state is the best assignment known."""
-        return bool((state.choice == self.best).all())
 
     def exchange(self, deadline: float) -> None:
         """Try changes with the repairs they need, a few variables at a time."""
@@ -274,17 +273,17 @@ class Improvement:
         search.offer(self.state.choice)
 
     def fuse(self, deadline: float) -> bool:
-        """Combine the best assignment with others; return whether it gained, or nothing could."""
+        """Combine the incumbent with others; return whether it gained or is optimal among them."""
         keep = np.zeros(len(self.flat.unary), bool)
         for choice in [self.best, *self.others()]:
             keep[self.flat.offset[:-1] + choice] = True
         incumbent = self.search.incumbent
         before = incumbent.cost
-        bound = self.search_narrowed(keep, deadline)
+        bound = self.search_restricted(keep, deadline)
         return incumbent.cost < before or bound >= before
 
     def search_likely(self, deadline: float) -> bool:
-        """Search the strategies that the bound finds best; return whether that came to an end."""
+        """Search the strategies with the least marginals; return whether that is complete."""
         incumbent, ascent = self.search.incumbent, self.search.ascent
         marginals = ascent.marginals()
         gap = incumbent.target - ascent.best
@@ -296,51 +295,55 @@ class Improvement:
         keep[self.flat.offset[:-1] + self.best] = True
         if entries_left(self.search.graph, keep) > MOST_LIKELY_ENTRIES:
             return False
-        bound = self.search_narrowed(keep, deadline)
-        rest = ascent.best + most + incumbent.constant
-        incumbent.raise_bound(min(bound, rest) - incumbent.constant)
-        return bound >= min(rest, incumbent.cost)
+        bound = self.search_restricted(keep, deadline)
+        others_bound = ascent.best + most + incumbent.constant
+        incumbent.raise_bound(min(bound, others_bound) - incumbent.constant)
+        return bound >= min(others_bound, incumbent.cost)
 
-    def search_narrowed(self, keep: Array, deadline: float) -> float:
-        """Search with only these strategies; return a bound on what they allow."""
+    def search_restricted(self, keep: Array, deadline: float) -> float:
+        """Search with only these strategies; return a lower bound on their assignments."""
         search = self.search
-        state = narrowed(self.flat, keep)
+        state = presolve_restricted(self.flat, keep)
         if state.infeasible:
             return math.inf
-        incumbent = type(search.incumbent)(state.flat.constant, deadline, None)
+        incumbent = new_incumbent(state.flat.constant, deadline)
         incumbent.cost = search.incumbent.cost
         graph, rows = build_graph(state.flat), build_rows(state.flat)
-        inner = type(search)(graph, rows, incumbent, search.seed, self.workers)
-        if not inner.trivial():
+        inner = BoundedSearch(graph, rows, incumbent, search.seed, self.workers)
+        if not inner.solve_trivial():
             inner.ascent.prices = carried(search.ascent.prices, search.rows, rows)
             inner.raise_bound((deadline - time.monotonic()) / 2, patience=5)
             if inner.small:
-                inner.close()
-        if incumbent.choice is not None:
-            self.adopt(state.lift(incumbent.choice))
+                close_gap(inner)
+        if incumbent.assignment is not None:
+            self.adopt(state.lift(incumbent.assignment))
         return incumbent.bound
 
     def others(self) -> list[Array]:
-        """Return some of the pool, and some decoded at prices disturbed stretch by stretch."""
-        search, ascent = self.search, self.search.ascent
-        drawn = self.random.permutation(len(search.pool))[:COMBINED]
-        chosen = [search.pool[k] for k in drawn.tolist()]
-        prices = ascent.prices
-        if len(prices):
-            knots = max(2, min(20, len(prices)))
-            factors = np.exp(self.random.normal(0.0, self.random.uniform(0.02, 0.3), knots))
-            scale = np.interp(np.linspace(0, knots - 1, len(prices)), np.arange(knots), factors)
-            saved = ascent.messages.save()
-            ascent.prices = prices * scale
-            for _ in range(4):
-                ascent.sweep()
-            found = ascent.messages.choice.copy()
-            if (used(search.rows, found) <= search.rows.capacity).all():
-                chosen.append(found)
-            else:
-                improved = search.local.improve(found, False)
-                chosen += [found] if improved is None else [improved.choice, found]
-            ascent.prices = prices
-            ascent.messages.restore(saved)
-            ascent.sweep()
+        """Return assignments of the pool, and one decoded at randomly disturbed prices."""
+        drawn = self.random.permutation(len(self.search.pool))[:COMBINED]
+        chosen = [self.search.pool[k] for k in drawn.tolist()]
+        if len(self.search.ascent.prices):
+            chosen += self.decode_disturbed()
         return chosen
+
+    def decode_disturbed(self) -> list[Array]:
+        """Return assignments decoded at prices disturbed by stretches, and improved."""
+        search, ascent = self.search, self.search.ascent
+        prices, saved = ascent.prices, ascent.messages.save()
+        knots = max(2, min(20, len(prices)))
+        factors = np.exp(self.random.normal(0.0, self.random.uniform(0.02, 0.3), knots))
+        ascent.prices = prices * np.interp(
+            np.linspace(0, knots - 1, len(prices)), np.arange(knots), factors
+        )
+        for _ in range(4):
+            ascent.sweep()
+        choice = ascent.messages.choice.copy()
+        choices = [choice]
+        if (used(search.rows, choice) > search.rows.capacity).any():
+            improved = search.local.improve(choice, False)
+            choices = [choice] if improved is None else [improved.choice, choice]
+        ascent.prices = prices
+        ascent.messages.restore(saved)
+        ascent.sweep()
+        return choices

@@ -1,4 +1,4 @@
-"""All reductions to a fixed point, and the way back.
+"""Presolve of a flat problem: all reductions to a fixed point, and the way back.
 
     cost of an assignment of the problem  =  constant + cost of the reduced one
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright.solver.anytime.dominance import undominated
-from shardwright.solver.anytime.flat import Flat, Step
+from shardwright.solver.anytime.flat import Flat, Reduction
 from shardwright.solver.anytime.graph import affordable
 from shardwright.solver.anytime.reductions import contracted, normalised, restricted, supported
 from shardwright.solver.problem import Array
@@ -21,44 +21,44 @@ from shardwright.solver.problem import Array
 MOST_ROUNDS = 12
 
 WORTHWHILE = 1e-3
-"""Another round follows one that dropped at least this part of the strategies."""
+"""Another round follows one that dropped at least this share of the strategies."""
 
 
 @dataclass
 class Presolved:
-    """A reduced problem and what was done to get there.
+    """A reduced problem, and the reductions that led to it.
 
     Parameters
     ----------
     flat : Flat
-    steps : list of Step
-        In the order they were made.
+    reductions : list of Reduction
+        In order of application.
     infeasible : bool
         Whether the forbidden entries leave no assignment at all.
     """
 
     flat: Flat
-    steps: list[Step] = field(default_factory=list)
+    reductions: list[Reduction] = field(default_factory=list)
     infeasible: bool = False
 
     def lift(self, choice: Array) -> Array:
-        """Return the assignment of the problem that a choice in the reduced one means."""
-        for step in reversed(self.steps):
-            choice = step.undo(choice)
+        """Return the assignment of the problem for a choice of the reduced one."""
+        for reduction in reversed(self.reductions):
+            choice = reduction.undo(choice)
         return choice
 
-    def apply(self, reduced: tuple[Flat, Step]) -> None:
-        """Take a reduction."""
+    def apply(self, reduced: tuple[Flat, Reduction]) -> None:
+        """Replace the problem by a reduced one."""
         self.flat = normalised(reduced[0])
-        self.steps.append(reduced[1])
+        self.reductions.append(reduced[1])
 
-    def drop(self, gone: Array, what: str) -> bool:
-        """Take strategies out; return whether there were any, and each variable has others."""
-        if not np.logical_or.reduceat(~gone, self.flat.offset[:-1]).all():
+    def drop(self, dropped: Array, name: str) -> bool:
+        """Drop strategies; return whether there were any and every variable keeps one."""
+        if not np.logical_or.reduceat(~dropped, self.flat.offset[:-1]).all():
             self.infeasible = True
-        if self.infeasible or not gone.any():
+        if self.infeasible or not dropped.any():
             return False
-        self.apply(restricted(self.flat, ~gone, what))
+        self.apply(restricted(self.flat, ~dropped, name))
         return True
 
 
@@ -67,15 +67,15 @@ def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolve
     state = Presolved(normalised(flat))
     changed = None
     for _ in range(MOST_ROUNDS):
-        before = len(state.steps)
+        before = len(state.reductions)
         _settle(state)
         if state.infeasible or not in_time():
             break
-        keep = undominated(state.flat, changed if len(state.steps) == before else None)
+        keep = undominated(state.flat, changed if len(state.reductions) == before else None)
         old = state.flat
         if not state.drop(~keep, "dominated strategies dropped"):
             break
-        changed = _changed(old, keep, state.steps[-1])
+        changed = _changed(old, keep, state.reductions[-1])
         if (~keep).sum() < WORTHWHILE * len(keep):
             break
     if not state.infeasible:
@@ -85,19 +85,19 @@ def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolve
     return state
 
 
-def _changed(old: Flat, keep: Array, step: Step) -> Array:
-    """Return which of the variables after a step have lost a strategy, or the table to one."""
+def _changed(old: Flat, keep: Array, reduction: Reduction) -> Array:
+    """Mark the variables after a reduction that have lost a strategy, or a neighbour that has."""
     lost = np.logical_or.reduceat(~keep, old.offset[:-1])
-    changed = np.zeros(int(step.source.max(initial=-1)) + 1, bool)
-    changed[step.source[lost & (step.source >= 0)]] = True
+    changed = np.zeros(int(reduction.source.max(initial=-1)) + 1, bool)
+    changed[reduction.source[lost & (reduction.source >= 0)]] = True
     for one, other in ((old.first, old.second), (old.second, old.first)):
-        near = step.source[one[lost[other]]]
+        near = reduction.source[one[lost[other]]]
         changed[near[near >= 0]] = True
     return changed
 
 
 def _settle(state: Presolved) -> None:
-    """Drop what is forbidden and merge what is decided, until neither is left."""
+    """Drop forbidden strategies and merge decided variables until none is left."""
     while True:
         while state.drop(~supported(state.flat), "forbidden strategies dropped"):
             pass
@@ -109,9 +109,9 @@ def _settle(state: Presolved) -> None:
 
 
 def _drop_decided(state: Presolved) -> None:
-    """Take the variables with a single strategy out; normalised, they are in no table.
+    """Remove the variables with a single strategy; normalised, they are in no table.
 
-    Pairs of a variable with itself, and parallel ones, go on the way.
+    This merges parallel pairs, and pairs of a variable with itself.
     """
     flat = state.flat
     keys = flat.first * len(flat.size) + flat.second

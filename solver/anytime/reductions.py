@@ -1,12 +1,12 @@
 """Reductions of a flat problem that keep at least one optimal assignment, all pairs at once.
 
-- `normalised`: the minima of the rows and columns of a table go into the variables; a table that
-  becomes zero was separable, T(a, b) = f(a) + g(b), and goes. Tables of a variable with a single
-  strategy always are.
-- `supported`: strategies that are forbidden, or have only forbidden partners in some table.
-- `relabelled`: the problem over other variables, of which each old one is a function.
-- `contracted`: where one strategy of u leaves exactly one strategy of v, v is a function of u and
-  becomes a part of it.
+- `normalised`: the minima of the rows and columns of a table move into the variables; a table that
+  becomes zero was separable, T(a, b) = f(a) + g(b), and is dropped. Tables of a variable with a
+  single strategy are always separable.
+- `supported`: the strategies that are allowed and have an allowed partner in every table.
+- `relabelled`: the problem over other variables; each old variable is a function of a new one.
+- `contracted`: where each strategy of u allows exactly one strategy of v, v is a function of u and
+  is merged into it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.solver.anytime.flat import CHUNK, HALF, INFINITE, Flat, Step, offsets, ranges
+from shardwright.solver.anytime.flat import CHUNK, HALF, INFINITE, Flat, Reduction, offsets, ranges
 from shardwright.solver.problem import Array
 
 
 class Sums:
-    """Sums of entries that share a place; one forbidden entry forbids the sum."""
+    """Sums of entries by place; a forbidden entry forbids its sum."""
 
     def __init__(self, count: int) -> None:
         self.total = np.zeros(count, np.int64)
         self.forbidden = np.zeros(count, bool)
 
     def add(self, places: Array, values: Array) -> None:
-        """Add values, one to each place."""
+        """Add each value to the sum of its place."""
         infinite = values >= HALF
         if infinite.any():
             self.forbidden[places[infinite]] = True
@@ -45,13 +45,13 @@ def _row_lengths(flat: Flat) -> Array:
 
 
 def _column_places(flat: Flat) -> Array:
-    """Return, for each entry of each table, the position of its column among all columns."""
+    """Return the position of each entry's column among the columns of all tables."""
     starts = np.repeat(offsets(flat.columns)[:-1], flat.rows)
     return ranges(starts, _row_lengths(flat))
 
 
 def normalised(flat: Flat) -> Flat:
-    """Move the minima of rows and columns into the variables; drop the tables that vanish."""
+    """Move the minima of rows and columns into the variables; drop the tables that become zero."""
     if not len(flat.first):
         return flat
     lengths = _row_lengths(flat)
@@ -90,33 +90,36 @@ def supported(flat: Flat) -> Array:
     return allowed
 
 
-def restricted(flat: Flat, keep: Array, what: str) -> tuple[Flat, Step]:
-    """Return the problem with only the strategies marked, without lone decided variables."""
+def restricted(flat: Flat, keep: Array, name: str) -> tuple[Flat, Reduction]:
+    """Return the problem with only the marked strategies, without isolated decided variables."""
     size = np.add.reduceat(keep.astype(np.int64), flat.offset[:-1])
     labels = (np.arange(len(keep)) - np.repeat(flat.offset[:-1], flat.size))[keep]
-    lone = (size == 1) & (flat.size == 1)
-    lone[flat.first] = False
-    lone[flat.second] = False
-    root = np.where(lone, -1, np.cumsum(~lone) - 1)
-    step = Step(what, root, offsets(size)[:-1], labels)
-    return relabelled(flat, step, size[~lone]), step
+    isolated = (size == 1) & (flat.size == 1)
+    isolated[flat.first] = False
+    isolated[flat.second] = False
+    root = np.where(isolated, -1, np.cumsum(~isolated) - 1)
+    reduction = Reduction(name, root, offsets(size)[:-1], labels)
+    return relabelled(flat, reduction, size[~isolated]), reduction
 
 
-def relabelled(flat: Flat, step: Step, size: Array) -> Flat:
-    """Return the problem over the variables after a step, which have these sizes.
+def relabelled(flat: Flat, reduction: Reduction, size: Array) -> Flat:
+    """Return the problem over the variables after a reduction, which have the sizes ``size``.
 
     A variable with a negative source has a single strategy and is in no table.
     """
-    fixed = np.flatnonzero(step.source < 0)
+    fixed = np.flatnonzero(reduction.source < 0)
     constant = flat.constant + sum(flat.unary[flat.offset[fixed]].tolist())
     unary = Sums(int(size.sum()))
-    moved = np.flatnonzero(step.source >= 0)
-    counts = size[step.source[moved]]
-    old = np.repeat(flat.offset[moved], counts) + step.labels[ranges(step.offset[moved], counts)]
-    unary.add(ranges(offsets(size)[step.source[moved]], counts), flat.unary[old])
-    _add_diagonals(flat, step, size, unary)
-    first, second, tables = _joined_tables(flat, step, size)
-    uses = _relabelled_uses(flat, step, size)
+    moved = np.flatnonzero(reduction.source >= 0)
+    counts = size[reduction.source[moved]]
+    old = (
+        np.repeat(flat.offset[moved], counts)
+        + reduction.labels[ranges(reduction.offset[moved], counts)]
+    )
+    unary.add(ranges(offsets(size)[reduction.source[moved]], counts), flat.unary[old])
+    _add_diagonals(flat, reduction, size, unary)
+    first, second, tables = _joined_tables(flat, reduction, size)
+    uses = _relabelled_uses(flat, reduction, size)
     return replace(
         flat,
         size=size,
@@ -129,22 +132,22 @@ def relabelled(flat: Flat, step: Step, size: Array) -> Flat:
     )
 
 
-def _add_diagonals(flat: Flat, step: Step, size: Array, unary: Sums) -> None:
-    """Tables between two variables that are now one go into its costs."""
-    root = step.source
+def _add_diagonals(flat: Flat, reduction: Reduction, size: Array, unary: Sums) -> None:
+    """Add the tables between two variables that are now one to its costs."""
+    root = reduction.source
     inside = np.flatnonzero(root[flat.first] == root[flat.second])
     counts = size[root[flat.first[inside]]]
     edge = np.repeat(inside, counts)
-    rows = step.labels[ranges(step.offset[flat.first[inside]], counts)]
-    columns = step.labels[ranges(step.offset[flat.second[inside]], counts)]
+    rows = reduction.labels[ranges(reduction.offset[flat.first[inside]], counts)]
+    columns = reduction.labels[ranges(reduction.offset[flat.second[inside]], counts)]
     entries = flat.tables[flat.table_offset[edge] + rows * flat.columns[edge] + columns]
     unary.add(ranges(offsets(size)[root[flat.first[inside]]], counts), entries)
 
 
-def _joined_tables(flat: Flat, step: Step, size: Array) -> tuple[Array, Array, Array]:
-    """Gather the tables between different variables; parallel ones are summed."""
-    low = np.minimum(step.source[flat.first], step.source[flat.second])
-    high = np.maximum(step.source[flat.first], step.source[flat.second])
+def _joined_tables(flat: Flat, reduction: Reduction, size: Array) -> tuple[Array, Array, Array]:
+    """Return the tables between different variables; parallel ones are summed."""
+    low = np.minimum(reduction.source[flat.first], reduction.source[flat.second])
+    high = np.maximum(reduction.source[flat.first], reduction.source[flat.second])
     between = np.flatnonzero(low != high)
     keys, group = np.unique(low[between] * len(size) + high[between], return_inverse=True)
     first, second = keys // max(len(size), 1), keys % max(len(size), 1)
@@ -154,33 +157,35 @@ def _joined_tables(flat: Flat, step: Step, size: Array) -> tuple[Array, Array, A
     bounds = np.searchsorted(entries, np.arange(CHUNK, entries[-1] if len(entries) else 0, CHUNK))
     for part in np.split(np.arange(len(between)), np.unique(bounds)):
         if len(part):
-            _gather(flat, step, size, between[part], target[group[part]], sums)
+            _gather(flat, reduction, size, between[part], target[group[part]], sums)
     return first, second, sums.values()
 
 
-def _gather(flat: Flat, step: Step, size: Array, edges: Array, target: Array, sums: Sums) -> None:
+def _gather(
+    flat: Flat, reduction: Reduction, size: Array, edges: Array, target: Array, sums: Sums
+) -> None:
     """Add the tables of these pairs, over the new strategies, to the sums from ``target`` on."""
-    one, other = step.source[flat.first[edges]], step.source[flat.second[edges]]
+    one, other = reduction.source[flat.first[edges]], reduction.source[flat.second[edges]]
     rows, columns = size[one], size[other]
     position = np.repeat(np.arange(len(edges)), rows)  # one entry a row from here on
     row = ranges(np.zeros(len(edges), np.int64), rows)
     edge, length = edges[position], columns[position]
-    old_row = step.labels[step.offset[flat.first[edge]] + row]
+    old_row = reduction.labels[reduction.offset[flat.first[edge]] + row]
     start = flat.table_offset[edge] + old_row * flat.columns[edge]
-    old_column = step.labels[ranges(step.offset[flat.second[edge]], length)]
+    old_column = reduction.labels[ranges(reduction.offset[flat.second[edge]], length)]
     values = flat.tables[np.repeat(start, length) + old_column]
-    turned = (one > other)[position]
-    begin = target[position] + np.where(turned, row, row * columns[position])
-    stride = np.where(turned, rows[position], 1)
+    transposed = (one > other)[position]
+    begin = target[position] + np.where(transposed, row, row * columns[position])
+    stride = np.where(transposed, rows[position], 1)
     column = ranges(np.zeros(len(edge), np.int64), length)
     sums.add(np.repeat(begin, length) + column * np.repeat(stride, length), values)
 
 
-def _relabelled_uses(flat: Flat, step: Step, size: Array) -> dict[str, Any]:
-    """Return the uses over the new strategies; what does not depend on them joins the base."""
-    source = step.source[flat.use_variable]
+def _relabelled_uses(flat: Flat, reduction: Reduction, size: Array) -> dict[str, Any]:
+    """Return the uses over the new strategies; those that do not vary join the base."""
+    source = reduction.source[flat.use_variable]
     counts = np.append(size, 1)[source]  # a negative source has one strategy
-    labels = step.labels[ranges(step.offset[flat.use_variable], counts)]
+    labels = reduction.labels[ranges(reduction.offset[flat.use_variable], counts)]
     usage = flat.usage[np.repeat(flat.use_offset[:-1], counts) + labels]
     starts = offsets(counts)[:-1]
     lowest = np.minimum.reduceat(usage, starts) if len(starts) else usage
@@ -198,12 +203,11 @@ def _relabelled_uses(flat: Flat, step: Step, size: Array) -> dict[str, Any]:
     }
 
 
-def contracted(flat: Flat) -> tuple[Flat, Step] | None:
+def contracted(flat: Flat) -> tuple[Flat, Reduction] | None:
     """Merge every variable that is a function of another one into it, if there is any.
 
     Every strategy must have a partner in every table (`supported`): then a variable has at least
-    as many strategies as one that is a function of it, and an order by (strategies, index) keeps
-    the chain of functions from going round in a circle.
+    as many strategies as a function of it, and ordering by (strategies, index) prevents cycles.
     """
     if (flat.tables < HALF).all():
         return None
@@ -215,12 +219,14 @@ def contracted(flat: Flat) -> tuple[Flat, Step] | None:
         parent, offset, labels = _composed(flat, parent, offset, labels)
     roots = parent == np.arange(len(parent))
     number = np.cumsum(roots) - 1
-    step = Step("merged with a variable that decides them", number[parent], offset, labels)
-    return relabelled(flat, step, flat.size[roots]), step
+    reduction = Reduction(
+        "merged with a variable that decides them", number[parent], offset, labels
+    )
+    return relabelled(flat, reduction, flat.size[roots]), reduction
 
 
 def _functions(flat: Flat) -> tuple[Array, tuple[Array, Array]]:
-    """Return for each variable one that decides it (or itself), and how."""
+    """Return for each variable the one that decides it (or itself), and the functions."""
     count = len(flat.size)
     parent = np.arange(count)
     finite = np.flatnonzero(flat.tables < HALF)
@@ -233,8 +239,8 @@ def _functions(flat: Flat) -> tuple[Array, tuple[Array, Array]]:
         (flat.first, flat.second, flat.rows, row, column),
         (flat.second, flat.first, flat.columns, column, row),
     )
-    for decider, decided, strategies, given, follows in sides:
-        # As many allowed entries as strategies, and each strategy has one: exactly one each.
+    for decider, decided, strategies, argument, value in sides:
+        # As many allowed entries as strategies, at least one each: exactly one each.
         larger = (flat.size[decider] > flat.size[decided]) | (
             (flat.size[decider] == flat.size[decided]) & (decider < decided)
         )
@@ -242,21 +248,21 @@ def _functions(flat: Flat) -> tuple[Array, tuple[Array, Array]]:
         _, unique = np.unique(decided[chosen], return_index=True)
         chosen = chosen[unique]
         parent[decided[chosen]] = decider[chosen]
-        maps.append(_function_maps(edge, given, follows, chosen, decided))
+        maps.append(_function_maps(edge, argument, value, chosen, decided))
     return parent, _label_maps(flat, parent, maps)
 
 
 def _function_maps(
-    edge: Array, given: Array, follows: Array, chosen: Array, decided: Array
+    edge: Array, argument: Array, value: Array, chosen: Array, decided: Array
 ) -> tuple[Array, Array]:
     """Return (variable, value) for the chosen tables, ordered by the decider's strategy."""
     mine = np.flatnonzero(np.isin(edge, chosen))
-    mine = mine[np.lexsort((given[mine], edge[mine]))]
-    return decided[edge[mine]], follows[mine]
+    mine = mine[np.lexsort((argument[mine], edge[mine]))]
+    return decided[edge[mine]], value[mine]
 
 
 def _label_maps(flat: Flat, parent: Array, maps: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Join the maps of all variables; those that decide themselves keep their strategies."""
+    """Join the maps of all variables; those that decide themselves map to their own strategies."""
     own = np.flatnonzero(parent == np.arange(len(parent)))
     owner = [np.repeat(own, flat.size[own])] + [variable for variable, _ in maps]
     value = [ranges(np.zeros(len(own), np.int64), flat.size[own])] + [part for _, part in maps]
@@ -267,7 +273,7 @@ def _label_maps(flat: Flat, parent: Array, maps: list[tuple[Array, Array]]) -> t
 def _composed(
     flat: Flat, parent: Array, offset: Array, labels: Array
 ) -> tuple[Array, Array, Array]:
-    """Follow every chain of functions twice as far."""
+    """Compose every function with the one of its argument."""
     grand = parent[parent]
     counts = flat.size[grand]
     middle = labels[ranges(offset[parent], counts)]

@@ -1,6 +1,6 @@
-"""Smaller problems within one: some variables free and the rest as they are, or few strategies.
+"""Subproblems: some variables are free and the others fixed, or few strategies are allowed.
 
-What is fixed goes into the costs of its neighbours and into the memory that is left.
+Fixed variables move into the costs of their neighbours and into the memory that is left.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from shardwright.solver.problem import Array
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """The problem over some variables, given what the others have.
+class Subproblem:
+    """The problem over some variables, with the strategies of the others fixed.
 
     Parameters
     ----------
-    inside : array of int
-        The variables, in order.
+    free : array of int
+        The free variables, ascending.
     graph, rows : Graph, Rows
     prices : array
-        Of its rows, taken over from the whole.
+        Of its rows, taken over from the whole problem.
     """
 
-    inside: Array
+    free: Array
     graph: Graph
     rows: Rows
     prices: Array
 
 
-def part_of(graph: Graph, rows: Rows, state: State, inside: Array, prices: Array) -> Part:
-    """Return the problem over the variables ``inside`` (ascending)."""
+def subproblem_of(graph: Graph, rows: Rows, state: State, free: Array, prices: Array) -> Subproblem:
+    """Return the problem over the variables ``free`` (ascending)."""
     place = np.full(len(graph.size), -1)
-    place[inside] = np.arange(len(inside))
-    counts = graph.ahead_start[inside + 1] - graph.ahead_start[inside]
-    edges = graph.ahead[ranges(graph.ahead_start[inside], counts)]
+    place[free] = np.arange(len(free))
+    counts = graph.ahead_start[free + 1] - graph.ahead_start[free]
+    edges = graph.ahead[ranges(graph.ahead_start[free], counts)]
     edges = edges[place[graph.second[edges]] >= 0]
-    size = graph.size[inside]
-    unary = state.costs[ranges(graph.offset[inside], size)]
+    size = graph.size[free]
+    unary = state.costs[ranges(graph.offset[free], size)]
     first, second = place[graph.first[edges]], place[graph.second[edges]]
     offset = offsets(size)
-    _take_out(unary, offset, first, size, graph.turned, _given(graph, edges, state, False))
-    _take_out(unary, offset, second, size, graph.tables, _given(graph, edges, state, True))
-    unary[unary > min(graph.ceiling, graph.big) / 2] = graph.big  # as forbidden as before
-    new = Graph(
+    _subtract_tables(unary, offset, first, size, graph.turned, _starts(graph, edges, state, False))
+    _subtract_tables(unary, offset, second, size, graph.tables, _starts(graph, edges, state, True))
+    unary[unary > min(graph.ceiling, graph.big) / 2] = graph.big  # forbidden entries stay so
+    smaller = Graph(
         offset=offset,
         size=size,
         unary=unary,
@@ -59,23 +59,23 @@ def part_of(graph: Graph, rows: Rows, state: State, inside: Array, prices: Array
         place=graph.place[edges],
         tables=graph.tables,
         turned=graph.turned,
-        ahead_start=offsets(np.bincount(first, minlength=len(inside))),
+        ahead_start=offsets(np.bincount(first, minlength=len(free))),
         ahead=np.argsort(first, kind="stable"),
-        behind_start=offsets(np.bincount(second, minlength=len(inside))),
+        behind_start=offsets(np.bincount(second, minlength=len(free))),
         behind=np.argsort(second, kind="stable"),
         big=graph.big,
         ceiling=graph.ceiling,
     )
-    return Part(inside, new, *_rows_of(rows, state, inside, place, prices))
+    return Subproblem(free, smaller, *_rows_of(rows, state, free, place, prices))
 
 
-def _given(graph: Graph, edges: Array, state: State, ahead: bool) -> Array:
-    """Return where the costs start that a pair gives to one end, given what the other has."""
-    one, other = (graph.first, graph.second) if ahead else (graph.second, graph.first)
-    return graph.place[edges] + state.choice[one[edges]] * graph.size[other[edges]]
+def _starts(graph: Graph, edges: Array, state: State, ahead: bool) -> Array:
+    """Return the start of the row or column of each table that the other end has chosen."""
+    fixed, end = (graph.first, graph.second) if ahead else (graph.second, graph.first)
+    return graph.place[edges] + state.choice[fixed[edges]] * graph.size[end[edges]]
 
 
-def _take_out(
+def _subtract_tables(
     unary: Array, offset: Array, ends: Array, size: Array, tables: Array, starts: Array
 ) -> None:
     places = ranges(offset[ends], size[ends])
@@ -83,23 +83,23 @@ def _take_out(
 
 
 def _rows_of(
-    rows: Rows, state: State, inside: Array, place: Array, prices: Array
+    rows: Rows, state: State, free: Array, place: Array, prices: Array
 ) -> tuple[Rows, Array]:
-    """Return the rows in which the variables inside differ, equal ones joined."""
-    counts = rows.start[inside + 1] - rows.start[inside]
-    uses = ranges(rows.start[inside], counts)
+    """Return the rows in which the free variables vary, equal ones joined."""
+    counts = rows.start[free + 1] - rows.start[free]
+    uses = ranges(rows.start[free], counts)
     if not len(uses):
         none = np.zeros(0, np.int64)
         return Rows(none, none, offsets(counts), none, none, none, none, none), np.zeros(0)
-    now = rows.amount[rows.place[uses] + state.choice[rows.owner[uses]]]
+    current = rows.amount[rows.place[uses] + state.choice[rows.owner[uses]]]
     change = np.zeros(len(rows.capacity) + 1, np.int64)
-    np.add.at(change, rows.first[uses], now)
-    np.subtract.at(change, rows.last[uses], now)
+    np.add.at(change, rows.first[uses], current)
+    np.subtract.at(change, rows.last[uses], current)
     room = state.free + np.cumsum(change)[:-1]
     points = np.unique(np.concatenate([rows.first[uses], rows.last[uses]]))
     capacity = np.minimum.reduceat(room, points[:-1])
     until = np.concatenate([[0.0], np.cumsum(prices)])
-    new = Rows(
+    smaller = Rows(
         times=rows.times[points[:-1]],
         capacity=capacity,
         start=offsets(counts),
@@ -109,12 +109,12 @@ def _rows_of(
         place=rows.place[uses],
         amount=rows.amount,
     )
-    return new, until[points[1:]] - until[points[:-1]]
+    return smaller, until[points[1:]] - until[points[:-1]]
 
 
-def narrowed(flat: Flat, keep: Array) -> Presolved:
-    """Return the problem in which only some strategies are allowed."""
-    smaller, step = restricted(flat, keep, "strategies set aside")
+def presolve_restricted(flat: Flat, keep: Array) -> Presolved:
+    """Return the presolved problem with only the marked strategies."""
+    smaller, reduction = restricted(flat, keep, "strategies set aside")
     state = presolve(normalised(smaller))
-    state.steps.insert(0, step)
+    state.reductions.insert(0, reduction)
     return state

@@ -1,4 +1,4 @@
-"""Why nothing fits: a time at which even the least memory of a few variables is too much."""
+"""A memory conflict: a time at which even the least memory of a few variables exceeds the limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwright.solver.problem import FORBIDDEN, Problem, memory_uses
 
 @dataclass(frozen=True)
 class Conflict:
-    """Variables that cannot all be within the limit at one time.
+    """Variables that cannot fit into the limit together at one time.
 
     Parameters
     ----------
@@ -17,7 +17,7 @@ class Conflict:
     variables : tuple of int
         Without any one of them the others would fit.
     least : float
-        What they need together, whatever is chosen.
+        The memory that they need together at least.
     limit : float
     """
 
@@ -55,15 +55,15 @@ def memory_conflict(problem: Problem) -> Conflict | None:
     for time in sorted(change):
         level += change[time]
         if level > problem.memory_limit:
-            alive = [(amount, index) for amount, index, start, end in least if start <= time < end]
-            return _fewest(time, alive, problem.memory_limit)
+            live = [(amount, index) for amount, index, start, end in least if start <= time < end]
+            return _fewest(time, live, problem.memory_limit)
     return None
 
 
-def _fewest(time: int, alive: list[tuple[float, int]], limit: float) -> Conflict | None:
-    """Take the largest first, until they exceed the limit."""
+def _fewest(time: int, live: list[tuple[float, int]], limit: float) -> Conflict | None:
+    """Return the conflict of the largest variables that together exceed the limit."""
     by_variable: dict[int, float] = {}
-    for amount, index in alive:
+    for amount, index in live:
         by_variable[index] = by_variable.get(index, 0) + amount
     chosen: list[int] = []
     total: float = 0

@@ -1,10 +1,14 @@
-"""Improve an assignment by changing one variable at a time, within the memory limit."""
+"""Coordinate descent: change one variable at a time while that lowers the cost and fits.
+
+`anytime.local_search` descends too, in compiled loops over flat arrays; this one reads the tables
+of a network, and looks for the cheapest strategy that fits, not for any that is cheaper.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from shardwright.solver.memory import MemoryRows
+from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
 
@@ -12,10 +16,10 @@ SWEEPS = 20
 
 
 def descend(network: Network, rows: MemoryRows, choice: list[int]) -> list[int]:
-    """Return an assignment that fits and that no change of one variable improves.
+    """Return a local optimum that fits, reached from ``choice``, which must fit.
 
     Each variable in turn takes its cheapest strategy that fits (the lowest index of equal ones),
-    until a sweep changes nothing. ``choice`` must fit.
+    until a sweep changes nothing.
     """
     choice = list(choice)
     slack = rows.capacity - rows.profile(choice)
@@ -35,7 +39,7 @@ def descend(network: Network, rows: MemoryRows, choice: list[int]) -> list[int]:
 
 
 def _move(rows: MemoryRows, slack: Array, choice: list[int], index: int, total: Array) -> bool:
-    """Give one variable its cheapest strategy that fits; keep ``slack`` up to date."""
+    """Change a variable to its cheapest strategy that fits; update ``slack``."""
     uses = [
         (rows.usages[position], slice(rows.first[position], rows.last[position]))
         for position in rows.by_variable.get(index, [])

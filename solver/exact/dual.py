@@ -1,13 +1,13 @@
-"""Prices on memory: the Lagrangian bound, and good assignments on the way.
+"""The Lagrangian dual: prices on memory, a lower bound, and assignments found at the prices.
 
 For any prices p >= 0 on the rows,
 
     L(p) = min over x of  [ cost(x) + p . use(x) ]  -  p . capacity
 
-is a lower bound on the cost of every assignment that fits. L is concave and piecewise linear, a
-piece for each assignment found; the next prices are where the pieces known so far allow the
-highest value (Kelley's cutting planes), pulled halfway back to the best prices so far. With a
-single row that matters, which is usual, this is a search on a line and ends after a few steps.
+is a lower bound on the cost of every assignment that fits. L is concave and piecewise linear, with
+a piece for each assignment. The next prices maximise the pieces known so far (Kelley's cutting
+planes), averaged with the best prices so far. With a single row that binds, which is usual, this is
+a search on a line and ends after a few steps.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from ortools.linear_solver import pywraplp
 
+from shardwright.solver import on_demand
 from shardwright.solver.elimination import Elimination
-from shardwright.solver.memory import MemoryRows, round_prices
+from shardwright.solver.memory_rows import MemoryRows, round_prices
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
 
 UNIT_ROUNDOFF = 2.0**-53
 
-PRICE_RANGE = 1e4
-"""Largest price, in units of the cost of the dearest assignment for all that a row can exceed."""
-
 
 @dataclass(frozen=True)
 class Piece:
-    """One assignment, seen as a linear function of the prices: ``constant + slope . p``."""
+    """One assignment as a linear function of the prices: ``constant + slope . p``."""
 
     constant: float
     slope: Array
@@ -39,13 +36,13 @@ class Piece:
 
     @property
     def fits(self) -> bool:
-        """Whether the assignment respects every row."""
+        """Whether the assignment fits in every row."""
         return not (self.slope > 0).any()
 
 
 @dataclass
 class DualState:
-    """The best prices so far, their bound, and every assignment met."""
+    """The best prices so far, their bound, and every assignment found."""
 
     prices: Array
     bound: float
@@ -74,31 +71,26 @@ class Dual:
     def evaluate(self, prices: Array, weight: float = 1.0) -> tuple[float, Piece]:
         """Return ``min of weight * cost + prices . use``, rounded down, and its assignment."""
         self.evaluations += 1
-        unary, tokens = self.rows.priced(self.network, prices, weight)
-        tables = self.tables if weight == 1.0 else [weight * table for table in self.tables]
-        relaxed = self.elimination.minimise(unary, tables, tokens)
+        unary, keys = self.rows.priced(self.network, prices, weight)
+        if weight == 1.0:
+            table_keys = self.network.table_keys
+            relaxed = self.elimination.minimise(unary, self.tables, keys, table_keys)
+        else:
+            tables = [weight * table for table in self.tables]
+            relaxed = self.elimination.minimise(unary, tables, keys)
         error = self._terms * UNIT_ROUNDOFF * self._magnitude(relaxed.value)
         return relaxed.value - error, self.piece(relaxed.choice)
 
     def _magnitude(self, value: float) -> float:
-        """Return a bound on the sum of the absolute terms of a value (costs may be negative)."""
+        """Return a bound on the sum of the absolute terms of a value; costs may be negative."""
         negative = sum(min(0.0, float(cost.min())) for cost in self.network.unary)
         negative += sum(min(0.0, float(table.min())) for table in self.tables)
         return abs(value) - 2 * negative
 
     def piece(self, choice: list[int]) -> Piece:
-        """Return the linear function that an assignment contributes."""
-        cost = network_cost(self.network, choice)
-        return Piece(cost, self.rows.profile(choice) - self.rows.capacity, choice)
-
-
-def network_cost(network: Network, choice: list[int]) -> float:
-    """Return the cost of a choice of remaining strategies."""
-    cost = sum(float(unary[index]) for unary, index in zip(network.unary, choice, strict=True))
-    return cost + sum(
-        float(table[choice[first], choice[second]])
-        for (first, second), table in network.tables.items()
-    )
+        """Return the linear function of an assignment."""
+        slope = self.rows.profile(choice) - self.rows.capacity
+        return Piece(self.network.cost(choice), slope, choice)
 
 
 def maximise_bound(
@@ -113,16 +105,16 @@ def maximise_bound(
     Parameters
     ----------
     on_fit : callable
-        Told of every assignment that fits; returns the best cost known.
+        Called with every assignment that fits; returns the best cost known.
     keep_going : callable
-        False once time is up.
+        False once the time is over.
     tolerance : float
-        Relative; the search ends when no more can be gained.
+        Relative improvement below which the search ends.
     """
     bound, start = dual.evaluate(np.zeros(len(dual.rows)))
     state = DualState(np.zeros(len(dual.rows)), bound, [start])
     best_cost = np.inf
-    seen = [state.prices]
+    tried = [state.prices]
     if start.fits:
         on_fit(start)
         return state
@@ -133,9 +125,9 @@ def maximise_bound(
         if iteration % 3 and (prices > 0).sum() > 1:
             prices = (prices + state.prices) / 2
         prices = round_prices(prices)
-        if any(np.array_equal(prices, earlier) for earlier in seen):
+        if any(np.array_equal(prices, earlier) for earlier in tried):
             break
-        seen.append(prices)
+        tried.append(prices)
         value, piece = dual.evaluate(prices)
         bound = value - spent(prices, dual.rows.capacity)
         state.pieces.append(piece)
@@ -155,7 +147,7 @@ def spent(prices: Array, capacity: Array) -> float:
 
 
 def _master(pieces: list[Piece], capacity: Array) -> tuple[float, Array]:
-    """Return the highest value that all pieces allow, and where it is."""
+    """Return the maximum over the prices of the lowest piece, and its place."""
     slopes = np.array([piece.slope for piece in pieces])
     constants = np.array([piece.constant for piece in pieces])
     rows = np.flatnonzero((slopes > 0).any(axis=0))
@@ -163,7 +155,7 @@ def _master(pieces: list[Piece], capacity: Array) -> tuple[float, Array]:
     if len(rows) == 1:
         height, prices[rows[0]] = _highest_on_line(constants, slopes[:, rows[0]])
     else:
-        height, prices[rows] = _highest(constants, slopes[:, rows])
+        height, prices[rows] = on_demand.linear_program.highest_prices(constants, slopes[:, rows])
     return height, prices
 
 
@@ -172,29 +164,9 @@ def _highest_on_line(constants: Array, slopes: Array) -> tuple[float, float]:
     with np.errstate(divide="ignore", invalid="ignore"):
         crossings = (constants[:, None] - constants) / (slopes - slopes[:, None])
     crossings = crossings[np.isfinite(crossings) & (crossings > 0)]
-    if (slopes >= 0).all():  # nothing found fits yet: far beyond every crossing
+    if (slopes >= 0).all():  # no assignment fits yet: go far beyond every crossing
         steepest = np.abs(constants).max() / np.abs(slopes[slopes != 0]).min()
         return np.inf, max(float(crossings.max(initial=0.0)), steepest) * 2.0
     heights = (constants + crossings[:, None] * slopes).min(axis=1)
     best = int(heights.argmax())
     return float(heights[best]), float(crossings[best])
-
-
-def _highest(constants: Array, slopes: Array) -> tuple[float, Array]:
-    """Return the same over several prices, by linear programming; everything is scaled to one."""
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    height = solver.NumVar(-solver.infinity(), solver.infinity(), "height")
-    top = max(float(np.abs(constants).max()), 1e-300)
-    scale = np.abs(slopes).max(axis=0)
-    scale[scale == 0] = 1.0
-    prices = [solver.NumVar(0.0, PRICE_RANGE, f"price{row}") for row in range(slopes.shape[1])]
-    for constant, slope in zip(constants / top, slopes / scale, strict=True):
-        constraint = solver.Constraint(-solver.infinity(), float(constant))
-        constraint.SetCoefficient(height, 1.0)
-        for price, coefficient in zip(prices, slope, strict=True):
-            constraint.SetCoefficient(price, -float(coefficient))
-    solver.Maximize(height)
-    if solver.Solve() != pywraplp.Solver.OPTIMAL:
-        return -np.inf, np.zeros(slopes.shape[1])
-    found = np.array([price.solution_value() for price in prices])
-    return top * solver.Objective().Value(), found * top / scale

@@ -31,7 +31,7 @@ import numpy as np
 
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.exact.dual import UNIT_ROUNDOFF
-from shardwright.solver.memory import MemoryRows
+from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.network import Network, build_network
 from shardwright.solver.problem import Array, Problem
 from shardwright.solver.solution import OPTIMALITY_GAP, Solution, Status, relative_gap
@@ -191,8 +191,7 @@ class EliminationGraph:
 
     def _remove(self, index: int, *edges: Edge) -> None:
         del self.cost[index]
-        gone = {id(edge) for edge in edges}
-        self.edges = [edge for edge in self.edges if id(edge) not in gone]
+        self.edges = [edge for edge in self.edges if edge not in edges]
 
     def components(self) -> list[list[tuple[float, Choice]]]:
         """Return the choices of each remaining component, cheapest first."""

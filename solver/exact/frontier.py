@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.solver.elimination import Elimination, Group
-from shardwright.solver.memory import MemoryRows
+from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
 

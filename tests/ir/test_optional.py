@@ -1,12 +1,13 @@
 """Optional packages are imported on first use, or an error names the extra to install."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from shardwright.ir.errors import PackageError
-from shardwright.ir.optional import is_installed, optional
+from shardwright.ir.optional import LazyModule, is_installed, optional
 
 
 def test_an_installed_package_is_returned() -> None:
@@ -40,3 +41,12 @@ def test_a_package_that_cannot_be_loaded_gives_its_reason(
 def test_a_missing_module_of_ours_is_no_missing_package() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'shardwright\.nowhere'"):
         optional("shardwright.nowhere", extra="onnx", need="the test")
+
+
+def test_a_lazy_module_is_imported_at_its_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    colorsys = LazyModule("colorsys")
+    assert "colorsys" not in sys.modules
+    assert colorsys.rgb_to_hsv(0.0, 0.0, 0.0) == (0.0, 0.0, 0.0)
+    assert "colorsys" in sys.modules
+    assert repr(colorsys) == "LazyModule('colorsys')"

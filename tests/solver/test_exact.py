@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.ir.errors import SolverError
 from shardwright.solver import (
     MemoryUse,
     Pair,
@@ -137,14 +136,6 @@ def test_progress_is_told_of_every_improvement(repeated_layers: LayerMaker):
     reports: list[tuple[float, float, float]] = []
     solution = solve(repeated_layers(3, 4), progress=lambda *report: reports.append(report))
     assert reports[-1][1:] == (solution.cost, solution.lower_bound)
-
-
-def test_unknown_method():
-    with pytest.raises(SolverError) as caught:
-        solve(Problem((Variable("a", np.zeros(1)),)), method="guessing")
-    assert str(caught.value) == (
-        "there is no method `guessing`, expected `exact`, `dynamic_programming` or `anytime`"
-    )
 
 
 def test_many_equal_layers_with_binding_memory_are_proven(repeated_layers: LayerMaker):

@@ -7,8 +7,8 @@ import numpy as np
 
 from shardwright.solver import MemoryUse, Pair, Problem, Variable
 from shardwright.solver.evaluate import evaluate
-from shardwright.solver.exact.path_relinking import along, blend
-from shardwright.solver.memory import MemoryRows
+from shardwright.solver.exact.path_relinking import breadth_first, relink
+from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.network import build_network
 
 LayerMaker = Callable[[int, int], Problem]
@@ -17,9 +17,9 @@ LayerMaker = Callable[[int, int], Problem]
 def test_the_order_goes_along_a_chain():
     variables = tuple(Variable(name, np.zeros(2)) for name in "abc")
     left, right = Pair(0, 1, np.zeros((2, 2))), Pair(0, 2, np.ones((2, 2)))
-    order = along(build_network(Problem(variables, (left, right))))
+    order = breadth_first(build_network(Problem(variables, (left, right))))
     assert order in ([1, 0, 2], [2, 0, 1])
-    assert along(build_network(Problem(variables[:2]))) == [0, 1]  # apart from each other
+    assert breadth_first(build_network(Problem(variables[:2]))) == [0, 1]  # apart from each other
 
 
 def test_what_is_found_fits_and_is_no_dearer(repeated_layers: LayerMaker):
@@ -33,7 +33,7 @@ def test_what_is_found_fits_and_is_no_dearer(repeated_layers: LayerMaker):
         limit = evaluate(problem, fitting).peak_usage
         limited = replace(problem, memory_limit=limit)
         network = build_network(limited)
-        found = blend(network, MemoryRows(network, limit), along(network), fitting, cheap)
+        found = relink(network, MemoryRows(network, limit), breadth_first(network), fitting, cheap)
         before, after = evaluate(limited, fitting), evaluate(limited, found)
         assert after.feasible
         assert after.cost <= before.cost
@@ -52,6 +52,6 @@ def test_neighbours_that_must_change_together_do():
     problem = Problem(variables, tuple(chained), limit)
     network = build_network(problem)
     rows = MemoryRows(network, limit)
-    found = blend(network, rows, along(network), [0] * count, [1] * count)
+    found = relink(network, rows, breadth_first(network), [0] * count, [1] * count)
     assert evaluate(problem, found).feasible
     assert sum(found) == 4

@@ -1,4 +1,4 @@
-"""Bounds, local search, parts: each against plain sums over the problem as given."""
+"""Bounds, local search, subproblems: compared with plain sums over the flat problem."""
 
 import time
 from itertools import product
@@ -7,33 +7,33 @@ import numpy as np
 import pytest
 
 from shardwright.solver import brute_force
-from shardwright.solver.anytime.background_bound import Beside
-from shardwright.solver.anytime.cpsat_finish import REACH, reparametrise
-from shardwright.solver.anytime.dual_ascent import Ascent, used
+from shardwright.solver.anytime.background_bound import BackgroundBound
+from shardwright.solver.anytime.bounded_search import BoundedSearch, new_incumbent
+from shardwright.solver.anytime.dual_ascent import DualAscent, used
 from shardwright.solver.anytime.flat import flatten
 from shardwright.solver.anytime.graph import affordable, build_graph, build_rows, carried
-from shardwright.solver.anytime.large_neighbourhoods import Improvement
+from shardwright.solver.anytime.large_neighbourhoods import LargeNeighbourhoods
 from shardwright.solver.anytime.local_search import LocalSearch, change, descend, exchange, repair
 from shardwright.solver.anytime.reductions import normalised, restricted
-from shardwright.solver.anytime.search import Incumbent, Search
-from shardwright.solver.anytime.subproblem import narrowed, part_of
+from shardwright.solver.anytime.reparametrisation import REACH, reparametrise
+from shardwright.solver.anytime.subproblem import presolve_restricted, subproblem_of
 
 
 class Case:
-    """A random problem, its pairs put in order but not reduced, and what brute force says."""
+    """A random problem, its pairs normalised but not reduced, and what brute force says."""
 
     def __init__(self, problem):
         self.known = brute_force(problem)
         flat = normalised(flatten(problem))
         everything = np.ones(len(flat.unary), bool)
-        self.flat = normalised(restricted(flat, everything, "put in order")[0])
+        self.flat = normalised(restricted(flat, everything, "normalised")[0])
         self.graph, self.rows = build_graph(self.flat), build_rows(self.flat)
         self.local = LocalSearch(self.graph, self.rows)
 
     def all_that_fit(self):
         """Return every allowed assignment that fits."""
-        choices = (np.array(each) for each in product(*map(range, self.flat.size.tolist())))
-        return [each for each in choices if self.local.allowed(each) and self.local.fits(each)]
+        choices = map(np.array, product(*map(range, self.flat.size.tolist())))
+        return [x for x in choices if self.local.allowed(x) and self.local.fits(x)]
 
     def cost(self, choice):
         """Return the cost of a choice by a plain loop, forbidden entries as `big`."""
@@ -63,7 +63,7 @@ def cases(random_whole_problem):
 
 def test_bounds_never_exceed_the_optimum(cases):
     for case in cases:
-        ascent = Ascent(case.graph, case.rows)
+        ascent = DualAscent(case.graph, case.rows)
         for _ in range(30):
             bound = ascent.step(case.cost(np.zeros(len(case.flat.size), np.int64)))
             assert bound + case.flat.constant <= case.known.cost
@@ -71,7 +71,7 @@ def test_bounds_never_exceed_the_optimum(cases):
 
 def test_bounds_rise_while_prices_stay(cases):
     for case in cases:
-        ascent = Ascent(case.graph, case.rows)
+        ascent = DualAscent(case.graph, case.rows)
         bounds = [ascent.sweep() for _ in range(10)]
         assert bounds == pytest.approx(sorted(bounds), rel=1e-9)
 
@@ -81,7 +81,7 @@ def test_marginals_bound_what_each_strategy_costs(cases):
     for case in cases:
         if case.flat.size.prod() > 500:
             continue
-        ascent = Ascent(case.graph, case.rows)
+        ascent = DualAscent(case.graph, case.rows)
         for _ in range(20):
             ascent.step(100.0)
         marginals = ascent.marginals()
@@ -108,41 +108,39 @@ def test_a_search_of_the_likely_strategies_raises_the_bound_and_keeps_it_valid(c
     raised = 0
     for case in cases:
         deadline = time.monotonic() + 60
-        incumbent = Incumbent(case.flat.constant, deadline, None)
-        search = Search(case.graph, case.rows, incumbent, 0, 1)
-        if search.trivial():
+        incumbent = new_incumbent(case.flat.constant, deadline)
+        search = BoundedSearch(case.graph, case.rows, incumbent, 0, 1)
+        if search.solve_trivial():
             continue
-        incumbent.raise_bound(search.ascent.step(search.guess()))
-        search.decode()
-        if incumbent.choice is None or incumbent.closed:
+        search.start()
+        if incumbent.assignment is None or incumbent.closed:
             continue
-        improvement = Improvement(search, case.flat)
+        neighbourhoods = LargeNeighbourhoods(search, case.flat)
         before = incumbent.bound
         for extra in (1, 2, 4):
-            improvement.size["likely"] = extra
-            assert improvement.search_likely(deadline)
+            neighbourhoods.size["likely"] = extra
+            assert neighbourhoods.search_likely(deadline)
             assert incumbent.bound <= case.known.cost <= incumbent.cost
         raised += incumbent.bound > before
     assert raised >= 3
 
 
-def test_what_rises_beside_a_search_is_handed_over(cases):
+def test_the_background_bound_is_handed_over(cases):
     raised = 0
     for case in cases:
-        incumbent = Incumbent(case.flat.constant, time.monotonic() + 60, None)
-        search = Search(case.graph, case.rows, incumbent, 0, 2)
-        if search.trivial():
+        incumbent = new_incumbent(case.flat.constant, time.monotonic() + 60)
+        search = BoundedSearch(case.graph, case.rows, incumbent, 0, 2)
+        if search.solve_trivial():
             continue
-        incumbent.raise_bound(search.ascent.step(search.guess()))
-        search.decode()
-        if incumbent.choice is None:
+        search.start()
+        if incumbent.assignment is None:
             continue
         before = incumbent.bound
-        beside = Beside(search)
-        beside.thread.join()
-        beside.stop()
+        background = BackgroundBound(search)
+        background.thread.join()
+        background.stop()
         assert before <= incumbent.bound <= case.known.cost <= incumbent.cost
-        assert search.ascent.best == beside.ascent.best
+        assert search.ascent.best == background.ascent.best
         raised += incumbent.bound > before
     assert raised >= 3
 
@@ -161,7 +159,7 @@ def test_prices_are_carried_to_the_nearest_rows(cases):
 
 def test_costs_split_anew_are_the_same_costs(cases, random_choice):
     for case in cases:
-        ascent = Ascent(case.graph, case.rows)
+        ascent = DualAscent(case.graph, case.rows)
         for _ in range(20):
             ascent.step(100.0)
         for messages in (ascent.messages, None):
@@ -218,28 +216,29 @@ def test_local_search_never_gets_worse_and_stays_within_the_memory(cases, random
     assert repaired > 20
 
 
-def test_a_part_costs_what_the_whole_does(cases, random_choice):
+def test_a_subproblem_costs_what_the_whole_does(cases, random_choice):
     compared = 0
     for case in cases:
         whole = random_choice(case.flat.size)
         if not case.local.allowed(whole):
             continue
         state = case.local.start(whole)
-        inside = np.flatnonzero(np.arange(len(whole)) % 3 != 1)
-        part = part_of(case.graph, case.rows, state, inside, np.ones(len(case.rows.capacity)))
+        free = np.flatnonzero(np.arange(len(whole)) % 3 != 1)
+        prices = np.ones(len(case.rows.capacity))
+        part = subproblem_of(case.graph, case.rows, state, free, prices)
         local = LocalSearch(part.graph, part.rows)
-        base = local.cost(whole[inside]) - case.cost(whole)
+        base = local.cost(whole[free]) - case.cost(whole)
         for _ in range(5):
             other = whole.copy()
-            other[inside] = random_choice(case.flat.size)[inside]
-            assert local.allowed(other[inside]) == case.local.allowed(other)
+            other[free] = random_choice(case.flat.size)[free]
+            assert local.allowed(other[free]) == case.local.allowed(other)
             if case.local.allowed(other):
                 compared += 1
-                assert local.cost(other[inside]) - case.cost(other) == base
+                assert local.cost(other[free]) - case.cost(other) == base
             fits_outside = (case.rows.capacity - used(case.rows, whole) >= 0).all()
             if fits_outside:
                 within = (used(case.rows, other) <= case.rows.capacity).all()
-                assert local.fits(other[inside]) == within
+                assert local.fits(other[free]) == within
     assert compared > 20
 
 
@@ -249,7 +248,7 @@ def test_fusion_keeps_what_is_fused(cases, random_choice):
         keep = np.zeros(len(case.flat.unary), bool)
         for choice in choices:
             keep[case.flat.offset[:-1] + choice] = True
-        state = narrowed(case.flat, keep)
+        state = presolve_restricted(case.flat, keep)
         if state.infeasible:
             assert not any(
                 case.local.allowed(choice) and case.local.fits(choice) for choice in choices

@@ -55,9 +55,9 @@ def test_the_reduced_problem_keeps_an_optimum_and_tells_its_true_cost(
 
 def test_every_reduction_is_recorded(random_whole_problem):
     what = {
-        step.what
+        reduction.name
         for seed in range(60)
-        for step in presolve(flatten(random_whole_problem(seed))).steps
+        for reduction in presolve(flatten(random_whole_problem(seed))).reductions
     }
     assert what == {
         "forbidden strategies dropped",

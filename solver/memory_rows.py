@@ -1,12 +1,13 @@
-"""The times at which memory can run out, and what a price on them does to the costs.
+"""The rows of the memory constraint: the times at which memory can run out, and prices on them.
 
-Only times that no other time covers are kept (`MemoryRows.times`): a time goes if the uses alive
-then are all alive at a kept time whose unavoidable use is as large, or if even the largest uses
-fit. Training keeps nearly everything alive when the loss is reached, so a handful of times remain.
-
-What every strategy of a variable needs is unavoidable (the base); the rest must fit in
+A time is dropped if all uses that are live then are live at another time whose base is as large, or
+if even the largest uses fit. Training keeps nearly everything live until the loss, so a handful of
+rows remain. The base is the memory that every strategy of a variable needs; the rest must fit into
 
     capacity(t) = limit - base(t)
+
+The anytime solver has rows of its own (`anytime.graph.Rows`): 64-bit integers in flat arrays, as
+its compiled loops need them; `uncovered` and `profile` serve both.
 """
 
 from __future__ import annotations
@@ -16,22 +17,32 @@ from collections.abc import Hashable
 import numpy as np
 
 from shardwright.solver.network import Network
-from shardwright.solver.problem import Array
+from shardwright.solver.problem import Array, Identity, distinct
 
 ROUNDING = 1e-12
-"""Relative error allowed to a sum of memory uses that are no integers."""
+"""Relative error of a sum of memory uses that are not integers."""
 
 EXACT_BELOW = 2.0**53
 
 
 class MemoryRows:
-    """The rows (kept times) of the memory constraint of a network.
+    """The rows of the memory constraint of a network.
 
     Parameters
     ----------
     network : Network
     limit : float
         Rows that cannot exceed it are dropped.
+
+    Attributes
+    ----------
+    times, base, capacity : arrays
+        Of each row.
+    variables, usages, lowest, first, last
+        Of each use that varies: its variable, its memory by strategy, the least of that, and the
+        range of rows in which it is live.
+    by_variable : dict of int to list of int
+        The positions of the uses of each variable.
     """
 
     def __init__(self, network: Network, limit: float) -> None:
@@ -46,22 +57,26 @@ class MemoryRows:
         spread = np.array([usage.max() for _, usage, _, _ in uses]) - self.lowest
         varies = spread > 0
         points = np.unique(np.concatenate([starts, ends]))
-        base = _profile(points, starts, ends, self.lowest)
-        top = base + _profile(points, starts, ends, spread)
-        possible = uncovered(points, starts[varies], ends[varies], base)
-        kept = possible & (top > limit)
+        base = profile(points, starts, ends, self.lowest)
+        top = base + profile(points, starts, ends, spread)
+        kept = uncovered(points, starts[varies], ends[varies], base) & (top > limit)
         self.times, self.base = points[kept], base[kept]
-        self.exact = all(bool((usage == np.floor(usage)).all()) for _, usage, _, _ in uses)
+        self.exact = all(_is_whole(usage) for usage in distinct(usage for _, usage, _, _ in uses))
         self.capacity = self.capacity_for(limit)
-        chosen = np.flatnonzero(varies)
-        first = np.searchsorted(self.times, starts[chosen])
-        last = np.searchsorted(self.times, ends[chosen])
-        seen = first < last
-        self.first, self.last = first[seen], last[seen]
-        positions = chosen[seen]
+        varying = np.flatnonzero(varies)
+        first = np.searchsorted(self.times, starts[varying])
+        last = np.searchsorted(self.times, ends[varying])
+        live = first < last
+        self.first, self.last = first[live], last[live]
+        positions = varying[live]
         self.variables = np.array([uses[position][0] for position in positions], dtype=np.int64)
         self.usages = [uses[position][1] for position in positions]
         self.lowest = self.lowest[positions]
+        self._index_uses()
+
+    def _index_uses(self) -> None:
+        """Store the uses as one array, and the positions of those of each variable."""
+        self._usage_keys = [Identity(usage) for usage in self.usages]
         self._flat = np.concatenate([*self.usages, np.zeros(0)])
         sizes = np.array([len(usage) for usage in self.usages], dtype=np.int64)
         self._offsets = np.cumsum(sizes) - sizes
@@ -73,14 +88,14 @@ class MemoryRows:
         return len(self.times)
 
     def capacity_for(self, limit: float) -> Array:
-        """Return what the varying part of the uses may occupy in each row."""
+        """Return the memory left above the base in each row."""
         if self.exact and limit < EXACT_BELOW:
             return np.asarray(np.floor(limit) - self.base)
         return np.asarray(limit * (1 + ROUNDING) - self.base)
 
     @property
     def hopeless(self) -> bool:
-        """Whether the unavoidable use alone exceeds the limit."""
+        """Whether the base alone exceeds the limit."""
         return bool((self.capacity < 0).any())
 
     def profile(self, choice: list[int]) -> Array:
@@ -94,23 +109,27 @@ class MemoryRows:
     def priced(
         self, network: Network, prices: Array, weight: float = 1.0
     ) -> tuple[list[Array], list[Hashable]]:
-        """Return ``weight * cost + price * use`` for every variable, and names for equal ones.
+        """Return ``weight * cost + price * use`` for every variable, and a key for each vector.
 
-        The base is not priced.
+        Equal keys mean equal vectors. The base is not priced.
         """
         total = np.concatenate([[0.0], np.cumsum(prices)])
         per_use = total[self.last] - total[self.first]
         unary = [weight * cost if weight != 1.0 else cost for cost in network.unary]
-        tokens: list[Hashable] = [(weight, id(cost)) for cost in network.unary]
-        shared: dict[Hashable, Array] = {}
+        keys: list[Hashable] = [(weight, key) for key in network.unary_keys]
+        priced: dict[Hashable, Array] = {}
         for position in np.flatnonzero(per_use):
             variable, price = int(self.variables[position]), float(per_use[position])
-            token = (tokens[variable], id(self.usages[position]), price)
-            if token not in shared:
+            key = (keys[variable], self._usage_keys[position], price)
+            if key not in priced:
                 extra = self.usages[position] - self.lowest[position]
-                shared[token] = unary[variable] + price * extra
-            unary[variable], tokens[variable] = shared[token], token
-        return unary, tokens
+                priced[key] = unary[variable] + price * extra
+            unary[variable], keys[variable] = priced[key], key
+        return unary, keys
+
+
+def _is_whole(values: Array) -> bool:
+    return bool((values == np.floor(values)).all())
 
 
 def round_prices(prices: Array) -> Array:
@@ -121,9 +140,9 @@ def round_prices(prices: Array) -> Array:
     return np.asarray(np.maximum(np.round(prices / unit), 0.0) * unit)
 
 
-def _profile(points: Array, starts: Array, ends: Array, amounts: Array) -> Array:
-    """Return the sum of the amounts alive in each segment that begins at a point."""
-    change = np.zeros(len(points))
+def profile(points: Array, starts: Array, ends: Array, amounts: Array) -> Array:
+    """Return the sum of the amounts that are live in each segment that begins at a point."""
+    change = np.zeros(len(points), amounts.dtype)
     np.add.at(change, np.searchsorted(points, starts), amounts)
     np.subtract.at(change, np.searchsorted(points, ends), amounts)
     return np.cumsum(change)
@@ -132,15 +151,15 @@ def _profile(points: Array, starts: Array, ends: Array, amounts: Array) -> Array
 def uncovered(points: Array, starts: Array, ends: Array, base: Array) -> Array:
     """Mark the segments that no other segment covers.
 
-    Segment r is covered by s if nothing that varies ends (or starts, looking back) on the way from
-    r to s, and the base of s is as large.
+    Segment s covers r if no varying use ends (for s before r: starts) between r and s, and the base
+    of s is at least that of r.
     """
     begins = np.zeros(len(points), dtype=bool)
     stops = np.zeros(len(points), dtype=bool)
     begins[np.searchsorted(points, starts)] = True
     stops[np.searchsorted(points, ends)] = True
     kept: list[int] = []
-    between: list[tuple[bool, bool]] = []  # does a use start, end on the way from the one before
+    between: list[tuple[bool, bool]] = []  # whether a use starts, ends since the kept one before
     for segment in range(len(points)):
         starting, ending = bool(begins[segment]), bool(stops[segment])
         covered = False
@@ -154,7 +173,7 @@ def uncovered(points: Array, starts: Array, ends: Array, base: Array) -> Array:
             earlier = between.pop()
             starting, ending = starting or earlier[0], ending or earlier[1]
         if covered:
-            # What ends here has ended before the next kept segment too.
+            # Uses that end here have ended before the next kept segment too.
             if segment + 1 < len(points):
                 begins[segment + 1] |= starting
                 stops[segment + 1] |= ending

@@ -1,0 +1,60 @@
+"""The methods of `solve`: functions by name. Files outside the package can register more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardwright.ir.errors import SolverError
+from shardwright.ir.registry import Registry
+from shardwright.solver.problem import Problem
+from shardwright.solver.solution import Solution
+
+Progress = Callable[[float, float, float], None]
+"""Called with seconds, cost and lower bound."""
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """What a method is told besides the problem.
+
+    Parameters
+    ----------
+    time_limit : float
+        Seconds.
+    seed, workers : int
+        For CP-SAT and the local searches. One worker gives the same answer every time.
+    progress : callable, optional
+        Called with (seconds, cost, lower bound) whenever one of them improves.
+    gap : float
+        The relative gap between cost and lower bound at which the search stops.
+    """
+
+    time_limit: float = 60.0
+    seed: int = 0
+    workers: int = 1
+    progress: Progress | None = None
+    gap: float = 0.0
+
+
+Method = Callable[[Problem, SolveOptions], Solution]
+
+METHODS: Registry[Method] = Registry("solver method", SolverError)
+
+
+def register_method(name: str) -> Callable[[Method], Method]:
+    """Register a function as the method `name` of `solve`; a decorator.
+
+    Examples
+    --------
+    >>> from shardwright.solver import brute_force, solve
+    >>> @register_method("by brute force")
+    ... def enumerate_all(problem, options):
+    ...     return brute_force(problem)
+    """
+
+    def register(method: Method) -> Method:
+        METHODS.add(name, method)
+        return method
+
+    return register
