@@ -1,11 +1,11 @@
 """Where the time and the traffic of an emitted program come from.
 
-Every node of the program is owned by the operator of the model that caused it: its forward node,
-the nodes of its gradient, and the collectives that bring its operands and return their gradients.
+A node counts for the operator of its provenance: the operator itself, its gradient, and the
+collectives that bring its operands and return their gradients.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from shardwright.compiler.driver import Compiled
 from shardwright.cost_model.cluster import Cluster
@@ -15,7 +15,6 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import SplitCounts, operator_info
-from shardwright.passes.differentiate import Differentiate
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,15 @@ class OperatorCost:
     Parameters
     ----------
     node : Node or None
-        The operator; None for the optimizer and for sums of gradients.
+        The operator; None for the optimizer and the seed of the gradient.
     split_counts : tuple of tuple of int
         Slices of each dimension of each operand.
     strategy : Strategy or None
         The mesh axes of its factors; None where nothing was decided.
     seconds : float
-        Predicted time of all nodes that it owns.
+        Predicted time of all its nodes.
     communication : dict of str to Volume
-        Collectives that it owns.
+        Its collectives.
     """
 
     node: Node | None
@@ -127,41 +126,8 @@ def operator_costs(compiled: Compiled, cluster: Cluster) -> list[OperatorCost]:
         for node in compiled.source.nodes
     }
     optimizer = OperatorCost(None)
-    owner = owners(compiled)
     for node in compiled.program.nodes:
-        cost = costs.get(owner[node.name], optimizer)
+        cost = costs.get(node.provenance.operator, optimizer)
         cost.seconds += node_seconds(node, compiled.program, cluster)
         _add_volume(cost.communication, node, compiled.program)
     return [*costs.values(), optimizer]
-
-
-def owners(compiled: Compiled) -> dict[str, str]:
-    """Return for each node of the program the operator that owns it; '' for the optimizer.
-
-    The gradient of an operator has the scope of the operator, so differentiating the partitioned
-    program with each scope replaced by its operator's name tells them apart.
-    """
-    forward = compiled.passes.record("differentiate").before
-    operators = {node.name for node in compiled.source.nodes}
-    known = _forward_owners(forward, operators)
-    named = tuple(replace(node, scope=known[node.name]) for node in forward.nodes)
-    whole = Differentiate().run(forward.with_nodes(named))
-    scopes = {node.name: node.scope for node in whole.nodes}
-    found: dict[str, str] = {}
-    readers = compiled.program.uses
-    for node in reversed(compiled.program.nodes):
-        if node.name in scopes:
-            found[node.name] = scopes[node.name]
-        else:  # a step on the way of a redistribution, or the optimizer
-            following = [found[reader.name] for reader, _ in readers[node.name]]
-            found[node.name] = following[0] if following else ""
-    return found
-
-
-def _forward_owners(forward: Graph, operators: set[str]) -> dict[str, str]:
-    """Return the owner of each forward node; what moves a tensor belongs to its first reader."""
-    found: dict[str, str] = {}
-    for node in reversed(forward.nodes):
-        following = [found[reader.name] for reader, _ in forward.uses[node.name]]
-        found[node.name] = node.name if node.name in operators else (following or [""])[0]
-    return found

@@ -1,19 +1,16 @@
 """Why every collective is in a program: which operator, which tensor, and what it is for.
 
-A collective stands where a tensor does not lie as its reader takes it. Which case it is shows in
-the tensor (a parameter, a result, a gradient), in its layout (partial or split), and in whether
-the model or its gradient reads it.
+Its provenance tells the operator, the tensor and the part of the step; the layout of the tensor
+tells whether slices are gathered or partial values reduced.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardwright.compiler.accounting import owners, sent_bytes
+from shardwright.compiler.accounting import sent_bytes
 from shardwright.compiler.driver import Compiled
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import node_axes, node_seconds
-from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
@@ -28,7 +25,7 @@ class Collective:
     node : Node
         The node of the program.
     operator : str
-        The operator of the model that owns it; empty for the optimizer.
+        The operator of the model that it belongs to.
     tensor : str
         What is moved: a tensor of the model, or the gradient of one.
     axes : tuple of str
@@ -62,104 +59,71 @@ def collectives(compiled: Compiled, cluster: Cluster) -> list[Collective]:
     Parameters
     ----------
     compiled : Compiled
-        What was compiled.
+        The compiled model.
     cluster : Cluster
-        For what, so that times are known.
+        The cluster that times are predicted for.
     """
     program = compiled.program
-    moves = _moves_of(compiled)
-    forward = _forward_names(compiled, moves)
-    explain = _Explanation(compiled.source, program, owners(compiled), forward, moves)
+    explain = _Explanation(compiled.source, program)
     found = []
     for node in program.nodes:
         nbytes = sent_bytes(node, program) if node_axes(node, program) else None
         if nbytes is None:
             continue
-        tensor, reason = explain.tensor_and_reason(node)
+        tensor = explain.tensor(node)
         found.append(
             Collective(
                 node,
-                explain.owner[node.name],
+                node.provenance.operator,
                 tensor,
                 node_axes(node, program),
                 nbytes,
                 node_seconds(node, program, cluster),
-                node.name in explain.forward,
-                moves.get(node.name, node.name),
-                reason,
+                node.provenance.phase == "forward",
+                node.provenance.target or node.name,
+                explain.reason(node, tensor),
             )
         )
     return found
 
 
-def _moves_of(compiled: Compiled) -> dict[str, str]:
-    """Return for each collective that a redistribution was lowered to the redistribution.
-
-    The last one has its name; those before it are new since then, and feed each other only.
-    """
-    if not compiled.passes.ran("lower_redistributions"):
-        return {}
-    lowering = compiled.passes.record("lower_redistributions")
-    before, after = lowering.before, lowering.graph
-    found = {}
-    for node in before.nodes:
-        step = after.producers.get(node.name) if node.operator == "redistribute" else None
-        while step is not None and (step.name == node.name or step.name not in before.values):
-            found[step.name] = node.name
-            step = after.producers.get(step.operands[0])
-    return found
-
-
-def _forward_names(compiled: Compiled, moves: Mapping[str, str]) -> frozenset[str]:
-    """Return the nodes of the program that only the forward half has."""
-    before = compiled.passes.record("differentiate").before
-    names = {node.name for node in before.nodes}
-    steps = {step for step, move in moves.items() if move in names}
-    return frozenset(names | steps)
+def _move(node: Node) -> tuple[str, str]:
+    """Return what the steps of one change of layout have in common."""
+    return node.provenance.role, node.provenance.target or node.name
 
 
 @dataclass(frozen=True)
 class _Explanation:
-    """What is known when a collective is explained."""
+    """Explains the collectives of a program; `source` is the model."""
 
     source: Graph
     program: Graph
-    owner: Mapping[str, str]
-    forward: frozenset[str]
-    moves: Mapping[str, str]
 
     @cached_property
-    def gradients(self) -> dict[str, str]:
-        """The parameter of each gradient."""
-        names = ((gradient_name(p.name), p.name) for p in self.source.parameters if p.trainable)
-        return {gradient: name for gradient, name in names if gradient in self.program.producers}
+    def moves(self) -> dict[tuple[str, str], list[Node]]:
+        """The steps of every change of layout, in order."""
+        found: dict[tuple[str, str], list[Node]] = {}
+        for node in self.program.nodes:
+            found.setdefault(_move(node), []).append(node)
+        return found
 
-    def tensor_and_reason(self, node: Node) -> tuple[str, str]:
-        """Return what a collective moves, and why."""
-        steps = self._steps(node)
-        origin, forward = self._origin(node.operands[0]), node.name in self.forward
-        if forward and self.program.values[node.operands[0]].layout is None:
-            return origin, "the model itself asks for it"
-        tensor = origin if forward or self._is_parameter(origin) else self._gradient(node, origin)
-        return tensor, self._reason(steps, node, tensor, forward)
+    def tensor(self, node: Node) -> str:
+        """Return what a collective moves."""
+        provenance = node.provenance
+        if provenance.role == "forward":
+            return self.program.copied_tensor(node.operands[0])
+        if provenance.role == "fusion":
+            count = len(self.program.producers[node.operands[0]].operands)
+            return f"{count} gradients at once, first that of {self._called(provenance.tensor)}"
+        if provenance.role == "gradient_redistribution":
+            return f"the gradient of {self._called(provenance.tensor)}"
+        return provenance.tensor
 
-    def _steps(self, node: Node) -> list[Node]:
-        """Return all collectives of the redistribution that one belongs to, in order."""
-        whole, steps = self.moves.get(node.name), [node]
-        if whole is None:
-            return steps
-        while (before := self.program.producers.get(steps[0].operands[0])) is not None:
-            if self.moves.get(before.name) != whole:
-                break
-            steps.insert(0, before)
-        while steps[-1].name != whole:
-            after = [reader for reader, _ in self.program.uses[steps[-1].name]]
-            if len(after) != 1 or self.moves.get(after[0].name) != whole:
-                break
-            steps.append(after[0])
-        return steps
-
-    def _reason(self, steps: list[Node], node: Node, tensor: str, forward: bool) -> str:
+    def reason(self, node: Node, tensor: str) -> str:
+        """Return why a collective is there, which moves a tensor."""
+        if node.provenance.role == "forward":
+            return "the model itself asks for it"
+        forward, steps = node.provenance.phase == "forward", self.moves[_move(node)]
         if node.operator == "halo_exchange" and forward:
             return f"{self._reader(node)} reads {self._called(tensor)} beyond the edges of a slice"
         if node.operator in ("halo_exchange", "halo_sum"):
@@ -171,13 +135,13 @@ class _Explanation:
             if forward:
                 return f"{verb} {self._called(tensor)}{self._contracted(start.name)}"
             return f"{verb} each rank's part of {tensor}"
-        if self._is_parameter(tensor):
-            return self._parameter_reason(node, tensor, forward)
+        if self._is_stored(tensor):
+            return self._storage_reason(node, tensor, forward)
         if forward:
             return f"{self._reader(node)} reads {self._called(tensor)} {_way(steps)}"
-        return f"{tensor} has to lie as its tensor does, {_way(steps)}"
+        return f"{tensor} takes the layout of its tensor, {_way(steps)}"
 
-    def _parameter_reason(self, node: Node, tensor: str, forward: bool) -> str:
+    def _storage_reason(self, node: Node, tensor: str, forward: bool) -> str:
         reader = self._reader(node)
         scope = reader.rpartition("/")[0].replace("/", ".") + "."
         own = f"its {tensor.removeprefix(scope)}" if tensor.startswith(scope) else tensor
@@ -197,37 +161,6 @@ class _Explanation:
             return f", whose factor {names[0]} is split"
         return f", whose factors {' and '.join(names)} are split"
 
-    def _gradient(self, node: Node, origin: str) -> str:
-        """Return whose gradient a collective moves."""
-        producer = self.program.producers.get(origin)
-        if producer is not None and producer.operator == "pack":
-            unpacked = self._unpacked(producer)
-            first = next(name for name in self._reached(unpacked[0]) if name in self.gradients)
-            return f"{len(unpacked)} gradients at once, first that of {self.gradients[first]}"
-        for name in (origin, *self._reached(node.name)):
-            if name in self.gradients:
-                return f"the gradient of {self.gradients[name]}"
-        # The tensor between the operators whose gradients meet here.
-        owners = [self.owner.get(reader.name, "") for reader in self._readers(node.name)]
-        before = owners[0] if owners and owners[0] else self.owner.get(origin, "")
-        return f"the gradient of {self._called(before)}"
-
-    def _unpacked(self, pack: Node) -> list[str]:
-        """Return what comes out of a fused reduction, in the order of what went in."""
-        reduction = self.program.uses[pack.name][0][0]
-        return [result.name for result in self.program.uses[reduction.name][0][0].results]
-
-    def _reached(self, name: str) -> list[str]:
-        """Return a value of the gradient and what is only moved, scaled or added up of it."""
-        found = [name]
-        for reader, position in self.program.uses[name]:
-            if reader.operator == "pack":
-                found += self._reached(self._unpacked(reader)[position])
-            passes = reader.operator in ("identity", "scale", "cast", "add")
-            if _moves(reader) or (passes and not self.owner.get(reader.name)):
-                found += self._reached(reader.name)
-        return found
-
     def _readers(self, name: str) -> list[Node]:
         """Return who reads a value once it has been moved."""
         found = []
@@ -236,22 +169,15 @@ class _Explanation:
         return found
 
     def _reader(self, node: Node) -> str:
-        names = [self.owner.get(reader.name, "") for reader in self._readers(node.name)]
+        names = [reader.provenance.operator for reader in self._readers(node.name)]
         distinct = list(dict.fromkeys(name for name in names if name))
         if not distinct:
             return "the result"
         others = f" (and {len(distinct) - 1} more)" if len(distinct) > 1 else ""
         return self._called(distinct[0]) + others
 
-    def _origin(self, name: str) -> str:
-        """Return the value that was moved, before any communication."""
-        producer = self.program.producers.get(name)
-        while producer is not None and _moves(producer):
-            name = producer.operands[0]
-            producer = self.program.producers.get(name)
-        return name
-
-    def _is_parameter(self, name: str) -> bool:
+    def _is_stored(self, name: str) -> bool:
+        """Return whether a tensor of the model is a parameter or an input."""
         return name in self.source.values and name not in self.source.producers
 
     def _called(self, name: str) -> str:

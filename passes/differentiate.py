@@ -21,10 +21,11 @@ from shardwright.dataflow.properties import DIFFERENTIATED, FORWARD, LIVE, UNIFO
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
-from shardwright.ir.provenance import COPIES, Provenance, Role
+from shardwright.ir.provenance import Provenance, Role
 from shardwright.ir.reachability import without_dead_nodes
 from shardwright.ir.values import POSITIVE
 from shardwright.operators.builder import Builder
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Linearization, operator_class, operator_info
 from shardwright.passes.base import Pass, register_pass
 
@@ -131,7 +132,7 @@ class _Backward:
             return
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
         at = Linearization([self._again(v) for v in operands], node.results, totals)
-        if node.provenance.role in COPIES:
+        if isinstance(info, Communication):
             self._emit_as("gradient_redistribution", operands[0])
         gradients = info.gradient(self.build, at)
         receiving = self.flow.operands[node.name]
