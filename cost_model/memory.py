@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwright.cost_model.roofline import value_bytes
+from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.liveness import Liveness, liveness
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.models.optimizer import optimizer_states
 
 _KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
 
@@ -93,10 +93,9 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
 def _kinds(graph: Graph) -> dict[str, str]:
     kinds = dict.fromkeys(graph.values, "activations")
     kinds.update((value.name, "inputs") for value in graph.inputs)
-    states = optimizer_states(graph)
     for parameter in graph.parameters:
-        kinds[parameter.name] = "optimizer states" if parameter.name in states else "parameters"
-        gradient = f"{parameter.name}.grad"
+        is_state, gradient = parameter.role == "state", gradient_name(parameter.name)
+        kinds[parameter.name] = "optimizer states" if is_state else "parameters"
         if parameter.trainable and gradient in graph.producers:
             kinds[gradient] = "gradients"
     return kinds

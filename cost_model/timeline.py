@@ -180,7 +180,7 @@ def _thread(stream: str, number: int) -> Mapping[str, object]:
 
 
 def _slice(event: Event, thread: int) -> Mapping[str, object]:
-    node = event.node
+    node, origin = event.node, event.node.provenance
     return {
         "name": f"{node.operator} {node.name}",
         "cat": node.operator,
@@ -189,5 +189,10 @@ def _slice(event: Event, thread: int) -> Mapping[str, object]:
         "dur": event.seconds * 1e6,
         "pid": 0,
         "tid": thread,
-        "args": {"scope": node.scope, "bytes": event.nbytes},
+        "args": {
+            "scope": node.scope,
+            "from": origin.operator,
+            "as": origin.role,
+            "bytes": event.nbytes,
+        },
     }

@@ -93,7 +93,8 @@ def node_text(node: Node) -> str:
     return f"{binders} = {call}{_attributes_text(node.attributes)}{strategy}{scope}{origin}"
 
 
-def _parameter_text(parameter: Parameter) -> str:
+def parameter_text(parameter: Parameter) -> str:
+    """Return the line of one parameter."""
     keyword = next(word for word, role in _PARAMETER_ROLES.items() if role == parameter.role)
     weight = f" of {parameter.weight}" if parameter.weight else ""
     attributes = _attributes_text(parameter.attributes)
@@ -113,7 +114,7 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
     mesh = f" on {_mesh_text(graph.mesh)}" if graph.mesh else ""
     lines = [f"graph {graph.name}{mesh} {{"]
     lines += [f"  input {_binder(value)}" for value in graph.inputs]
-    lines += [f"  {_parameter_text(parameter)}" for parameter in graph.parameters]
+    lines += [f"  {parameter_text(parameter)}" for parameter in graph.parameters]
     for node in graph.nodes:
         remark = comment(node) if comment else ""
         lines.append(f"  {node_text(node)}" + (f"  # {remark}" if remark else ""))

@@ -9,7 +9,7 @@ from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.text import node_text, type_text
+from shardwright.ir.text import node_text, parameter_text, type_text
 
 
 def verify_structure(graph: Graph) -> None:
@@ -27,6 +27,7 @@ def verify_structure(graph: Graph) -> None:
     for parameter in graph.parameters:
         _define(parameter.value, known, graph.mesh)
         _check_complete("parameter", parameter.value)
+    _check_weights(graph)
     for node in graph.nodes:
         for operand in node.operands:
             if operand not in known:
@@ -50,6 +51,16 @@ def verify_structure(graph: Graph) -> None:
         if name in updated:
             raise IRError(f"`{name}` is updated twice", f"update {name} = {new}")
         updated.add(name)
+
+
+def _check_weights(graph: Graph) -> None:
+    names = {parameter.name for parameter in graph.parameters}
+    for parameter in graph.parameters:
+        if parameter.weight and parameter.weight not in names:
+            raise IRError(
+                f"`{parameter.weight}` is no parameter, a state belongs to one",
+                parameter_text(parameter),
+            )
 
 
 def _check_complete(kind: str, value: Value) -> None:

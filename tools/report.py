@@ -13,7 +13,6 @@ from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
 from shardwright.cost_model.timeline import Timeline
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
-from shardwright.operators.models.optimizer import optimizer_states
 from shardwright.tools.tables import print_table, styled, width
 
 
@@ -145,9 +144,9 @@ def _print_parameters(compilation: Compilation, extent: Extent) -> None:
     if not extent.parameters:
         return
     folds: dict[tuple[str, str, str, tuple[int, ...]], list[str]] = {}
-    states = optimizer_states(compilation.plan.program)  # they have the layouts of the parameters
+    program = compilation.plan.program
     for name, item in compilation.plan.document.parameters.items():
-        if name not in states:
+        if program.parameter(name).role != "state":  # states have the layouts of their weights
             key = (pattern(name), item.type, item.layout, item.slice_shape)
             folds.setdefault(key, []).append(name)
     rows = [

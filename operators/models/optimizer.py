@@ -9,9 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Graph
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import Array, Example, OperatorInfo, operator_class, register
+from shardwright.operators.info import Array, Example, OperatorInfo, register
 from shardwright.operators.rule import Rule, ShardView
 
 
@@ -23,29 +22,6 @@ def state_type(parameter: TensorType) -> TensorType:
     """
     narrow = parameter.dtype == "float16"
     return TensorType("float32", parameter.shape) if narrow else parameter
-
-
-def optimizer_states(graph: Graph) -> frozenset[str]:
-    """Return the states of the optimizer in a training step, and the number of the step.
-
-    They are the parameters that nothing but updates depends on. What the model itself keeps
-    (statistics of a normalization, frozen weights) is read by the model.
-    """
-    only_updates: dict[str, bool] = {}
-
-    def is_state(name: str) -> bool:
-        uses = graph.uses[name]
-        return bool(uses) and all(
-            position > 1
-            if issubclass(operator_class(node.operator), Update)
-            else all(only_updates[result.name] for result in node.results)
-            for node, position in uses
-        )
-
-    for node in reversed(graph.nodes):
-        for result in node.results:
-            only_updates[result.name] = is_state(result.name)
-    return frozenset(p.name for p in graph.parameters if is_state(p.name))
 
 
 class Update(OperatorInfo):

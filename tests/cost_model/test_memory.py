@@ -81,7 +81,7 @@ TRAINING = """
 graph training on x=2 {
   input a: f32[8@x, 4]
   parameter w: f32[4, 4]*
-  parameter w.momentum: f32[4, 4]* {trainable=False}
+  state w.momentum of w: f32[4, 4]* {trainable=False}
   h: f32[8@x, 4] = matmul(a, w)
   p: f32[4, 4] +x = matmul(a, h) {transpose_a=True}
   w.grad: f32[4, 4]* = all_reduce(p) {axes=('x',)}

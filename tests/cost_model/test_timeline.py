@@ -299,7 +299,7 @@ def test_chrome_trace() -> None:
         ("all_reduce c", "communication: rack", 16e6),
     ]
     first = next(r for r in trace if r["ph"] == "X")
-    assert first["args"] == {"scope": "", "bytes": 16}
+    assert first["args"] == {"scope": "", "from": "a", "as": "forward", "bytes": 16}
     assert first["dur"] == 16e6
     assert max(r["args"]["bytes"] for r in trace if r["ph"] == "C") == 80
 

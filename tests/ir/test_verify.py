@@ -44,3 +44,9 @@ def test_what_enters_and_leaves_is_not_partial(kind: str, line: str, hint: str) 
 def test_a_parameter_is_updated_once() -> None:
     text = PROGRAM.replace("  update w = b\n", "  update w = b\n  update w = a\n")
     assert refusal(text) == "`w` is updated twice (in update w = a)"
+
+
+def test_a_state_belongs_to_a_parameter() -> None:
+    text = PROGRAM.replace("  parameter w", "  state m of v: f32[4]*\n  parameter w")
+    assert refusal(text) == "`v` is no parameter, a state belongs to one (in state m of v: f32[4]*)"
+    verify_structure(parse(text.replace("m of v", "m of w")))
