@@ -1,4 +1,4 @@
-"""Names that a training step gives to tensors of its own, and that a model cannot use."""
+"""Reserved names: the tensors of a training step, which a model cannot use."""
 
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import PassError
@@ -7,14 +7,14 @@ from shardwright.passes.optimizer import STEP, Optimizer
 
 
 def check_tensor_names(graph: Graph, optimizer: Optimizer) -> None:
-    """Check that no tensor of a model has the name of a gradient or a state of the optimizer.
+    """Check that no tensor of a model has the name of a gradient or an optimizer state.
 
-    Those names are how checkpoints, plans and `verify` find them, so they are not changed.
+    Checkpoints, plans and `verify` find them by name, so they are not renamed.
 
     Raises
     ------
     PassError
-        If one has; names it and the parameter.
+        If one has.
     """
     trained = [p.name for p in graph.parameters if p.trainable and p.value.type.is_float]
     taken = {gradient_name(name): f"the gradient of `{name}`" for name in trained}
@@ -25,7 +25,7 @@ def check_tensor_names(graph: Graph, optimizer: Optimizer) -> None:
     for name in graph.values:
         if name in taken:
             raise PassError(
-                f"a tensor of the model is called `{name}`, as {taken[name]} is in training",
+                f"a tensor of the model is called `{name}`, the name of {taken[name]} in training",
                 f"graph {graph.name}",
                 "give it another name",
             )

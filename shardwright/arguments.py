@@ -1,4 +1,4 @@
-"""What `compile` is asked for: its arguments, checked, and the options that they make."""
+"""The arguments of `compile`: checked, and turned into `CompileOptions`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ def check_arguments(
     dataset_strategy: object,
     seed: object,
 ) -> None:
-    """Refuse arguments of `compile` that cannot be."""
+    """Refuse wrong arguments of `compile`."""
     if not isinstance(model, str | Definition):
         raise wrong_value("model", model, "the name of a model, or what `trace` returns")
     POSITIVE_INTEGER.check("devices", devices)
@@ -54,7 +54,7 @@ def asked_options(
     strategies: str | Path | Mapping[str, SplitCounts] | None,
     arguments: Sequence[str],
 ) -> CompileOptions:
-    """Return the options that a person asks for; an optimizer may be given by its name."""
+    """Return the options of the user; an optimizer may be given by its name."""
     check_names("`compile` has no option", options, [*arguments, *OPTION_NAMES])
     optimizer = options.get("optimizer")
     if isinstance(optimizer, str):
@@ -76,7 +76,7 @@ def check_mode(asked: CompileOptions, devices: int, mesh: object, dataset_strate
 def with_own_options(
     asked: CompileOptions, definition: Definition, options: Mapping[str, Any]
 ) -> CompileOptions:
-    """Add what the model itself says and a person does not."""
+    """Add the options of the model that the user does not override."""
     if "loss_scale" not in options:
         asked = replace(asked, loss_scale=definition.loss_scale)
     if "optimizer" not in options:

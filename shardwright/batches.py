@@ -1,8 +1,8 @@
-"""Batches to train on: a person's data, or what fits the inputs of a model.
+"""Training batches: the user's data, or built-in data that fits the inputs of a model.
 
-Without data of a person, a classifier of images learns handwritten digits (scikit-learn's), a
-language model learns the bytes of Python's manual, which comes with Python, and any other model
-learns a few random batches by heart.
+Without the user's data, a classifier of images trains on handwritten digits (of scikit-learn), a
+language model on the bytes of Python's manual, which comes with Python, and any other model on a
+few random batches.
 """
 
 import math
@@ -19,7 +19,7 @@ from shardwright.ir.errors import ExecutionError, PackageError
 from shardwright.operators.info import Array
 
 _BYTES = 256  # tokens are bytes
-_FIXED_BATCHES = 4  # random ones that are learnt by heart
+_FIXED_BATCHES = 4  # of random samples
 _PIXELS = 28  # along a side of MNIST's images
 
 
@@ -30,9 +30,9 @@ class Samples:
     Parameters
     ----------
     description : str
-        What they are.
+        What the samples are, for messages.
     arrays : mapping of str to array
-        For each input all samples.
+        All samples of each input.
     batch : int
         Samples in a batch.
     """
@@ -43,11 +43,11 @@ class Samples:
 
     @property
     def per_epoch(self) -> int:
-        """Batches after which every sample was seen."""
+        """Number of batches in an epoch."""
         return max(1, len(next(iter(self.arrays.values()))) // self.batch)
 
     def batches(self, count: int, seed: int = 0) -> Iterator[dict[str, Array]]:
-        """Yield batches; samples come in an order of their own in every epoch."""
+        """Yield batches; every epoch shuffles the samples."""
         random = np.random.default_rng(seed)
         size = len(next(iter(self.arrays.values())))
         order = np.zeros(0, np.int64)
@@ -66,7 +66,7 @@ def samples_for(
     Parameters
     ----------
     inputs : sequence of InputDocument
-        What the model takes.
+        The inputs of the model.
     data : Path, optional
         For images a folder of MNIST's files or of CIFAR-10's, for tokens a file of text.
     seed : int
@@ -113,7 +113,7 @@ def _side(shape: tuple[int, ...]) -> int | None:
 
 
 def _images(data: Path | None) -> tuple[str, ArrayDataset] | None:
-    """Return what they are, and images with labels; None where there are no digits."""
+    """Return a description, and images with labels; None without scikit-learn."""
     if data is not None:
         coloured = any(data.glob("data_batch_*.bin"))
         return f"images in {data}", Cifar10Dataset(data) if coloured else MnistDataset(data)

@@ -1,8 +1,8 @@
-"""The world a hand-written parallel program runs in: how many ranks, and which one is asked.
+"""The world of a hand-written parallel program: the number of ranks, and the rank as a symbol.
 
-A program is traced once for all ranks, so the rank is a symbol: slices may be cut by it, and
-nothing may branch on it. In a world of one rank it is the number 0, and the same script is the
-single-device program.
+A program is traced once for all ranks, so the rank is a symbol: a program may slice by it, and may
+not branch on it. In a world of one rank it is the number 0, and the same script is the program of
+one device.
 """
 
 import os
@@ -38,7 +38,7 @@ def world(size: int) -> Iterator[None]:
 
 
 def init(backend_name: str | None = None) -> None:
-    """Do nothing: scripts call it before they ask for the rank, and there is nothing to start.
+    """Do nothing; scripts written for MindSpore call it first.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Training steps written out: ``value_and_grad`` and the functions a step is made of.
+"""Functional training steps: ``value_and_grad``.
 
-Gradients are made by the compiler from the traced forward program, so that here they are a token
-which an optimizer takes.
+The compiler differentiates the traced forward program, so gradients are a token here that an
+optimizer takes.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,12 +18,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Gradients:
-    """What `value_and_grad` returns for the gradients.
+    """The token that `value_and_grad` returns for the gradients.
 
     Parameters
     ----------
     weights : tuple of Parameter, optional
-        By which the loss is differentiated; those of the optimizer unless given.
+        The parameters to differentiate by; by default those of the optimizer.
     """
 
     weights: tuple[Parameter, ...] | None = None
@@ -31,14 +31,14 @@ class Gradients:
 
 @dataclass(frozen=True)
 class ValueAndGrad:
-    """A function that returns also the gradients of its loss.
+    """A function that also returns the gradients of its loss.
 
     Parameters
     ----------
     function : callable
         Returns a loss, or with `has_aux` a tuple that begins with it.
     weights : tuple of Parameter, optional
-        By which the loss is differentiated; those of the optimizer unless given.
+        The parameters to differentiate by; by default those of the optimizer.
     has_aux : bool
         Whether the function returns more than the loss.
     """
@@ -76,23 +76,23 @@ def value_and_grad(
     weights: Iterable[Parameter] | None = None,
     has_aux: bool = False,
 ) -> ValueAndGrad:
-    """Return a function that returns also the gradients of the loss by the parameters.
+    """Return a function that also returns the gradients of the loss by the parameters.
 
     Parameters
     ----------
     fn : callable
         Returns a loss, or with `has_aux` a tuple that begins with it.
     grad_position : None
-        Inputs by which the loss is differentiated; none.
+        Must be None: gradients by inputs are not supported.
     weights : iterable of Parameter, optional
-        By which the loss is differentiated: all that the optimizer updates.
+        The parameters to differentiate by; by default all that the optimizer updates.
     has_aux : bool
         Whether `fn` returns more than the loss.
 
     Raises
     ------
     ModelError
-        If the gradient by an input is wanted.
+        If a gradient by an input is asked for.
     """
     if grad_position is not None:
         raise ModelError(
@@ -104,5 +104,5 @@ def value_and_grad(
 
 
 def jit(function: Function) -> Function:
-    """Return the function as it is: whatever is traced is compiled."""
+    """Return the function unchanged: every traced function is compiled."""
     return function

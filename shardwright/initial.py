@@ -1,4 +1,4 @@
-"""How parameters begin: a type, and a text such as ``normal(0.02)`` that a runtime understands."""
+"""Initializers of parameters: a type, and a text such as ``normal(0.02)`` for the runtime."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from shardwright.operators.models.random import initial_value
 
 @dataclass(frozen=True)
 class Initial:
-    """How a tensor of a given type begins.
+    """The initial value of a tensor of a given type.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class Initial:
 def initializer(
     init: str | float, shape: int | tuple[int, ...] | list[int], dtype: str = "float32"
 ) -> Initial:
-    """Return how a tensor begins.
+    """Return the initial value of a tensor.
 
     Parameters
     ----------
@@ -44,5 +44,5 @@ def initializer(
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     text = init.lower() if isinstance(init, str) else f"constant({float(init)!r})"
     nothing = [slice(0, 0)] * len(sizes)
-    initial_value(text, "", 0, sizes, nothing, "float32")  # refuses what it does not know
+    initial_value(text, "", 0, sizes, nothing, "float32")  # raises for an unknown text
     return Initial(text, TensorType(dtype, sizes))

@@ -1,4 +1,4 @@
-"""How the inputs of a step arrive: split, whole, or as a person says."""
+"""Layouts of the inputs of a step: split over all devices, whole, or as the user says."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ from shardwright.tracing import InputSpec
 def input_layouts(
     inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh
 ) -> dict[str, Layout]:
-    """Return the layouts in which inputs arrive.
+    """Return the layouts of the inputs; empty where the search chooses them.
 
     Raises
     ------
     ModelError
-        If the mesh has no axes that make so many slices, or they do not divide an input.
+        If no mesh axes make so many slices, or an input is not divisible by them.
     """
     if strategy is None:
         return {}
@@ -32,13 +32,13 @@ def input_layouts(
             hint="use `data_parallel`, `full_batch`, or the slices of each dimension of each input",
         )
     return {
-        spec.name: _arrival(spec, counts, mesh)
+        spec.name: _layout(spec, counts, mesh)
         for spec, counts in zip(inputs, strategy, strict=True)
     }
 
 
-def _arrival(spec: InputSpec, counts: Sequence[int], mesh: Mesh) -> Layout:
-    """Give each dimension the next axes of the mesh that make its slices."""
+def _layout(spec: InputSpec, counts: Sequence[int], mesh: Mesh) -> Layout:
+    """Assign each dimension the next mesh axes that make its slices."""
     free, splits = list(mesh.axes), []
     for size, count in zip(spec.type.shape, counts, strict=True):
         names: list[str] = []
@@ -48,8 +48,8 @@ def _arrival(spec: InputSpec, counts: Sequence[int], mesh: Mesh) -> Layout:
             names.append(free.pop(0).name)
         if rest > 1 or size % count:
             raise ModelError(
-                f"`{spec.name}` of type {spec.type} cannot arrive in {tuple(counts)} slices on the "
-                f"mesh {mesh}"
+                f"`{spec.name}` of type {spec.type} cannot be split into {tuple(counts)} slices on "
+                f"the mesh {mesh}"
             )
         splits.append(tuple(names))
     return Layout(tuple(splits))

@@ -1,4 +1,4 @@
-"""Parallel modes and layouts, as a script asks for them."""
+"""Parallel modes and layouts in the form of MindSpore's scripts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from shardwright.operators.info import SplitCounts
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tracing import Network
 
-# MindSpore's names, and what is done in them.
+# MindSpore's names: the mode and the search of each.
 _MODES: dict[str, tuple[Mode, str]] = {
     "stand_alone": ("stand_alone", "exact"),
     "data_parallel": ("data_parallel", "exact"),
@@ -37,7 +37,7 @@ _MODES: dict[str, tuple[Mode, str]] = {
     "dynamic_programming": ("auto_parallel", "dynamic_programming"),
     "hybrid_parallel": ("hybrid_parallel", "exact"),
 }
-# The model itself says the others, or a method of `AutoParallel`.
+# The others are said by the model, or by `parallel_mode`.
 _OPTIONS = [n for n in OPTION_NAMES if n not in ("mode", "search", "optimizer", "loss_scale")]
 _STRATEGIES = "the strategies"
 _FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
@@ -45,14 +45,14 @@ _FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """How a tensor is cut, as `Layout` says.
+    """The layout of one tensor.
 
     Parameters
     ----------
     layout : Layout
         The devices and their axes.
     axes : tuple of tuple of str
-        For each dimension the axes that cut it.
+        The axes that split each dimension.
     """
 
     layout: "Layout"
@@ -60,13 +60,13 @@ class TensorLayout:
 
     @property
     def split_counts(self) -> tuple[int, ...]:
-        """Into how many slices each dimension is cut."""
+        """Number of slices of each dimension."""
         sizes = dict(zip(self.layout.alias_name, self.layout.device_matrix, strict=True))
         return tuple(prod(sizes[axis] for axis in axes) for axes in self.axes)
 
     @property
     def tensor_map(self) -> tuple[int | tuple[int, ...], ...]:
-        """MindSpore's tensor map: axes counted from the right, -1 where a dimension is not cut."""
+        """MindSpore's tensor map: axes counted from the right, -1 where not split."""
         names = self.layout.alias_name
         places = [tuple(len(names) - 1 - names.index(a) for a in axes) for axes in self.axes]
         return tuple(-1 if not p else p[0] if len(p) == 1 else p for p in places)
@@ -74,9 +74,9 @@ class TensorLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """Devices along named axes; called with an axis for each dimension, it is a tensor's layout.
+    """Devices along named axes; a call with an axis for each dimension returns a tensor's layout.
 
-    The compiler keeps the numbers of slices, and chooses which axes of its own mesh make them.
+    The compiler keeps the numbers of slices, and chooses the axes of its own mesh for them.
 
     Parameters
     ----------
@@ -98,17 +98,17 @@ class Layout:
         names = self.alias_name
         if len(names) != len(self.device_matrix) or len(set(names)) != len(names):
             raise ModelError(
-                f"the axes {names} are named for the device matrix {self.device_matrix}, every "
-                f"axis must have a name of its own"
+                f"the device matrix {self.device_matrix} has the axis names {names}, expected a "
+                f"different name for each axis"
             )
 
     def __call__(self, *axes: str | tuple[str, ...]) -> TensorLayout:
-        """Return the layout of a tensor whose dimensions are cut along these axes.
+        """Return the layout of a tensor whose dimensions are split along these axes.
 
         Raises
         ------
         ModelError
-            If an axis is unknown, or cuts twice.
+            If an axis is unknown, or splits two dimensions.
         """
         cut = tuple(
             () if item == "None" else (item,) if isinstance(item, str) else tuple(item)
@@ -118,14 +118,14 @@ class Layout:
         for axis in used:
             if axis not in self.alias_name or used.count(axis) > 1:
                 raise ModelError(
-                    f"a layout cuts along `{axis}` {used.count(axis)} times, the axes are "
-                    f"{self.alias_name} and each may cut once"
+                    f"a layout uses the axis `{axis}` {used.count(axis)} times, expected each of "
+                    f"{self.alias_name} at most once"
                 )
         return TensorLayout(self, cut)
 
 
 class AutoParallel:
-    """A network and how it is spread over devices.
+    """A network with its parallel mode and options.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class AutoParallel:
         search of MindSpore's: ``sharding_propagation``, ``recursive_programming``,
         ``dynamic_programming``.
     devices : int, optional
-        Number of ranks; the size of the world unless given.
+        Number of ranks; the size of the world if not given.
     cluster : str
         Name or file of the cluster.
     mesh : str or Mesh, optional
@@ -184,19 +184,19 @@ class AutoParallel:
         )
 
     def _compile_with(self, **options: Any) -> None:
-        """Change how the network is compiled."""
+        """Change options of the compilation."""
         self.options = replace(self.options, how=replace(self.options.how, **options))
 
     def hsdp(
         self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1"
     ) -> None:
-        """Store every parameter and optimizer state as finely split as it can be.
+        """Store every parameter and optimizer state split as finely as possible.
 
         Raises
         ------
         ModelError
-            If other settings than the default are asked for: how finely, from which size on, and
-            what is gathered again is the compiler's choice.
+            If a setting is not the default: the compiler chooses the slices and which parameters
+            are regathered.
         """
         if (shard_size, threshold, optimizer_level) != (-1, 64, "level1"):
             raise ModelError(
@@ -207,12 +207,12 @@ class AutoParallel:
         self._compile_with(optimizer_parallel=True)
 
     def dataset_strategy(self, config: str | Sequence[TensorLayout | Sequence[int]]) -> None:
-        """Say how inputs arrive.
+        """Set the layouts of the inputs.
 
         Parameters
         ----------
         config : str or sequence
-            ``data_parallel``, ``full_batch``, or for each input its layout or the slices of each
+            ``data_parallel``, ``full_batch``, or for each input a layout or the slices of each
             dimension.
         """
         if isinstance(config, str):
@@ -228,7 +228,7 @@ class AutoParallel:
         self.options = replace(self.options, dataset_strategy=counts)
 
     def comm_fusion(self, config: Mapping[str, Any]) -> None:
-        """Reduce gradients together.
+        """Fuse the all-reduces of gradients.
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ class AutoParallel:
         Raises
         ------
         ModelError
-            If something else is to be fused, or otherwise.
+            If another collective or another mode is asked for.
         """
         entry = config.get("allreduce", {})
         known = (
@@ -261,34 +261,34 @@ class AutoParallel:
     def enable_gradients_mean(self) -> None:
         """Average the gradients of the ranks of a hand-written parallel program.
 
-        In ``data_parallel`` they are averaged already: the loss is that of the whole batch.
+        In ``data_parallel`` this has no effect: the loss is already the mean of the whole batch.
 
         Raises
         ------
         OptionError
-            In other modes, whose gradients are those of the program as it stands.
+            In other modes.
         """
         if self.options.how.mode != "data_parallel":
             self._compile_with(gradients_mean=True)
 
     def load_operator_strategy_file(self, file_path: str | Path) -> None:
-        """Pin the strategies that stand in a file."""
+        """Pin the strategies in a file."""
         strategies: Mapping[str, SplitCounts] = read_strategies(Path(file_path))
         self._compile_with(pins=strategies)
 
     def save_operator_strategy_file(self, file_path: str | Path) -> None:
-        """Write the strategies to a file, once they are decided.
+        """Write the strategies to a file after the compilation.
 
         Raises
         ------
         OutputError
-            If the file cannot be written, or would replace one that holds no strategies.
+            If the file cannot be written, or another kind of file has its name.
         """
         check_file(Path(file_path), _STRATEGIES, is_strategies_file)
         self._strategy_file = Path(file_path)
 
     def note(self, session: Session) -> None:
-        """Take note of what was compiled."""
+        """Keep the session, and write the strategies if asked for."""
         self.session = session
         if self._strategy_file is not None:
             content = strategies_text(split_counts(session.compiled)).encode()
@@ -300,14 +300,14 @@ class AutoParallel:
         Raises
         ------
         ModelError
-            If the network is no training step, which applies its optimizer itself.
+            If the network is not a training step that applies its optimizer.
         """
         if self.session is None:
             batch = {f"input{i}": np.asarray(array) for i, array in enumerate(inputs)}
             session = begin(self.network, batch, self.options)
             if session.definition.optimizer is None:
                 raise ModelError(
-                    "a network is called that applies no optimizer",
+                    "the network applies no optimizer",
                     hint="call a training step, or give the network to `Model`",
                 )
             self.note(session)

@@ -85,9 +85,9 @@ class Session:
     Parameters
     ----------
     definition : Definition
-        What is trained.
+        The model.
     options : ParallelOptions
-        How it is spread.
+        Devices and options.
     seed : int
         Seed of the initial values.
     """
@@ -174,7 +174,7 @@ def begin(
     batch : mapping of str to array
         The inputs by name; with a loss the last one are the labels.
     options : ParallelOptions
-        How the model is spread.
+        Devices and options.
     seed : int
         Seed of the initial values.
     """
@@ -188,18 +188,18 @@ def begin(
 
 
 def specify(name: str, array: Any) -> InputSpec:
-    """Return the input that an array is an example of.
+    """Return the specification of an input that fits an array.
 
     Raises
     ------
     ModelError
-        If its elements are of a type that programs do not have.
+        If its element type is not supported.
     """
     array = np.asarray(array)
     dtype = array.dtype.name
     if dtype not in DTYPES:
         raise ModelError(
-            f"the input `{name}` has the element type `{dtype}`, it must be one of {DTYPES}",
+            f"the input `{name}` has the element type `{dtype}`, expected one of {DTYPES}",
             hint="put `transforms.TypeCast` into the pipeline of the data set",
         )
     whole = np.issubdtype(array.dtype, np.integer)

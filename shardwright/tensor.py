@@ -1,7 +1,7 @@
-"""Tensors as a model definition sees them: symbols that record what is done to them.
+"""Tensors of a model definition: symbols whose operators the tracer records.
 
-A tensor is a symbol of the program being traced, a parameter, or an array that a model holds. All
-know their type; operators on them are recorded by the tracer in effect.
+A tensor is a symbol of the program being traced, a parameter, or a constant array of the model. All
+have a type; the current tracer records the operators on them.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Item = int | slice | None | EllipsisType
 
 
 class Tensor:
-    """A tensor with data, which stands for a constant where a network uses it.
+    """A tensor with data: a constant of the network that uses it.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Tensor:
         if dtype is None:
             dtype = array.dtype.name
         if dtype not in DTYPES:
-            raise ModelError(f"a tensor has the element type `{dtype}`, it must be one of {DTYPES}")
+            raise ModelError(f"a tensor has the element type `{dtype}`, expected one of {DTYPES}")
         self.type = TensorType(dtype, array.shape)
         self.data: Array | None = array.astype(numpy_dtype(dtype))
 
@@ -88,7 +88,7 @@ class Tensor:
         return self.data
 
     def value(self, tracer: Tracer) -> Value:
-        """Return what the tensor is in the graph being traced."""
+        """Return the value of the tensor in the graph being traced."""
         return tracer.constant(self, self.asnumpy(), Value("constant", self.type))
 
     # Arithmetic
@@ -237,16 +237,16 @@ class TracedTensor(Tensor):
 
 
 class Parameter(Tensor):
-    """A tensor that lives from step to step.
+    """A tensor that is kept from step to step.
 
     Parameters
     ----------
     default_input : Initial, str, Tensor or array
-        How it begins: what `initializer` returns, or its text together with `shape`, or data.
+        The initial value: the result of `initializer`, its text together with `shape`, or data.
     name : str, optional
-        The last part of its name; that of the attribute that holds it unless given.
+        The last part of its name; by default the name of its attribute.
     requires_grad : bool
-        Whether it is trained; integers never are.
+        Whether it is trained; integer parameters never are.
     layerwise_parallel : bool
         In a hand-written parallel program: whether every rank holds values of its own.
     shape, dtype : optional
@@ -344,12 +344,12 @@ def _value(operand: Operand, tracer: Tracer, dtype: str) -> Value:
 def _operand(item: object) -> Operand:
     if isinstance(item, (Tensor, int, float, np.ndarray)):
         return item
-    raise ModelError(f"a tensor is compared with {item!r}, it must be a tensor or a number")
+    raise ModelError(f"a tensor is compared with {item!r}, expected a tensor or a number")
 
 
 def _size(size: int | tuple[int, ...]) -> int:
     if not isinstance(size, int):
-        raise ModelError(f"a dimension is given as {size!r}, it must be a whole number")
+        raise ModelError(f"a dimension is {size!r}, expected an integer")
     return size
 
 
@@ -418,7 +418,7 @@ def _cut(item: Item, size: int) -> _Cut:
         return _Cut(start, stop, step)
     if not isinstance(item, int):
         raise ModelError(
-            f"a tensor is indexed by {item!r}, it must be a number, a slice, None or ...",
+            f"a tensor is indexed by {item!r}, expected a number, a slice, None or ...",
             hint="use `ops.gather` to index by a tensor",
         )
     if not -size <= item < size:

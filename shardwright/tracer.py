@@ -19,16 +19,16 @@ _CURRENT: ContextVar["Tracer | None"] = ContextVar("tracer", default=None)
 
 
 class Tracer(Builder):
-    """A builder that knows cells and parameters.
+    """A builder that resolves cells to scopes and parameters to names.
 
     Parameters
     ----------
     world : int
         Number of ranks of a hand-written parallel program; 1 for any other.
     scopes : mapping of int to str
-        Where each cell stands, by its identity.
+        The scope of each cell, by identity.
     parameter_names : mapping of int to str
-        What each parameter is called, by its identity.
+        The name of each parameter, by identity.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Tracer(Builder):
         self._scopes = scopes
         self._parameter_names = parameter_names
         self._declared: dict[int, Value] = {}
-        self._constants: list[object] = []  # kept, lest another object get the identity of one
+        self._constants: list[object] = []  # kept alive, so that their identities stay unique
         self._step: Value | None = None
         self._loss: str | None = None
 
@@ -59,7 +59,7 @@ class Tracer(Builder):
 
     @contextmanager
     def inside(self, cell: object) -> Iterator[None]:
-        """Put the nodes of `cell` in its scope; a cell that is no attribute has its caller's."""
+        """Set the scope to that of `cell`; a cell that is not an attribute has its caller's."""
         outer = self.scope
         self.scope = self._scopes.get(id(cell), outer)
         yield
@@ -99,7 +99,7 @@ class Tracer(Builder):
     def train(
         self, optimizer: Optimizer, updates: Sequence[tuple[object, dict[str, Attribute]]]
     ) -> None:
-        """Let an optimizer update parameters; all others stay as they are.
+        """Let an optimizer update parameters; all others are frozen.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class Tracer(Builder):
         Raises
         ------
         ModelError
-            If another one does so already.
+            If another optimizer is applied already.
         """
         if self.optimizer is not None:
             raise ModelError("two optimizers are applied, a training step has one")
@@ -123,12 +123,12 @@ class Tracer(Builder):
         self._updated = names
 
     def differentiate(self, loss: str) -> None:
-        """Take note of the value whose gradients are asked for.
+        """Set the loss whose gradients are asked for.
 
         Raises
         ------
         ModelError
-            If those of another one are already.
+            If the gradients of another value are.
         """
         if self._loss not in (None, loss):
             raise ModelError(
@@ -139,7 +139,7 @@ class Tracer(Builder):
         self._loss = loss
 
     def check_loss(self, output: str) -> None:
-        """Refuse a training step that does not return first what it differentiates.
+        """Refuse a training step whose first output is not its loss.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Tracer(Builder):
             )
 
     def check_updates(self) -> None:
-        """Refuse an optimizer that updates nothing, and tell what it does not update.
+        """Refuse an optimizer that updates nothing; warn of parameters that it cannot update.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Tracer(Builder):
         return frozenset(value.name for value in fixed)
 
     def step(self) -> Value:
-        """Return the number of the step; it is counted on from one step to the next."""
+        """Return the number of the step, a buffer that every step increments."""
         if self._step is None:
             number = Value("step", TensorType("int64", ()))
             attributes: Attributes = {"initializer": "zeros", "trainable": False}

@@ -35,7 +35,7 @@ class InputSpec:
     type : TensorType
         Type of the whole batch.
     high : int, optional
-        What the elements of an integer input are below, so that random ones can be made.
+        Exclusive upper bound of an integer input, for random samples.
     """
 
     name: str
@@ -50,18 +50,18 @@ class Definition:
     Parameters
     ----------
     graph : Graph
-        The forward program; where there is a loss, it is the first output, a scalar.
+        The forward program; the loss, if any, is the first output, a scalar.
     inputs : tuple of InputSpec
-        What the inputs of the graph are.
+        The inputs of the graph.
     pins, result_pins : mapping of str to tuple of tuple of int
-        Strategies that the model asks for: node, and the slices of each dimension of its operands,
-        or of its results.
+        Strategies pinned by the model: by node, the slices of each dimension of its operands or
+        results.
     initial : mapping of str to array
-        Parameters that begin as given data; their initializer is ``data``.
+        Parameters with given initial data; their initializer is ``data``.
     optimizer : Optimizer, optional
-        How parameters are updated.
+        The update rule of the parameters.
     loss_scale : float
-        The factor on the loss while gradients are made.
+        The factor on the loss in backward.
     world : int
         Number of ranks of a hand-written parallel program, whose types are those of one rank; 1
         for any other.
@@ -117,22 +117,22 @@ def trace(
     loss_scale: float = 1.0,
     name: str | None = None,
 ) -> Definition:
-    """Run a network once on symbols and return what it does.
+    """Run a network once on symbols and return its definition.
 
     Parameters
     ----------
     network : Cell or callable
-        What is traced. Parameters are named by the attributes that lead to them from it.
+        The network; a parameter is named by the path of attributes to it.
     inputs : sequence of InputSpec
-        What it receives; with `loss_fn`, the last one are the labels.
+        Its inputs; with `loss_fn`, the last one are the labels.
     loss_fn : Cell or callable, optional
         Takes the network's output and the labels, returns a scalar.
     optimizer : Optimizer, optional
-        How parameters are updated; a training step that applies one itself needs none here.
+        The update rule; a training step that applies one itself needs none here.
     loss_scale : float
-        The factor on the loss while gradients are made.
+        The factor on the loss in backward.
     name : str, optional
-        Name of the graph; that of the network's class or function unless given.
+        Name of the graph; by default the name of the network's class or function.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def _names(network: Network, loss_fn: Network | None) -> tuple[dict[int, str], d
 
 
 def _roots(network: Network, loss_fn: Network | None) -> Iterator[tuple[str, Cell]]:
-    """Return the outermost cells with what their parameters' names begin with."""
+    """Return the outermost cells with the prefixes of their parameters' names."""
     if isinstance(network, Cell):
         yield "", network
     else:
@@ -239,7 +239,7 @@ def _run(network: Network, symbols: Sequence[Tensor], tracer: Tracer) -> Any:
 
 
 def _where(error: Exception, tracer: Tracer) -> str | None:
-    """Return the scope, and the last line of the model's own code that led to the error."""
+    """Return the scope and the last line of the model's own code before the error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
     places = [f"`{tracer.scope}`"] if tracer.scope else []
@@ -253,4 +253,4 @@ def _values(outputs: Any, tracer: Tracer) -> list[Value]:
         return [outputs.value(tracer)]
     if isinstance(outputs, (tuple, list)) and outputs:
         return [value for output in outputs for value in _values(output, tracer)]
-    raise ModelError(f"the network returns {outputs!r}, it must return tensors")
+    raise ModelError(f"the network returns {outputs!r}, expected tensors")

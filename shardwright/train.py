@@ -1,4 +1,4 @@
-"""Training: a network, its loss and its optimizer, on a data set."""
+"""Training: a network, its loss and its optimizer on a data set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from shardwright.tracing import Network
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a training run stands, after a step.
+    """The state of a training run after a step.
 
     Parameters
     ----------
@@ -34,10 +34,10 @@ class RunContext:
 
 
 class Callback:
-    """Something that follows a training run; a subclass says what it does after a step."""
+    """An observer of a training run; a subclass overrides `step_end`."""
 
     def step_end(self, run_context: RunContext) -> None:
-        """Take note of a step."""
+        """Observe a step."""
 
 
 class LossMonitor(Callback):
@@ -54,21 +54,21 @@ class LossMonitor(Callback):
         self.per_print_times = per_print_times
 
     def step_end(self, run_context: RunContext) -> None:
-        """Print a line, if it is time."""
+        """Print a line every `per_print_times` steps."""
         run = run_context
         if run.total_steps % self.per_print_times == 0:
             print(f"epoch: {run.epoch} step: {run.step}, loss is {run.loss}", flush=True)
 
 
 class FixedLossScaleManager:
-    """A constant factor on the loss, so that small gradients do not vanish in few bits.
+    """A constant factor on the loss, against underflow of small gradients.
 
     Parameters
     ----------
     loss_scale : float
         The factor.
     drop_overflow_update : bool
-        Whether a step with infinite gradients is left out; it cannot be.
+        Must be False: updates that overflow cannot be dropped.
     """
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = False) -> None:
@@ -83,17 +83,17 @@ class FixedLossScaleManager:
 
 
 class Model:
-    """A network together with how it is trained.
+    """A network with its loss and optimizer, ready to train.
 
     Parameters
     ----------
     network : Cell, function or AutoParallel
-        What is trained; `AutoParallel` says how it is spread. Without it, the script is a
-        hand-written parallel program if the world has several ranks.
+        The network, with parallel options if it is an `AutoParallel`. Without them, the script is
+        a hand-written parallel program if the world has several ranks.
     loss_fn : Cell or function, optional
         Takes what the network returns and the last column of the data set.
     optimizer : Optimizer, optional
-        How parameters are updated.
+        The update rule of the parameters.
     loss_scale_manager : FixedLossScaleManager, optional
         A factor on the loss.
     seed : int
@@ -137,18 +137,18 @@ class Model:
     ) -> list[float]:
         """Train for some epochs and return the loss of each step.
 
-        The model is compiled for the shapes of the first batch, when training first begins.
+        The first call compiles the model for the shapes of the first batch.
 
         Parameters
         ----------
         epoch : int
-            How often to go through the data set.
+            Number of passes over the data set.
         train_dataset : Dataset
             Batches; columns are the inputs, the last one the labels.
         callbacks : Callback or sequence of Callback
-            What follows the run.
+            Observers, called after every step.
         dataset_sink_mode : bool
-            Whether batches are sent ahead of their use; losses are the same either way.
+            Has no effect: losses are the same either way.
         """
         POSITIVE_INTEGER.check("epoch", epoch)
         check_flag("dataset_sink_mode", dataset_sink_mode)

@@ -1,6 +1,6 @@
-"""The verdict on a plan: a proof at full size, and numbers as far as this machine can make them.
+"""The verdict on a plan: a proof at full size, and a comparison of numbers.
 
-A plan that is small is run beside the program of one device. Of one that is not, every operator is
+A small plan is run and compared with the program of one device. Of a large plan, every operator is
 run in its layouts on small shapes (the shrunken run).
 """
 
@@ -24,7 +24,7 @@ _MOST_FLOPS, _MOST_NODES, _MOST_BYTES = 1e11, 1e6, 4 * 2**30
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a plan.
+    """The outcome of verifying a plan.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def compared(self) -> Literal["full", "shrunken"] | None:
-        """What numbers were compared: those of the plan, of its operators made small, or none."""
+        """Which numbers were compared: of the plan, of its operators on small shapes, or none."""
         if self.numbers is not None:
             return "full"
         return None if self.samples is None else "shrunken"
@@ -62,13 +62,13 @@ class Verdict:
 
     @property
     def is_right(self) -> bool | None:
-        """Whether the plan is right; None where nothing could be said."""
+        """Whether the plan is right; None if neither proof nor comparison was possible."""
         known = [said for said in (self.proof.proven, self.equal) if said is not None]
         return all(known) if known else None
 
     @property
     def max_relative_error(self) -> float:
-        """The largest error of what was compared; infinite where nothing was."""
+        """The largest relative error of the comparison; infinite without one."""
         found = self.numbers or self.samples
         return inf if found is None else found.max_relative_error
 
@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def reason(self) -> str | None:
-        """What the first difference is."""
+        """The reason of the first difference."""
         if self.samples is not None and self.samples.first_difference is not None:
             return "its slices, on small shapes, do not make up what it computes of whole tensors"
         return None if self.numbers is None else self.numbers.reason
@@ -116,7 +116,7 @@ def judge(
     full : bool
         Run the plan however large it is.
     progress : callable, optional
-        Called after every step with how things stand.
+        Called after every step with a line of progress.
     """
     proof = prove(plan)
     if full or is_small(plan):

@@ -54,12 +54,12 @@ _EXACT = "float64"
 
 @dataclass(frozen=True)
 class Verification(Comparison):
-    """How a plan agrees with the program of one device.
+    """The comparison of a plan with the program of one device.
 
     Parameters
     ----------
     reason : str or None
-        What the first difference is; None where there is none.
+        The reason of the first difference; None where all agree.
     """
 
     reason: str | None = None
@@ -74,7 +74,7 @@ class Verification(Comparison):
 
 @dataclass
 class _Side:
-    """The program of the plan, and what its ranks hold."""
+    """The program of the plan, and the state of its ranks."""
 
     graph: Graph
     executor: Executor
@@ -109,7 +109,7 @@ def verify_plan(
     static : bool
         Whether the rules of the IR are checked first.
     progress : callable, optional
-        Called after every step with how things stand.
+        Called after every step with a line of progress.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def _random_array(item: InputDocument, random: np.random.Generator) -> Array:
 
 
 def _compared(graph: Graph, program: Graph) -> dict[str, str]:
-    """Return what is compared, in order, and of which kind each is."""
+    """Return the compared tensors in order, each with its kind."""
     kinds = dict.fromkeys(graph.outputs, "output")
     names = {parameter.name for parameter in graph.parameters}
     for parameter in graph.parameters:
@@ -182,7 +182,7 @@ def _prepare(plan: Plan, communicator: Communicator) -> _Side:
 
 
 def _initial(plan: Plan, graph: Graph) -> dict[str, Array]:
-    """Return the parameters with which one device begins."""
+    """Return the initial parameters of one device."""
     given = {name: array for name, array in plan.initial.items() if _fits(graph, name, array)}
     state = initialize(graph, plan.document.seed, LocalCommunicator(), given, _EXACT)
     return {name: parts[0] for name, parts in state.items()}

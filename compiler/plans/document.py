@@ -1,6 +1,6 @@
-"""The document of a plan: everything that ``plan.json`` says, and its version.
+"""The document of a plan: the content and version of ``plan.json``.
 
-It holds no times of compiling, so that compiling twice gives the same bytes.
+It holds no compile times, so that compiling twice gives the same bytes.
 """
 
 import json
@@ -24,7 +24,7 @@ JsonAttribute = bool | int | float | str | None
 
 
 class _Part(BaseModel):
-    """What every part of the document has in common: fixed once read, no unknown keys."""
+    """Base class of the parts: immutable, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,7 +47,7 @@ class InputDocument(_Part):
     type : str
         Its whole type: ``f32[32, 784]``.
     high : int or None
-        What the elements of an integer input are below.
+        Exclusive upper bound of an integer input.
     """
 
     name: str
@@ -76,7 +76,7 @@ class OptimizerDocument(_Part):
 
 
 class StrategyDocument(_Part):
-    """How one operator is split.
+    """The strategy of one operator.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class StrategyDocument(_Part):
 
 
 class ParameterDocument(_Part):
-    """How one parameter or state of the optimizer is stored.
+    """The layout of one parameter or optimizer state.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class ParameterDocument(_Part):
     layout : str
         The axes that split each dimension, ``*`` for none.
     slice_shape : tuple of int
-        Shape of what one rank holds.
+        Shape of the slice of one rank.
     """
 
     type: str
@@ -109,7 +109,7 @@ class ParameterDocument(_Part):
 
 
 class VolumeDocument(_Part):
-    """How often one kind of collective runs in a step, and what a device sends for it."""
+    """Number of collectives of one kind in a step, and bytes that a device sends for them."""
 
     count: int
     bytes: float
@@ -121,7 +121,7 @@ class MemoryDocument(_Part):
     Parameters
     ----------
     limit : float or None
-        Bytes that were allowed; None where any number was.
+        Memory limit in bytes; None without a limit.
     """
 
     peak_bytes: float
@@ -131,30 +131,30 @@ class MemoryDocument(_Part):
 
 
 class PlanDocument(_Part):
-    """What ``plan.json`` says.
+    """The content of ``plan.json``.
 
     Parameters
     ----------
     format, schema_version
-        What the file is, and how it is to be read.
+        Kind and version of the file.
     model : str
-        What was compiled.
+        Name of the model.
     devices, mesh, cluster
-        For what it was compiled.
+        The devices.
     mode, search, cost_model, loss_scale, gradients_mean
-        How it was compiled.
+        Options of the compilation.
     seed : int
         Seed of the initial values.
     inputs, optimizer
-        What the training step takes and does.
+        Inputs and update rule of the training step.
     status, how, objective, lower_bound, gap
-        How good the plan is, and how that is known; the gap is relative.
+        The certificate: cost, lower bound, relative gap, and the methods that proved it.
     predicted_step_seconds, memory, communication
-        What a step costs.
+        Predicted cost of a step.
     strategies, parameters
-        What was decided.
+        The decisions.
     pins, pin_prices
-        What a person had fixed, and what that costs.
+        Strategies pinned by the user, and the cost of each pin.
     files : dict of str to str
         Every other file of the plan with its SHA-256.
     """
@@ -235,7 +235,7 @@ class PlanDocument(_Part):
 
     @property
     def bound_covers(self) -> str:
-        """Of which plans none costs less than the lower bound: those on this mesh."""
+        """The plans that the lower bound covers: those on this mesh."""
         shape = "x".join(str(axis.size) for axis in self.mesh)
         return f"on mesh {shape}" if shape else "on one device"
 
@@ -250,7 +250,7 @@ class PlanDocument(_Part):
         Raises
         ------
         PlanError
-            If it is no document of a plan, or of another version.
+            If it is not the document of a plan, or of another version.
         """
         try:
             content = json.loads(text)
@@ -280,7 +280,7 @@ def check_format(content: Any, where: str) -> None:
         If it is something else.
     """
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise PlanError(f"a plan has the format `{FORMAT}`, this file has not", where)
+        raise PlanError(f"this file is not a plan: expected the format `{FORMAT}`", where)
 
 
 def _check_version(content: Any, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Plans: a compiled training step, and all that is known of it."""
+"""Plans: a compiled training step with its document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from shardwright.operators.info import Array
 from shardwright.proof import UpdateRule, training_step
 from shardwright.solver.solution import relative_gap
 
-# The search of the modes that have one of their own, or none.
+# The search of the modes with a fixed one, or none.
 _SEARCHES = {
     "data_parallel": "data_parallel",
     "semi_auto_parallel": "sharding_propagation",
@@ -48,13 +48,13 @@ class Plan:
     Parameters
     ----------
     document : PlanDocument
-        What is known of it.
+        The content of ``plan.json``.
     model : Graph
         The whole program of one device, as it was traced.
     program : Graph
         The training step that every rank runs.
     initial : mapping of str to array
-        Parameters that begin as given data.
+        Parameters with given initial data.
     """
 
     document: PlanDocument
@@ -98,15 +98,15 @@ def make_plan(
     Parameters
     ----------
     compiled, cluster, options
-        What was compiled, for what, and how.
+        The compiled program, its devices and its options.
     model : str
-        What it is called.
+        The name of the model.
     traced : Graph
         The program of one device as it was traced, which the plan is verified against.
     inputs : sequence of InputDocument
-        What the model takes.
+        The inputs of the model.
     initial : mapping of str to array, optional
-        Parameters that begin as given data.
+        Parameters with given initial data.
     seed : int
         Seed of the initial values.
     """
@@ -146,7 +146,7 @@ def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:
 
 
 def _quality(compiled: Compiled, options: CompileOptions) -> dict[str, Any]:
-    """Return how good the plan is, and how that is known."""
+    """Return the certificate: status, methods, cost, lower bound and gap."""
     result = compiled.result
     if result is not None:
         status, how, cost, bound = result.status, result.how, result.cost, result.lower_bound

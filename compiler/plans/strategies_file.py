@@ -1,4 +1,4 @@
-"""Strategies on disk: what a plan leaves, and a person edits and pins."""
+"""The file of strategies: written with a plan, and read as pins."""
 
 import json
 from collections.abc import Mapping

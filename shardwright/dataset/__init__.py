@@ -1,4 +1,4 @@
-"""Datasets: readers, what is done to samples, and batches; named as MindSpore names them."""
+"""Datasets: readers, transformations and batches, under MindSpore's names."""
 
 from shardwright.dataset import transforms
 from shardwright.dataset import transforms as vision

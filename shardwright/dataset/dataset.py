@@ -1,6 +1,6 @@
-"""Datasets: samples by column, and what is done to them before a step.
+"""Datasets: samples by column, and transformations of them.
 
-A dataset is a recipe: iterating over it runs it from the start, and the same recipe gives the same
+A dataset is lazy: iterating over it runs its transformations from the start, and gives the same
 batches every time.
 """
 
@@ -26,8 +26,8 @@ class Dataset:
     column_names : tuple of str
         The columns.
     shards : int
-        Of how many ranks the samples come in turn; batches are those of all of them, one behind
-        the other.
+        Number of ranks whose samples are interleaved; a batch concatenates the batches of all
+        ranks.
     """
 
     column_names: tuple[str, ...]
@@ -59,14 +59,14 @@ class Dataset:
     def __iter__(self) -> Iterator[tuple[Array, ...]]:
         return self.create_tuple_iterator()
 
-    # What is done to them
+    # Transformations
 
     def map(
         self,
         operations: Operation | Sequence[Operation],
         input_columns: str | Sequence[str] | None = None,
     ) -> "Dataset":
-        """Apply functions in turn to some columns; to the first one unless said.
+        """Apply functions in turn to some columns, by default to the first.
 
         Raises
         ------
@@ -84,12 +84,12 @@ class Dataset:
         return _Mapped(self, functions, columns)
 
     def shuffle(self, buffer_size: int | None = None, seed: int = 0) -> "Dataset":
-        """Put the samples in another order, which follows from the seed and the epoch.
+        """Shuffle the samples; the order is a function of the seed and the epoch.
 
         Parameters
         ----------
         buffer_size : int, optional
-            How many samples are mixed at a time; all unless given.
+            Number of samples that are shuffled at a time; by default all.
         seed : int
             Seed of the order.
 
@@ -104,10 +104,10 @@ class Dataset:
         return _Shuffled(self, buffer_size or len(self), seed)
 
     def batch(self, batch_size: int, drop_remainder: bool = True) -> "Dataset":
-        """Put samples together along a new first dimension.
+        """Stack samples along a new first dimension.
 
-        A program is compiled for one size, so that what does not fill a batch is dropped. Where
-        samples of several ranks come in turn, every rank has a batch of its own.
+        A program is compiled for one batch size, so an incomplete batch is dropped. Where samples
+        of several ranks are interleaved, every rank gets a batch of its own.
 
         Raises
         ------
@@ -135,8 +135,8 @@ class ArrayDataset(Dataset):
     columns : mapping of str to array
         The arrays, equally long.
     num_shards, shard_id : int, optional
-        How many ranks share the samples, and which one asks; it gets every `num_shards`-th. With
-        the symbol that `get_rank` returns, samples of all ranks come in turn.
+        Number of ranks that share the samples, and the rank; it gets every `num_shards`-th. With
+        the symbol of `get_rank`, the samples of all ranks are interleaved.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ def _check_shards(num_shards: object, shard_id: object) -> None:
 
 
 class GeneratorDataset(ArrayDataset):
-    """Samples that a person's own code gives.
+    """Samples from the user's code.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class GeneratorDataset(ArrayDataset):
 
 
 class _Derived(Dataset):
-    """A dataset made from another one."""
+    """A transformation of another dataset."""
 
     def __init__(self, source: Dataset) -> None:
         self.source = source
@@ -258,7 +258,7 @@ class _Shuffled(_Derived):
 
     @staticmethod
     def _drawn(buffer: list[Sample], random: np.random.Generator) -> Sample:
-        """Take a random sample out, without moving all that follow."""
+        """Remove a random sample in constant time."""
         i = int(random.integers(len(buffer)))
         buffer[i], buffer[-1] = buffer[-1], buffer[i]
         return buffer.pop()

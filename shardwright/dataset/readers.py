@@ -1,4 +1,4 @@
-"""Readers of data sets that lie in files, and the digits that scikit-learn comes with."""
+"""Readers of data sets in files, and the digits of scikit-learn."""
 
 import gzip
 from pathlib import Path
@@ -22,7 +22,7 @@ class MnistDataset(ArrayDataset):
     Parameters
     ----------
     dataset_dir : path
-        Where ``train-images-idx3-ubyte`` and its kin lie, as they are or with ``.gz``.
+        The folder of ``train-images-idx3-ubyte`` and the other files, plain or with ``.gz``.
     usage : str
         ``train`` or ``test``.
     num_shards, shard_id : int, optional
@@ -41,7 +41,7 @@ class MnistDataset(ArrayDataset):
         shard_id: int | Rank | None = None,
     ) -> None:
         if usage not in _USAGES:
-            raise ModelError(f"MNIST is to be used for `{usage}`, use one of {tuple(_USAGES)}")
+            raise ModelError(f"unknown usage `{usage}` of MNIST: expected train or test")
         stem = Path(dataset_dir) / _USAGES[usage]
         images = _read_idx(Path(f"{stem}-images-idx3-ubyte"), _IDX_IMAGES)
         labels = _read_idx(Path(f"{stem}-labels-idx1-ubyte"), _IDX_LABELS)
@@ -88,7 +88,7 @@ class Cifar10Dataset(ArrayDataset):
     Parameters
     ----------
     dataset_dir : path
-        Where ``data_batch_1.bin`` and its kin lie.
+        The folder of ``data_batch_1.bin`` and the other files.
     usage : str
         ``train`` or ``test``.
     num_shards, shard_id : int, optional
@@ -108,7 +108,7 @@ class Cifar10Dataset(ArrayDataset):
     ) -> None:
         pattern = {"train": "data_batch_*.bin", "test": "test_batch.bin"}.get(usage)
         if pattern is None:
-            raise ModelError(f"CIFAR-10 is to be used for `{usage}`, use `train` or `test`")
+            raise ModelError(f"unknown usage `{usage}` of CIFAR-10: expected train or test")
         paths = sorted(Path(dataset_dir).glob(pattern))
         if not paths:
             raise ModelError(f"there is no file `{pattern}`", str(dataset_dir))

@@ -1,4 +1,4 @@
-"""Cells: the parts a network is built of."""
+"""Cells: the building blocks of a network."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,10 +10,10 @@ from shardwright.tracer import current_tracer
 
 
 class Cell:
-    """A part of a network: parameters, other cells, and what they do to tensors.
+    """A building block of a network: parameters, inner cells, and a computation.
 
-    A subclass creates cells and parameters as attributes, which name them, and says in `construct`
-    what it does. Nothing else needs to be registered.
+    A subclass creates cells and parameters as attributes, which name them, and overrides
+    `construct`. Nothing needs to be registered.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class Cell:
     _auto_prefix = True  # a subclass need not call `__init__`
 
     def __init__(self, auto_prefix: bool = True, flags: None = None) -> None:
-        """Say how the parameters of inner cells are named.
+        """Set how the parameters of inner cells are named.
 
         Parameters
         ----------
@@ -49,7 +49,7 @@ class Cell:
         self._auto_prefix = auto_prefix
 
     def construct(self, *inputs: Any) -> Any:
-        """Apply the cell to tensors; a subclass says how."""
+        """Apply the cell to tensors; a subclass overrides it."""
         raise ModelError(f"the cell `{type(self).__name__}` has no method `construct`")
 
     def __call__(self, *inputs: Any) -> Any:
@@ -61,7 +61,7 @@ class Cell:
         cells, parameters = len(self.name_cells()), len(list(self.get_parameters()))
         return f"<{type(self).__name__}: {cells} cells, {parameters} parameters>"
 
-    # What it consists of
+    # Contents
 
     def name_cells(self) -> dict[str, "Cell"]:
         """Return the cells among the attributes, by name."""
@@ -100,16 +100,16 @@ class Cell:
         """Return the parameters that are not trained."""
         return [parameter for parameter in self.get_parameters() if not parameter.requires_grad]
 
-    # What a person asks for
+    # Settings
 
     def set_comm_fusion(self, fusion_type: int) -> "Cell":
-        """Reduce the gradients of all parameters with one fusion id together."""
+        """Set the fusion id of all parameters: gradients with one id share an all-reduce."""
         for parameter in self.get_parameters():
             parameter.comm_fusion = fusion_type
         return self
 
     def set_train(self, mode: bool = True) -> "Cell":
-        """Return the cell: what is traced is the training step.
+        """Return the cell: the traced program is the training step.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class Cell:
         """
         if mode is not True:
             raise ModelError(
-                f"`set_train({mode})` has no effect, what is traced is the training step",
+                f"`set_train({mode})` has no effect, the traced program is the training step",
                 hint="leave it out, and build the network without dropout to evaluate it",
             )
         return self

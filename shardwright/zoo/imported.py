@@ -1,4 +1,4 @@
-"""From files of other systems to definitions: ``model.onnx:batch=8,loss=cross_entropy``."""
+"""Models in ONNX files: ``model.onnx:batch=8,loss=cross_entropy``."""
 
 import warnings
 from pathlib import Path
@@ -67,7 +67,7 @@ def _axis(text: str | None) -> int | None:
         return None
     if not text.removeprefix("-").isdecimal():
         raise ModelError(
-            f"`class_axis` is `{text}`, it must be a whole number",
+            f"`class_axis` is `{text}`, expected an integer",
             hint="give the position of the classes among the dimensions of the output, from 0",
         )
     return int(text)
@@ -75,5 +75,5 @@ def _axis(text: str | None) -> int | None:
 
 def _number(name: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ModelError(f"the size `{name}` is `{text}`, it must be a whole number of at least 1")
+        raise ModelError(f"the size `{name}` is `{text}`, expected an integer of at least 1")
     return int(text)

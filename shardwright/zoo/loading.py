@@ -1,4 +1,4 @@
-"""From what a person writes to a definition: ``gpt:layers=2,hidden=64`` or ``file.py:function``."""
+"""Models by name: ``gpt:layers=2,hidden=64``, ``file.py:function`` or ``file.onnx``."""
 
 import difflib
 import inspect
@@ -40,7 +40,7 @@ MODELS: Mapping[str, Callable[..., Definition]] = {
     "vit": vit,
     "wide_deep": wide_deep,
 }
-# Sizes that have a name of their own: the model, and its sizes.
+# Named sizes: the model, and its sizes.
 PRESETS: Mapping[str, tuple[str, str]] = {
     "bert-base": ("bert", "vocabulary=30522"),
     "bert-large": ("bert", "layers=24,hidden=1024,heads=16,vocabulary=30522"),
@@ -63,15 +63,15 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 
 def load(model: str, ranks: int = 1) -> Definition:
-    """Return the definition that `model` names.
+    """Return the definition of the model called `model`.
 
     Parameters
     ----------
     model : str
         A model of the zoo or one of its presets, ``name`` or ``name:size=value,size=value``; or
-        ``file.py:function`` with sizes in the same way. The function returns a `Definition`, or
-        what `trace` takes: ``(network, inputs)`` or ``(network, inputs, loss_fn)``. Or an
-        ONNX file, ``file.onnx``, with sizes as `from_onnx` takes them.
+        ``file.py:function`` with sizes in the same way, a function that returns a `Definition` or
+        the arguments of `trace`: ``(network, inputs)`` or ``(network, inputs, loss_fn)``; or an
+        ONNX file, ``file.onnx``, with the sizes of `from_onnx`.
     ranks : int
         Number of ranks that a hand-written parallel program is traced for.
 
@@ -87,7 +87,7 @@ def load(model: str, ranks: int = 1) -> Definition:
             return _from_file(Path(path + ".py"), name, sizes)
         if model.endswith(".py"):
             raise ModelError(
-                f"`{model}` does not say which function makes the model",
+                f"`{model}` names no function",
                 hint=f"write `{model}:function`",
             )
         path, dot, rest = model.partition(".onnx")
@@ -112,11 +112,11 @@ def _called(function: Callable[..., Any], name: str, sizes: str, own: str = "") 
     Parameters
     ----------
     function, name
-        What makes the model, and what it is called.
+        The function of the model, and its name in messages.
     sizes : str
-        The sizes that are asked for.
+        The sizes of the user.
     own : str
-        Those of the preset, unless they are asked for.
+        The sizes of the preset, which the user's override.
     """
     known = inspect.signature(function).parameters
     values = _read_sizes(known, name, own)
@@ -145,12 +145,12 @@ def _value(name: str, key: str, text: str, default: object) -> Any:
         value = kind(text)
     except (KeyError, ValueError):
         raise ModelError(
-            f"`{key}` of `{name}` is `{text}`, it must be of type {kind.__name__}"
+            f"`{key}` of `{name}` is `{text}`, expected type {kind.__name__}"
         ) from None
     if isinstance(value, int) and value < 1:
-        raise ModelError(f"`{key}` of `{name}` is {value}, it must be at least 1")
+        raise ModelError(f"`{key}` of `{name}` is {value}, expected at least 1")
     if isinstance(value, float) and not isfinite(value):
-        raise ModelError(f"`{key}` of `{name}` is {value}, it must be a finite number")
+        raise ModelError(f"`{key}` of `{name}` is {value}, expected a finite number")
     return value
 
 
@@ -172,7 +172,7 @@ def _from_file(path: Path, name: str, sizes: str) -> Definition:
             return made
         if not isinstance(made, tuple) or not 2 <= len(made) <= 3 or not _is_network(made[0]):
             raise ModelError(
-                f"`{name}` returns {type(made).__name__}, it must return a `Definition`, "
+                f"`{name}` returns {type(made).__name__}, expected a `Definition`, "
                 f"`(network, inputs)` or `(network, inputs, loss_fn)`",
                 str(path),
             )

@@ -92,7 +92,8 @@ def test_names_of_training_are_refused(names, what):
         compiled(network(*names), "data_parallel")
     name = next(n for n in reversed(names) if n and "." in n)
     assert (
-        caught.value.what == f"a tensor of the model is called `{name}`, as {what} is in training"
+        caught.value.what
+        == f"a tensor of the model is called `{name}`, the name of {what} in training"
     )
     assert caught.value.hint == "give it another name"
 

@@ -85,7 +85,7 @@ def folder_for_program(where):
 
 def other_document(where):
     (where / "plan.json").write_text('{"resources": []}')
-    return "a plan has the format `shardwright plan`, this file has not"
+    return "this file is not a plan: expected the format `shardwright plan`"
 
 
 def no_json(where):

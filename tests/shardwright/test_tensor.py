@@ -103,9 +103,9 @@ def test_primitives_take_arguments_as_mindspore_has_them(function, expected):
         (lambda a, b: b[0, 0, 0], "3 indices are given for a tensor of 2 dimensions"),
         (
             lambda a, b: a["x"],
-            "a tensor is indexed by 'x', it must be a number, a slice, None or ...",
+            "a tensor is indexed by 'x', expected a number, a slice, None or ...",
         ),
-        (lambda a, b: a == "x", "a tensor is compared with 'x', it must be a tensor or a number"),
+        (lambda a, b: a == "x", "a tensor is compared with 'x', expected a tensor or a number"),
         (
             lambda a, b: ops.Softmax(1, 2)(a),
             "`softmax` is given 2 arguments that are no tensors, it takes 1: ('axis',)",

@@ -232,7 +232,7 @@ def test_names_of_parameters_must_be_unique():
 
 
 def test_a_network_must_return_tensors():
-    assert refusal(lambda self, x: None).what == "the network returns None, it must return tensors"
+    assert refusal(lambda self, x: None).what == "the network returns None, expected tensors"
 
 
 def test_a_network_may_not_depend_on_values():

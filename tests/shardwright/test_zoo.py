@@ -73,9 +73,9 @@ def test_every_model_has_random_inputs():
         ("resnet51", "no model is called `resnet51`", "did you mean `resnet50`?"),
         ("gpt:layer=2", "`gpt` has no size `layer`", "did you mean `layers`?"),
         ("gpt:layers", "`layers` is not a size of `gpt`", "write `size=value`"),
-        ("gpt:layers=two", "`layers` of `gpt` is `two`, it must be of type int", None),
-        ("gpt:layers=0", "`layers` of `gpt` is 0, it must be at least 1", None),
-        ("gpt:tied=perhaps", "`tied` of `gpt` is `perhaps`, it must be of type bool", None),
+        ("gpt:layers=two", "`layers` of `gpt` is `two`, expected type int", None),
+        ("gpt:layers=0", "`layers` of `gpt` is 0, expected at least 1", None),
+        ("gpt:tied=perhaps", "`tied` of `gpt` is `perhaps`, expected type bool", None),
         (
             "gpt:hidden=10,heads=3",
             "a hidden size of 10 cannot be divided by 3 heads",
@@ -83,7 +83,7 @@ def test_every_model_has_random_inputs():
         ),
         (
             "model.py",
-            "`model.py` does not say which function makes the model",
+            "`model.py` names no function",
             "write `model.py:function`",
         ),
         ("no.py:make", "there is no file `no.py`", "write `path/to/file.py:function`"),
@@ -168,7 +168,7 @@ def test_a_file_is_read_anew(script):
         ("forwards", "`{script}` has no function `forwards`"),
         (
             "wrong",
-            "`wrong` returns int, it must return a `Definition`, `(network, inputs)` or "
+            "`wrong` returns int, expected a `Definition`, `(network, inputs)` or "
             "`(network, inputs, loss_fn)`",
         ),
         ("broken", "NameError: name 'undefined' is not defined"),

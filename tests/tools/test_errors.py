@@ -43,7 +43,7 @@ COMPILE = {
     ),
     "size_that_is_no_number": (
         ["mlp:batch=many", "--devices", "4"],
-        "`batch` of `mlp` is `many`, it must be of type int",
+        "`batch` of `mlp` is `many`, expected type int",
     ),
     "missing_model_file": (
         ["nowhere.py:net", "--devices", "4"],
@@ -238,7 +238,7 @@ DAMAGES = {
     ),
     "another_document": (
         lambda plan: (plan / "plan.json").write_text("{}"),
-        "a plan has the format `shardwright plan`, this file has not (in plan)",
+        "this file is not a plan: expected the format `shardwright plan` (in plan)",
     ),
     "another_version": (
         lambda plan: edit(plan, lambda document: document.update(schema_version=7)),
