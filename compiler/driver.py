@@ -6,15 +6,14 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.names import check_tensor_names
-from shardwright.compiler.options import UNPARTITIONED, CompileOptions, CostModel, Mode
+from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.pipelines import canonical_form, hybrid_parallel, stand_alone
 from shardwright.compiler.search_request import SearchRequest
-from shardwright.cost_model.cluster import Cluster, mesh_for
+from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
-from shardwright.cost_model.mindspore.costs import mesh_of_binary_axes
-from shardwright.cost_model.mindspore.profile import MindSporeProfile
 from shardwright.cost_model.profile import CostProfile
+from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, PassError
@@ -137,11 +136,9 @@ def compile_graph(
     )
 
 
-def default_mesh(cluster: Cluster, devices: int, cost_model: CostModel) -> Mesh:
-    """Return the mesh of a compilation that is not given one."""
-    if cost_model == "mindspore":
-        return mesh_of_binary_axes(devices)
-    return mesh_for(cluster, devices)
+def default_mesh(cluster: Cluster, devices: int, cost_model: str) -> Mesh:
+    """Return the mesh of a compilation whose user gives none."""
+    return PROFILES[cost_model].default_mesh(cluster, devices)
 
 
 def _check_fits(memory: MemoryUseReport, limit: float, mode: Mode) -> None:
@@ -187,31 +184,26 @@ def _partition(
     progress: Progress | None,
 ) -> _Emitted:
     """Search for the best plan that fits, and emit it."""
-    lowering = LowerRedistributions(cluster)
+    lowering = LowerRedistributions(cluster, options.cost_model)
     limit = options.memory_on(cluster)
     limits = SearchOptions(limit, options.time_limit, options.gap, progress)
     begin = time.perf_counter()
-    request = SearchRequest(source, lowering.planner(mesh), options)
+    request = SearchRequest(source, cluster, lowering.planner(mesh), options)
     profile, _ = request.profile, request.space
     built = time.perf_counter() - begin
     deadline = time.perf_counter() + options.time_limit
     attempt = Attempts(request, lowering, limits, deadline).fit(limit)
     passes.records += attempt.records
-    _check_cost(passes, profile, cluster, attempt.result)
+    _check_cost(passes, profile, attempt.result)
     result = replace(attempt.result, seconds=attempt.result.seconds + built)
     limits = replace(limits, memory_limit=attempt.memory_limit)
     prices = pin_prices(request, result, limits, deadline)
     return _Emitted(attempt.program, mesh, result.decisions, result, prices)
 
 
-def _check_cost(
-    passes: PassManager, profile: CostProfile, cluster: Cluster, result: SearchResult
-) -> None:
+def _check_cost(passes: PassManager, profile: CostProfile, result: SearchResult) -> None:
     """Refuse a program that does not cost what the search said, before gradients are fused."""
-    if isinstance(profile, MindSporeProfile):
-        emitted = profile.program_cost(passes.after("partition"))
-    else:
-        emitted = program_seconds(passes.after("clean_up"), cluster)
+    emitted = profile.program_cost(passes.after(profile.priced_after))
     if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
         raise PassError(
             f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"

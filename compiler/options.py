@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
+from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.ir.layout import Layout
 from shardwright.ir.units import shortened
@@ -32,9 +33,7 @@ from shardwright.search.driver import SEARCHES
 Mode = Literal[
     "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
 ]
-CostModel = Literal["time", "mindspore"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-COST_MODELS: tuple[CostModel, ...] = get_args(CostModel)
 # Modes in which the compiler does not partition the model.
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
 _MEMORY = Range(above=0, infinite=True)
@@ -146,11 +145,11 @@ class CompileOptions:
             choices=SEARCHES,
         ),
     )
-    cost_model: CostModel = field(
-        default=COST_MODELS[0],
+    cost_model: str = field(
+        default="time",
         metadata=_about(
             "cost profile that the search minimizes",
-            choices=COST_MODELS,
+            choices=PROFILES,
             partition=True,
         ),
     )

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shardwright.compiler.options import CompileOptions, Mode
-from shardwright.cost_model.mindspore.costs import MindSporeCosts
-from shardwright.cost_model.mindspore.profile import MindSporeProfile
-from shardwright.cost_model.profile import CostProfile
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.profile import CostProfile, ProfileRequest, UpdateRule
+from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
@@ -33,6 +32,8 @@ class SearchRequest:
     ----------
     source : Graph
         The whole program, in canonical form.
+    cluster : Cluster
+        The devices.
     planner : RedistributionPlanner
         The redistributions on the mesh of the cluster.
     options : CompileOptions
@@ -40,6 +41,7 @@ class SearchRequest:
     """
 
     source: Graph
+    cluster: Cluster
     planner: RedistributionPlanner
     options: CompileOptions
 
@@ -56,10 +58,15 @@ class SearchRequest:
     @cached_property
     def profile(self) -> CostProfile:
         """The costs."""
-        if self.options.cost_model == "mindspore":
-            agree = self.method.minimizes_cost and not self.options.optimizer_parallel
-            return MindSporeProfile(MindSporeCosts(readers_agree=agree), self.planner.mesh)
-        return TimeProfile(self.planner, update_rule(self.options), self.method.by_orbit)
+        request = ProfileRequest(
+            self.planner,
+            self.cluster,
+            update_rule(self.options),
+            by_orbit=self.method.by_orbit,
+            minimizes_cost=self.method.minimizes_cost,
+            scattered=self.options.optimizer_parallel,
+        )
+        return PROFILES[self.options.cost_model].create(request)
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -80,8 +87,8 @@ class SearchRequest:
         )
 
     def _input_layouts(self) -> Mapping[str, Layout]:
-        """Return the layouts of the inputs; MindSpore's data set gives every rank all of it."""
-        if self.options.cost_model == "time":
+        """Return the layouts of the inputs that are not chosen by the search."""
+        if not self.profile.rules.whole_inputs:
             return self.options.input_layouts
         whole = {value.name: Layout.replicated(value.type.rank) for value in self.source.inputs}
         return {**whole, **self.options.input_layouts}

@@ -15,9 +15,7 @@ from shardwright.dataflow.liveness import buffer_roots, buffers_of
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.reachability import live
-from shardwright.operators.builder import Builder
-from shardwright.operators.info import Linearization
-from shardwright.operators.windows.halo_exchange import SplitOperator
+from shardwright.operators.windows.halo_exchange import SplitGradient, SplitOperator
 
 Floats = NDArray[np.float64]
 
@@ -98,7 +96,9 @@ class Work:
     separate: tuple[bool, ...]
 
 
-def work_of(split: SplitOperator, wanted: Sequence[bool], mesh: Mesh) -> Work:
+def work_of(
+    split: SplitOperator, gradient: SplitGradient, wanted: Sequence[bool], mesh: Mesh
+) -> Work:
     """Return the memory of the gradient of an emitted operator.
 
     Exchanges of halos around the gradient are left out. So are cotangents of scalars, and of
@@ -108,30 +108,27 @@ def work_of(split: SplitOperator, wanted: Sequence[bool], mesh: Mesh) -> Work:
     ----------
     split : SplitOperator
         The operator as it was emitted.
+    gradient : SplitGradient
+        Its gradient as it was emitted.
     wanted : sequence of bool
         For each operand, whether its gradient is asked for.
     mesh : Mesh
         The mesh.
     """
-    build = Builder(mesh)
-    cotangents = [
-        Value(f"cotangent.{i}", value.type, value.layout.reduced() if value.layout else None)
-        for i, value in enumerate(split.made)
-    ]
-    returned = split.info.gradient(build, Linearization(split.read, split.made, cotangents))
-    gradients = [v if want else None for v, want in zip(returned, wanted, strict=True)]
+    cotangents = gradient.cotangents
+    gradients = [v if want else None for v, want in zip(gradient.returned, wanted, strict=True)]
     ends = [value.name for value in gradients if value is not None]
-    nodes = live(build.nodes, ends).nodes
+    nodes = live(gradient.nodes, ends).nodes
     roots = buffer_roots(nodes)
     made = {r.name for node in nodes for r in node.results if r.name not in roots}
-    counted = cotangents if len(cotangents) == 1 and cotangents[0].type.rank else []
+    counted = cotangents if len(cotangents) == 1 and cotangents[0].type.rank else ()
     readers = Counter(roots.get(name, name) for name in ends)
     separate = tuple(
         v is not None and (root := roots.get(v.name, v.name)) in made and readers[root] == 1
         for v in gradients
     )
-    given = [value.name for value in (*split.read, *split.made)]
-    return Work(_moments(nodes, counted, given, ends, roots, mesh), separate)
+    known = [value.name for value in (*split.read, *split.made)]
+    return Work(_moments(nodes, counted, known, ends, roots, mesh), separate)
 
 
 def _moments(

@@ -1,21 +1,26 @@
-"""What a search minimises: the cost of each strategy of an operator and of each change of layout.
+"""Cost profiles: what a search minimises.
 
 A profile prices the forward *and* the backward side of each choice, so that a search over the
-forward program minimises the whole step.
+forward program minimises the whole step. `program_profile.ProgramProfile` is the base class of
+profiles that price the emitted program node by node; most profiles derive from it.
 """
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.backward_memory import BackwardMemory
+from shardwright.cost_model.cluster import Cluster, mesh_for
+from shardwright.cost_model.redistribution.layout_graph import kinds_of
 from shardwright.cost_model.redistribution.moves import Kinds
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import PassError
+from shardwright.ir.graph import Attribute, Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
@@ -31,16 +36,16 @@ class EdgeLayout:
     Parameters
     ----------
     layout : Layout
-        How the tensor lies.
+        The layout of the tensor.
     cotangent : Layout or None
-        How its gradient lies; None where there is none.
+        The layout of its gradient; None where there is none.
     """
 
     layout: Layout
     cotangent: Layout | None
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "EdgeLayout":
-        """Return the same with other axes of the mesh in the place of these."""
+        """Return the layouts under a permutation of axes."""
         gradient = None if self.cotangent is None else self.cotangent.renamed(names, mesh)
         return EdgeLayout(self.layout.renamed(names, mesh), gradient)
 
@@ -58,11 +63,11 @@ class OperatorTable:
     cost : array of shape (strategies,)
         Forward and backward cost of the operator itself.
     operands : tuple of tuple of EdgeLayout
-        For each operand, for each strategy, how it is taken.
+        For each operand, for each strategy, its layout.
     results : tuple of tuple of Layout
-        For each result, for each strategy, how it is left.
+        For each result, for each strategy, its layout.
     memory : BackwardMemory
-        What its gradient holds.
+        Memory of its gradient.
     """
 
     info: OperatorInfo
@@ -78,14 +83,132 @@ class OperatorTable:
         return {strategy: i for i, strategy in enumerate(self.strategies)}
 
 
-class CostProfile(Protocol):
-    """What the search asks of a profile."""
+@dataclass(frozen=True)
+class UpdateRule:
+    """The optimizer's operator, as far as its cost matters.
 
-    name: str
+    Parameters
+    ----------
+    operator : str
+        Name of the operator.
+    states : int
+        Number of tensors that it keeps for each parameter.
+    counts_steps : bool
+        Whether it reads the number of the step.
+    settings : tuple of (str, attribute)
+        Attributes of the operator.
+    unscales : bool
+        Whether gradients carry a loss scale that is divided out first.
+    """
+
+    operator: str
+    states: int
+    counts_steps: bool
+    settings: tuple[tuple[str, Attribute], ...] = ()
+    unscales: bool = False
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """The facts of a compilation from which a profile is made.
+
+    Parameters
+    ----------
+    planner : RedistributionPlanner
+        The planner of `CostProfile.make_planner`, on the mesh.
+    cluster : Cluster
+        The devices.
+    update_rule : UpdateRule, optional
+        The optimizer; None where parameters are not updated.
+    by_orbit : bool
+        Whether the search method can search orbits.
+    minimizes_cost : bool
+        Whether the search method minimises the cost.
+    scattered : bool
+        Whether parameters are stored as finely split as they can be.
+    """
+
+    planner: RedistributionPlanner
+    cluster: Cluster
+    update_rule: UpdateRule | None = None
+    by_orbit: bool = False
+    minimizes_cost: bool = True
+    scattered: bool = False
+
+
+def never(info: OperatorInfo) -> bool:
+    """Return False."""
+    return False
+
+
+@dataclass(frozen=True)
+class SpaceRules:
+    """What a search space may hold. The defaults allow everything that can be emitted.
+
+    Parameters
+    ----------
+    share_layouts : bool
+        Whether a tensor is redistributed once for several readers, to a shared layout.
+    free_storage : bool
+        Whether a parameter may be stored in another layout than its readers use.
+    whole_inputs : bool
+        Whether every rank is fed whole inputs.
+    parameters_agree : bool
+        Whether all readers of a parameter use the layout in which it is stored, where they can.
+    fixes_consumers : callable
+        Says of an operator whether all consumers must use the layout of its results.
+    """
+
+    share_layouts: bool = True
+    free_storage: bool = True
+    whole_inputs: bool = False
+    parameters_agree: bool = False
+    fixes_consumers: Callable[[OperatorInfo], bool] = never
+
+
+class CostProfile(ABC):
+    """Prices the choices of a search.
+
+    A subclass sets `name` and `mesh`, and overrides `create`, `table`, `edges` and `program_cost`.
+    The other prices are 0 unless they are overridden.
+
+    Attributes
+    ----------
+    name : str
+        The value of the option ``cost_model``.
+    priced_after : str
+        The pass whose program `program_cost` prices.
+    mesh : Mesh
+        The mesh.
+    rules : SpaceRules
+        What the search space may hold.
+    orbit_planner : RedistributionPlanner or None
+        The planner, where one strategy stands for its orbit: all strategies that differ by a
+        permutation of equal axes.
+    """
+
+    name: ClassVar[str]
+    priced_after: ClassVar[str] = "clean_up"
     mesh: Mesh
-    orbit_planner: RedistributionPlanner | None
-    kinds: Kinds | None  # of axes, where one strategy stands for all that differ by axes of a kind
+    rules: SpaceRules = SpaceRules()
+    orbit_planner: RedistributionPlanner | None = None
 
+    @classmethod
+    @abstractmethod
+    def create(cls, request: ProfileRequest) -> Self:
+        """Return the profile of a compilation."""
+
+    @classmethod
+    def make_planner(cls, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
+        """Return the planner of the redistributions in the emitted program: the fastest paths."""
+        return RedistributionPlanner(mesh, cluster)
+
+    @classmethod
+    def default_mesh(cls, cluster: Cluster, devices: int) -> Mesh:
+        """Return the mesh of a compilation whose user gives none."""
+        return mesh_for(cluster, devices)
+
+    @abstractmethod
     def table(
         self,
         info: OperatorInfo,
@@ -93,47 +216,46 @@ class CostProfile(Protocol):
         stored: tuple[bool, ...],
         pinned: bool = False,
     ) -> OperatorTable:
-        """Return the strategies of an operator; of a pinned one all that a person may ask for.
+        """Return the strategies of an operator; of a pinned one all that the user may ask for.
 
         `wanted` says which operands need a gradient, `stored` which are parameters.
         """
 
+    @abstractmethod
     def edges(
         self, tensor: TensorType, sources: Sequence[EdgeLayout], targets: Sequence[EdgeLayout]
     ) -> Floats:
-        """Return the cost of bringing a tensor, and its gradient back, for each pair of ends."""
+        """Return the cost of redistributing a tensor, and its gradient back, as a table."""
 
-    def again(
-        self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
-    ) -> Floats:
-        """Return the cost of bringing a tensor a second time."""
+    @abstractmethod
+    def program_cost(self, program: Graph) -> float:
+        """Return the cost of the program after the pass `priced_after`.
 
-    def leaving(
+        The compiler refuses a program whose cost is not that of the search.
+        """
+
+    def output(
         self, tensor: TensorType, sources: Sequence[EdgeLayout], target: EdgeLayout
     ) -> Floats:
-        """Return the cost of handing out an output whole, from each of `sources`."""
+        """Return the cost of making an output of the program whole, from each of `sources`."""
+        return self.edges(tensor, sources, (target,))
 
     def accumulation(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of adding two cotangents."""
+        return 0.0
 
     def update(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of the optimizer's update of a parameter."""
-
-    def readers_share_layout(self) -> bool:
-        """Return whether the readers of a tensor share what it is brought to."""
-        ...
-
-    def stays(self, maker: OperatorInfo | None) -> bool:
-        """Return whether what an operator makes lies just as all that read it take it.
-
-        None stands for a parameter that several read.
-        """
-
-    def stored_freely(self) -> bool:
-        """Return whether a parameter may be stored otherwise than its readers take it."""
+        return 0.0
 
     def constant(self) -> float:
         """Return the cost of a step that no choice changes."""
+        return 0.0
+
+    @cached_property
+    def kinds(self) -> Kinds | None:
+        """A kind for each axis, where strategies stand for orbits: equal axes are of one kind."""
+        return None if self.orbit_planner is None else kinds_of(self.mesh)
 
 
 def operator_table(
@@ -143,7 +265,7 @@ def operator_table(
     wanted: tuple[bool, ...],
     mesh: Mesh,
 ) -> OperatorTable:
-    """Return the table of an operator whose layouts are as its rule says."""
+    """Return the table of an operator whose layouts follow from its rule."""
     taken = [info.rule.operand_layouts(strategy) for strategy in strategies]
     mirrors = [info.infer_mirror_ops(strategy, mesh) for strategy in strategies]
     operands = tuple(
@@ -160,18 +282,18 @@ def operator_table(
 
 
 def check_cotangents(table: OperatorTable, mesh: Mesh) -> None:
-    """Check that gradients come out as the rule says: split like the operand, partial elsewhere.
+    """Check that gradients have the layouts of the rule: split like the operand, partial elsewhere.
 
     Raises
     ------
     PassError
         At the first that does not.
     """
-    for i, ports in enumerate(table.operands):
-        for strategy, port in zip(table.strategies, ports, strict=True):
-            expected = port.layout.with_partial(table.info.rule.mirror_axes(i, strategy, mesh))
-            if port.cotangent not in (None, expected):
+    for i, layouts in enumerate(table.operands):
+        for strategy, edge in zip(table.strategies, layouts, strict=True):
+            expected = edge.layout.with_partial(table.info.rule.mirror_axes(i, strategy, mesh))
+            if edge.cotangent not in (None, expected):
                 raise PassError(
                     f"`{table.info.name}` split by `{strategy}` returns the gradient of operand "
-                    f"{i} as {port.cotangent}, its rule says {expected}"
+                    f"{i} as {edge.cotangent}, its rule says {expected}"
                 )

@@ -1,10 +1,13 @@
 """Seconds of single operators: the larger of the time to compute and the time to read and write."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.redistribution.planner import move_seconds
@@ -15,6 +18,8 @@ from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 from shardwright.operators.windows.halo_exchange import OverHalo
+
+Floats = NDArray[np.float64]
 
 
 @lru_cache(maxsize=2**16)  # an operator and its gradient ask again and again for few layouts
@@ -96,25 +101,65 @@ def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
 
 
 def emitted_seconds(node: Node, operands: Sequence[Value], mesh: Mesh, cluster: Cluster) -> float:
-    """Return the seconds of one node on a mesh, given what it reads."""
+    """Return the seconds of one node on a mesh, given its operands."""
+    return node_cost(node, operands, mesh, SecondPrices(mesh, cluster))
+
+
+class NodePrices(Protocol):
+    """The prices of which the cost of a node is made."""
+
+    def operator_cost(
+        self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
+    ) -> float:
+        """Return the cost of a computing operator on one rank."""
+        ...
+
+    def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the cost of a communication operator, for operands of several sizes."""
+        ...
+
+
+@dataclass(frozen=True)
+class SecondPrices:
+    """The prices of a cluster in seconds."""
+
+    mesh: Mesh
+    cluster: Cluster
+
+    def operator_cost(
+        self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
+    ) -> float:
+        """Return the seconds of a computing operator; see `operator_seconds`."""
+        return operator_seconds(info, operands, results, self.mesh, self.cluster)
+
+    def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the seconds of a communication operator; see `move_seconds`."""
+        return move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
+
+
+def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePrices) -> float:
+    """Return the cost of one node on a mesh, given its operands.
+
+    A halo exchange copies the slice and the run, and sends the margins.
+    """
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     taken = [value.layout or Layout.replicated(value.type.rank) for value in operands]
     left = [value.layout or Layout.replicated(value.type.rank) for value in node.results]
     if not isinstance(info, Communication):
-        return operator_seconds(info, taken, left, mesh, cluster)
+        return prices.operator_cost(info, taken, left)
     if info.is_free:
         return 0.0
     size = local_bytes(operands[0].type, taken[0], mesh)
     bare = node.results[0].layout is None
     axes = info.axes or (mesh.names if bare and info.is_collective else ())
     if not isinstance(info, OverHalo):
-        return float(move_seconds(node.operator, axes, np.array([size]), mesh, cluster)[0])
-    copied = size + local_bytes(node.results[0].type, left[0], mesh)
-    seconds = cluster.device.launch_seconds + copied / cluster.device.memory_bandwidth
+        return float(prices.move_costs(node.operator, axes, np.array([size]))[0])
+    copied = (size + local_bytes(node.results[0].type, left[0], mesh)) / 2  # read and written
+    cost = float(prices.move_costs("local_copy", (), np.array([copied]))[0])
     sent = np.array([size * info.sent_share(mesh)])
     if sent[0]:
-        seconds += float(move_seconds(node.operator, axes, sent, mesh, cluster)[0])
-    return seconds
+        cost += float(prices.move_costs(node.operator, axes, sent)[0])
+    return cost
 
 
 def program_seconds(graph: Graph, cluster: Cluster) -> float:

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Annotated
 
 from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.dataflow.properties import LOWERED, PARTITIONED
 from shardwright.ir.errors import PassError
@@ -36,6 +37,8 @@ class LowerRedistributions(Pass):
     ----------
     cluster : Cluster
         The cluster whose links price the collectives.
+    cost_model : str
+        The profile whose cheapest paths are taken.
     """
 
     name = "lower_redistributions"
@@ -43,6 +46,7 @@ class LowerRedistributions(Pass):
     ensures = (PARTITIONED, LOWERED)
 
     cluster: Annotated[Cluster, _CLUSTER]
+    cost_model: str = "time"
 
     def run(self, graph: Graph) -> Graph:
         """Return the program without redistributions."""
@@ -65,7 +69,7 @@ class LowerRedistributions(Pass):
     def planner(self, mesh: Mesh) -> RedistributionPlanner:
         """Return the planner of the paths on a mesh, the same one in every call."""
         if mesh not in self._planners:
-            self._planners[mesh] = RedistributionPlanner(mesh, self.cluster)
+            self._planners[mesh] = PROFILES[self.cost_model].make_planner(mesh, self.cluster)
         return self._planners[mesh]
 
     @cached_property

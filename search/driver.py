@@ -3,11 +3,11 @@
 A method from outside the package:
 
     @register_search
-    class Cheapest(Heuristic):
-        name = "cheapest"
+    class Replicated(Heuristic):
+        name = "replicated"
 
         def assignment(self, space):
-            return [int(variable.cost.argmin()) for variable in space.problem.variables]
+            return complete(space, {node.name: Strategy() for node in space.graph.nodes})
 """
 
 import time

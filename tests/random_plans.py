@@ -3,7 +3,6 @@
 import numpy as np
 
 from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.graph import Graph
 from shardwright.passes.annotate import Annotate
@@ -23,7 +22,7 @@ from shardwright.search.space.space import SearchSpace
 def profile_for(devices: int) -> TimeProfile:
     """Return the costs on so many devices of the cluster `cpu`."""
     described = cluster("cpu")
-    return TimeProfile(RedistributionPlanner(mesh_for(described, devices), described))
+    return TimeProfile(mesh_for(described, devices), described)
 
 
 def random_plan(

@@ -5,24 +5,36 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.mindspore.costs import MindSporeCosts, is_followed
-from shardwright.cost_model.profile import EdgeLayout, OperatorTable, operator_table
-from shardwright.cost_model.redistribution.moves import Kinds
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.ir.graph import Graph
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.mindspore.costs import (
+    MindSporeCosts,
+    is_followed,
+    mesh_of_binary_axes,
+)
+from shardwright.cost_model.profile import (
+    CostProfile,
+    EdgeLayout,
+    OperatorTable,
+    ProfileRequest,
+    SpaceRules,
+    never,
+    operator_table,
+)
+from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.communication.collectives import Redistribute
+from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 
 Floats = NDArray[np.float64]
 
 
-class MindSporeProfile:
+class MindSporeProfile(CostProfile):
     """MindSpore's objective: weighed bytes, not seconds.
 
-    Its conventions differ from those of `TimeProfile`: a parameter is stored as its reader takes
-    it, outputs stay as they are, and adding gradients and updating parameters are free.
+    Its conventions differ from those of `TimeProfile`: a parameter is stored in the layout of its
+    reader, outputs keep their layouts, and adding gradients and updating parameters are free.
 
     Parameters
     ----------
@@ -33,31 +45,29 @@ class MindSporeProfile:
     """
 
     name = "mindspore"
-    kinds: Kinds | None = None
-    orbit_planner: RedistributionPlanner | None = None
+    priced_after = "partition"
 
     def __init__(self, costs: MindSporeCosts, mesh: Mesh) -> None:
-        self.costs = costs
-        self.mesh = mesh
+        self.costs, self.mesh = costs, mesh
+        self.rules = SpaceRules(
+            share_layouts=False,
+            free_storage=False,
+            whole_inputs=True,
+            parameters_agree=costs.readers_agree,
+            fixes_consumers=is_followed if costs.elementwise_follow else never,
+        )
         self._tables: dict[object, OperatorTable] = {}
 
-    def readers_share_layout(self) -> bool:
-        """Return False: every reader pays by itself."""
-        return False
+    @classmethod
+    def create(cls, request: ProfileRequest) -> "MindSporeProfile":
+        """Return the profile of a compilation."""
+        agree = request.minimizes_cost and not request.scattered
+        return cls(MindSporeCosts(readers_agree=agree), request.planner.mesh)
 
-    def stays(self, maker: OperatorInfo | None) -> bool:
-        """Return True of a parameter whose readers agree, and of functions where they follow."""
-        if maker is None:
-            return self.costs.readers_agree
-        return self.costs.elementwise_follow and is_followed(maker)
-
-    def stored_freely(self) -> bool:
-        """Return False: a parameter lies as its reader takes it."""
-        return False
-
-    def constant(self) -> float:
-        """Return zero."""
-        return 0.0
+    @classmethod
+    def default_mesh(cls, cluster: Cluster, devices: int) -> Mesh:
+        """Return a mesh of binary axes."""
+        return mesh_of_binary_axes(devices)
 
     def table(
         self,
@@ -79,59 +89,48 @@ class MindSporeProfile:
         self, tensor: TensorType, sources: Sequence[EdgeLayout], targets: Sequence[EdgeLayout]
     ) -> Floats:
         """Return the cost of MindSpore's redistribution for each pair of layouts."""
-        starts = list(dict.fromkeys(port.layout.reduced() for port in sources))
-        ends = list(dict.fromkeys(port.layout.reduced() for port in targets))
+        starts = list(dict.fromkeys(edge.layout.reduced() for edge in sources))
+        ends = list(dict.fromkeys(edge.layout.reduced() for edge in targets))
         table = np.array([[self._edge(tensor, start, end) for end in ends] for start in starts])
-        rows = [starts.index(port.layout.reduced()) for port in sources]
-        columns = [ends.index(port.layout.reduced()) for port in targets]
+        rows = [starts.index(edge.layout.reduced()) for edge in sources]
+        columns = [ends.index(edge.layout.reduced()) for edge in targets]
         return table[np.ix_(rows, columns)]
 
     def _edge(self, tensor: TensorType, source: Layout, target: Layout) -> float:
         return self.costs.redistribution_cost(tensor, source, target, self.mesh)
 
-    def again(
-        self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
-    ) -> Floats:
-        """Return zeros: nothing is gathered."""
-        return np.zeros((len(sources), len(targets)))
-
-    def leaving(
+    def output(
         self, tensor: TensorType, sources: Sequence[EdgeLayout], target: EdgeLayout
     ) -> Floats:
-        """Return zeros: outputs stay as they are."""
+        """Return zeros: outputs keep their layouts."""
         return np.zeros((len(sources), 1))
 
-    def accumulation(self, tensor: TensorType, layout: Layout) -> float:
-        """Return zero."""
-        return 0.0
-
-    def update(self, tensor: TensorType, layout: Layout) -> float:
-        """Return zero."""
-        return 0.0
-
-    def program_cost(self, graph: Graph) -> float:
+    def program_cost(self, program: Graph) -> float:
         """Return the objective of a partitioned forward program, read off its nodes.
 
         Parameters
         ----------
-        graph : Graph
+        program : Graph
             A program whose operators have strategies, with ``redistribute`` nodes between them.
         """
-        stored = {p.name for p in graph.parameters if p.trainable}
-        leaving = {name for name in graph.outputs if not graph.uses[name]}
+        stored = {p.name for p in program.parameters if p.trainable}
+        outputs = {name for name in program.outputs if not program.uses[name]}
         total = 0.0
-        for node in graph.nodes:
-            operands = graph.operand_values(node)
-            if node.operator == "redistribute" and node.operands[0] in stored:
-                stored.add(node.name)  # a parameter that several read, brought to one of them
-            if node.operator == "redistribute" and node.name not in leaving:
-                source, target = operands[0].layout, node.results[0].layout
-                assert source is not None
-                assert target is not None
-                total += self._edge(operands[0].type, source, target)
+        for node in program.nodes:
+            operands = program.operand_values(node)
+            if operator_class(node.operator) is Redistribute:
+                if node.operands[0] in stored:  # for one of several readers
+                    stored.add(node.name)
+                if node.name not in outputs:
+                    total += self._redistribution(operands[0], node.results[0])
             elif node.strategy is not None:
                 types = [value.type for value in operands]
                 info = operator_info(node.operator, types, node.attributes)
                 flags = [name in stored for name in node.operands]
                 total += self.costs.operator_cost(info, node.strategy, self.mesh, flags)
         return total
+
+    def _redistribution(self, source: Value, target: Value) -> float:
+        assert source.layout is not None
+        assert target.layout is not None
+        return self._edge(source.type, source.layout, target.layout)

@@ -1,13 +1,13 @@
 """Redistribution: the cheapest sequence of collectives from one layout to another.
 
-The layouts of a tensor are the nodes of a graph whose edges are single collectives, weighed by the
-tensor's bytes. All shortest paths of one tensor type are found at once (Bellman and Ford), since
-the search asks for thousands of pairs, and the partition then walks the very paths that the search
-has priced.
+The layouts of a tensor are the nodes of a graph whose edges are single collectives, with their
+costs as weights. All shortest paths of one tensor type are found at once (Bellman and Ford): the
+search asks for thousands of pairs, and the partition then emits the paths that the search priced.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count, takewhile
 from math import prod
@@ -34,6 +34,8 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
 
 Floats = NDArray[np.float64]
+MoveCosts = Callable[[str, tuple[str, ...], Floats], Floats]
+"""Prices a communication operator over axes, for several sizes of the operand in bytes."""
 _KINDS = {
     "collective_permute": "permute",
     "halo_exchange": "permute",
@@ -56,7 +58,7 @@ def move_seconds(
     Parameters
     ----------
     operator : str
-        Name of the communication operator.
+        Name of the communication operator; ``local_copy`` reads and writes on one rank.
     axes : tuple of str
         Mesh axes of its groups.
     local_bytes : array
@@ -65,7 +67,7 @@ def move_seconds(
         Where it runs.
     """
     count, device = mesh.extent(axes), cluster.device
-    if operator in ("local_slice", "to_partial", "mirror"):
+    if operator in ("local_slice", "local_copy", "to_partial", "mirror"):
         moved = 2 * local_bytes / (count if operator == "local_slice" else 1)
         return device.launch_seconds + moved / device.memory_bandwidth
     kind = _KINDS.get(operator, operator)
@@ -79,13 +81,13 @@ class _Paths:
     """Shortest paths between all layouts of one tensor type."""
 
     graph: LayoutGraph
-    seconds: Floats  # of the cheapest path from the first layout of each class to each layout
+    costs: Floats  # of the cheapest path from the first layout of each orbit to each layout
 
     def between(self, sources: Integers, targets: Integers) -> Floats:
-        """Return the seconds of the cheapest paths, as a table."""
+        """Return the costs of the cheapest paths, as a table."""
         symmetry = self.graph.symmetry
         columns = symmetry.images[symmetry.renaming[sources]][:, targets]
-        return self.seconds[symmetry.classes[sources][:, None], columns]
+        return self.costs[symmetry.classes[sources][:, None], columns]
 
 
 class RedistributionPlanner:
@@ -97,11 +99,13 @@ class RedistributionPlanner:
         The mesh.
     cluster : Cluster
         Its links.
+    move_costs : callable, optional
+        Prices a single collective; in seconds if not given.
     """
 
-    def __init__(self, mesh: Mesh, cluster: Cluster) -> None:
+    def __init__(self, mesh: Mesh, cluster: Cluster, move_costs: MoveCosts | None = None) -> None:
         self.mesh = mesh
-        self.cluster = cluster
+        self._move_costs = move_costs or partial(move_seconds, mesh=mesh, cluster=cluster)
         self.axis_permutations = tuple(axis_permutations(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
         self._classes: dict[tuple[tuple[int, ...], int], ClassPaths] = {}
@@ -111,8 +115,8 @@ class RedistributionPlanner:
         """Whether the mesh has too many layouts to find all paths between them."""
         return sum(axis.size > 1 for axis in self.mesh.axes) > _MOST_AXES
 
-    def seconds(self, tensor: TensorType, sources: list[Layout], targets: list[Layout]) -> Floats:
-        """Return the seconds from each of `sources` to each of `targets`, as a table.
+    def costs(self, tensor: TensorType, sources: list[Layout], targets: list[Layout]) -> Floats:
+        """Return the cost from each of `sources` to each of `targets`, as a table.
 
         An entry is infinite where no path exists.
 
@@ -132,12 +136,12 @@ class RedistributionPlanner:
         columns = np.array([self._position(paths.graph, layout) for layout in targets])
         return paths.between(rows, columns)
 
-    def orbit_seconds(
+    def orbit_costs(
         self, tensor: TensorType, sources: Sequence[Layout], targets: Sequence[Layout]
     ) -> Floats:
-        """Return the seconds from the class of each source to that of each target, as a table.
+        """Return the cost from the orbit of each source to that of each target, as a table.
 
-        No way from a layout to another is cheaper than that from its class to the other's.
+        No path between two layouts is cheaper than that between their orbits.
 
         Raises
         ------
@@ -150,19 +154,19 @@ class RedistributionPlanner:
         return paths.between(rows, columns)
 
     def nearest(self, tensor: TensorType, source: Layout, target: Layout) -> frozenset[int]:
-        """Return which axis_permutations take `target` to where `source` reaches it most cheaply.
+        """Return the axis permutations of `target` to which the path from `source` is cheapest.
 
         Parameters
         ----------
         tensor : TensorType
-            What is redistributed.
+            The type of the tensor.
         source, target : Layout
-            From where and to where.
+            Layouts before and after.
 
         Returns
         -------
         frozenset of int
-            Positions in `axis_permutations` of those whose path costs what `orbit_seconds` says.
+            Positions in `axis_permutations` of those whose path costs what `orbit_costs` says.
         """
         ends = self._class_paths(tensor).ways(_plain(source), target)
         images = (_plain(target.renamed(names, self.mesh)) for names in self.axis_permutations)
@@ -182,18 +186,18 @@ class RedistributionPlanner:
         short = paths.ways(_plain(source), target).get(_plain(target))
         return self._plan_alone(tensor, source, target) if short is None else list(short)
 
-    def path_seconds(self, tensor: TensorType, source: Layout, target: Layout) -> float:
-        """Return the seconds of what `plan` returns."""
-        seconds, here = 0.0, source
+    def path_cost(self, tensor: TensorType, source: Layout, target: Layout) -> float:
+        """Return the cost of the moves that `plan` returns."""
+        cost, here = 0.0, source
         for move in self.plan(tensor, source, target):
-            seconds += self._move_seconds(tensor, here, move)
+            cost += self._move_cost(tensor, here, move)
             here = move.target
-        return seconds
+        return cost
 
-    def _move_seconds(self, tensor: TensorType, here: Layout, move: Move) -> float:
+    def _move_cost(self, tensor: TensorType, here: Layout, move: Move) -> float:
         elements = prod(here.slice_shape(tensor.shape, self.mesh))
         size = np.array([elements * item_bytes(tensor.dtype)])
-        return float(move_seconds(move.operator, move.axes, size, self.mesh, self.cluster)[0])
+        return float(self._move_costs(move.operator, move.axes, size)[0])
 
     def _plan_alone(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
         """Search for one path; on a fine mesh leave alone the axes that lie where they shall.
@@ -224,7 +228,7 @@ class RedistributionPlanner:
                     continue
                 kind = (place, move.operator, paths.graph.kinds_over(move.axes))
                 if kind not in prices:  # the same for all moves of a kind from all of a class
-                    prices[kind] = self._move_seconds(tensor, here, move)
+                    prices[kind] = self._move_cost(tensor, here, move)
                 further = seconds + prices[kind]
                 step = (further + rest[after], next(ticket), further, move.target, (*path, move))
                 heappush(waiting, step)
@@ -262,7 +266,7 @@ class RedistributionPlanner:
         weights = np.zeros(len(graph.edges))
         for move, alike in graph.groups:
             sizes = local[starts[alike]]
-            weights[alike] = move_seconds(move.operator, move.axes, sizes, self.mesh, self.cluster)
+            weights[alike] = self._move_costs(move.operator, move.axes, sizes)
         fits = possible(graph, tensor)
         weights[~(fits[starts] & fits[ends])] = np.inf
         weights[uneven_permutes(graph, tensor)] = np.inf

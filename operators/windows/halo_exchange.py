@@ -290,20 +290,53 @@ def emit_split(
     return SplitOperator(inner, plan, tuple(read), made, tuple(results))
 
 
+@dataclass(frozen=True)
+class SplitGradient:
+    """The gradient of a `SplitOperator` as it was emitted.
+
+    Parameters
+    ----------
+    cotangents : tuple of Value
+        The cotangents that the gradient itself reads, after their halos were exchanged.
+    nodes : tuple of Node
+        The gradient itself, without the exchanges and sums around it.
+    returned : tuple of (Value or None)
+        The gradient by each operand, before halos are summed.
+    gradients : tuple of (Value or None)
+        The gradient by each operand in the end.
+    """
+
+    cotangents: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    returned: tuple[Value | None, ...]
+    gradients: tuple[Value | None, ...]
+
+
+def split_gradient(
+    build: Builder, operator: SplitOperator, cotangents: Sequence[Value]
+) -> SplitGradient:
+    """Emit the gradient of what `emit_split` has emitted, and return its parts."""
+    plan = operator.plan
+    pulled = tuple(
+        _moved(build, "halo_exchange", dy, plan.results.get(i, ()))
+        for i, dy in enumerate(cotangents)
+    )
+    begin = len(build.nodes)
+    at = Linearization(operator.read, operator.made, pulled)
+    returned = tuple(operator.info.gradient(build, at))
+    nodes = tuple(build.nodes[begin:])
+    gradients = tuple(
+        None if value is None else _moved(build, "halo_sum", value, plan.operands.get(i, ()))
+        for i, value in enumerate(returned)
+    )
+    return SplitGradient(pulled, nodes, returned, gradients)
+
+
 def emit_split_gradient(
     build: Builder, operator: SplitOperator, cotangents: Sequence[Value]
 ) -> list[Value | None]:
     """Emit the gradient of what `emit_split` has emitted, by each operand."""
-    plan = operator.plan
-    pulled = [
-        _moved(build, "halo_exchange", dy, plan.results.get(i, ()))
-        for i, dy in enumerate(cotangents)
-    ]
-    at = Linearization(operator.read, operator.made, pulled)
-    return [
-        None if value is None else _moved(build, "halo_sum", value, plan.operands.get(i, ()))
-        for i, value in enumerate(operator.info.gradient(build, at))
-    ]
+    return list(split_gradient(build, operator, cotangents).gradients)
 
 
 def _moved(

@@ -212,7 +212,7 @@ class _SpaceBuilder:
             taken = tuple(EdgeLayout(option.layout, None) for option in options)
             end = EdgeEnd(variable, ("update", key), taken, self.memory.operators)
             self.readers[updated].append(end)
-        stays = reader is None and self.profile.stays(None) and self._agree(value)
+        stays = reader is None and self.profile.rules.parameters_agree and self._agree(value)
         writer = EdgeEnd(variable, (key, stays), ports, 0, stays=stays)
         if reader is None:
             for each in self.readers[value.name]:
@@ -259,7 +259,7 @@ class _SpaceBuilder:
         readers = self.readers[value.name]
         if len(readers) == 1:
             return readers[0]
-        if not readers or not self.profile.readers_share_layout():
+        if not readers or not self.profile.rules.share_layouts:
             return None
         wanted = value.name in self.flow.values
         anywhere = self.intern(
@@ -351,7 +351,7 @@ class _SpaceBuilder:
         writer = EdgeEnd(self.variable[node.name], key, ports, moment)
         writer.saved = saved if saved.any() else None
         writer.position = len(node.operands) + position
-        writer.stays = self.profile.stays(table.info)
+        writer.stays = self.profile.rules.fixes_consumers(table.info)
         self._join(value, writer)
 
     def _count_savers(self, name: str) -> int:
@@ -374,7 +374,7 @@ class _SpaceBuilder:
                 *self.ending.get(savers[0].variable, ()),
                 savers[0].position,
             }
-        if len(readers) < 2 or not self.profile.readers_share_layout():
+        if len(readers) < 2 or not self.profile.rules.share_layouts:
             for reader in readers:
                 self._connect(value, writer, reader)
             if len(readers) < 2:
@@ -427,7 +427,7 @@ class _SpaceBuilder:
 
         def priced() -> Floats:
             if reader.leaves:
-                return self.profile.leaving(value.type, writer.ports, reader.ports[0])
+                return self.profile.output(value.type, writer.ports, reader.ports[0])
             table = self.profile.edges(value.type, writer.ports, reader.ports)
             if not writer.stays:
                 return table

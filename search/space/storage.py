@@ -58,7 +58,7 @@ def storage_options(
         options = [Storage(layout, layout) for layout in used]
         options += [
             Storage(finer, layout, again)
-            for layout in (used if profile.stored_freely() else ())
+            for layout in (used if profile.rules.free_storage else ())
             for finer in _refinements(layout, tensor, profile)
             for again in (False, True)[: 1 + kept]
         ]
@@ -150,11 +150,11 @@ def storage_edges(
     what is read.
     """
     table = profile.edges(tensor, sources, targets)
-    again = np.array([option.regathered for option in options])
-    if again.any():
-        stored = [option.layout for option in options]
-        wanted = [port.layout for port in targets]
-        table = table + again[:, None] * profile.again(tensor, stored, wanted)
+    regathered = np.array([option.regathered for option in options])
+    if regathered.any():
+        stored = [EdgeLayout(option.layout, None) for option in options]
+        wanted = [EdgeLayout(target.layout, None) for target in targets]
+        table = table + regathered[:, None] * profile.edges(tensor, stored, wanted)
     index = {layout: i for i, layout in enumerate(dict.fromkeys(taken))}
     wants = np.array([index[layout] for layout in taken])
     gives = np.array([-1 if option.used is None else index[option.used] for option in options])

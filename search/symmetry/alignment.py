@@ -230,8 +230,8 @@ class _Aligner:
         return penalty
 
     def _beyond_orbits(self, tensor: TensorType, source: Layout, target: Layout) -> float:
-        least = self.planner.orbit_seconds(tensor, [source], [target])[0, 0]
-        return self.planner.path_seconds(tensor, source, target) - float(least)
+        least = self.planner.orbit_costs(tensor, [source], [target])[0, 0]
+        return self.planner.path_cost(tensor, source, target) - float(least)
 
 
 def _differences(planner: RedistributionPlanner) -> NDArray[np.int64]:

@@ -177,7 +177,7 @@ class _OrbitSpaceBuilder:
 
     def _penalties(self, edge: Edge, starts: list[Layout], ends: list[Layout]) -> Floats:
         """Return the alignment penalty between each two layouts."""
-        least = self.planner.orbit_seconds(edge.tensor, starts, ends)
+        least = self.planner.orbit_costs(edge.tensor, starts, ends)
         with np.errstate(invalid="ignore"):
-            beyond = self.planner.seconds(edge.tensor, starts, ends) - least
+            beyond = self.planner.costs(edge.tensor, starts, ends) - least
         return np.nan_to_num(beyond, nan=0.0, posinf=FORBIDDEN)

@@ -31,7 +31,7 @@ def test_the_nearest_of_a_class_are_those_with_the_shortest_path(
     tensor, planner = TensorType("float32", shape), RedistributionPlanner(mesh, cluster("a100-pod"))
     found = layout_graph(mesh, len(shape)).nodes
     position = {layout: i for i, layout in enumerate(found)}
-    each, by_orbit = planner.seconds(tensor, [*found], [*found]), planner.orbit_seconds
+    each, by_orbit = planner.costs(tensor, [*found], [*found]), planner.orbit_costs
     for i, j in np.random.default_rng(0).integers(0, len(found), (80, 2)):
         images = [position[found[j].renamed(names, mesh)] for names in planner.axis_permutations]
         least = each[i, images].min()
@@ -45,9 +45,9 @@ def test_the_nearest_of_a_class_are_those_with_the_shortest_path(
 def test_what_is_planned_costs_what_the_shortest_path_does(mesh: Mesh) -> None:
     tensor, planner = TensorType("float32", (16, 64)), RedistributionPlanner(mesh, cluster("cpu"))
     found = [*layout_graph(mesh, 2).nodes]
-    each = planner.seconds(tensor, found, found)
+    each = planner.costs(tensor, found, found)
     for i, j in np.random.default_rng(1).integers(0, len(found), (80, 2)):
-        seconds = planner.path_seconds(tensor, found[i], found[j])
+        seconds = planner.path_cost(tensor, found[i], found[j])
         assert seconds == pytest.approx(each[i, j], rel=1e-12)
 
 
@@ -91,8 +91,8 @@ def test_a_mesh_of_six_axes_has_few_classes() -> None:
     planner = RedistributionPlanner(fine, cluster("h100-pod"))
     tensor = TensorType("float32", (64, 64))
     source, target = Layout((("a", "d"), ("e",))), Layout((("b",), ("c", "d", "f")))
-    least = planner.orbit_seconds(tensor, [source], [target])[0, 0]
+    least = planner.orbit_costs(tensor, [source], [target])[0, 0]
     for i in planner.nearest(tensor, source, target):
         image = target.renamed(planner.axis_permutations[i], fine)
-        assert planner.path_seconds(tensor, source, image) == pytest.approx(least, rel=1e-12)
-    assert planner.path_seconds(tensor, source, target) >= least
+        assert planner.path_cost(tensor, source, image) == pytest.approx(least, rel=1e-12)
+    assert planner.path_cost(tensor, source, target) >= least

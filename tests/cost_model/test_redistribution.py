@@ -108,7 +108,7 @@ def fits(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
 def test_plans_are_chains_of_moves_that_cost_what_the_table_says(on: Cluster) -> None:
     tensor = TensorType("float32", (8, 8))
     planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)
-    table = planner.seconds(tensor, possible, possible)
+    table = planner.costs(tensor, possible, possible)
     for i, source in enumerate(possible):
         for j, target in enumerate(possible):
             plan = planner.plan(tensor, source, target)
@@ -130,7 +130,7 @@ def priced(plan: list[Move], tensor: TensorType, source: Layout, on: Cluster) ->
 @pytest.mark.parametrize("shape", [(8, 8), (1024, 4096)])
 def test_a_detour_is_never_cheaper(on: Cluster, shape: tuple[int, ...]) -> None:
     tensor, possible = TensorType("float32", shape), every_layout(CUBE, 2)
-    seconds = RedistributionPlanner(CUBE, on).seconds(tensor, possible, possible)
+    seconds = RedistributionPlanner(CUBE, on).costs(tensor, possible, possible)
     assert np.isfinite(seconds).all()
     alignment_penalty = (seconds[:, :, None] + seconds[None, :, :]).min(axis=1)
     assert (seconds <= alignment_penalty * (1 + 1e-12)).all()
@@ -139,7 +139,7 @@ def test_a_detour_is_never_cheaper(on: Cluster, shape: tuple[int, ...]) -> None:
 def test_only_staying_is_free() -> None:
     tensor, possible = TensorType("float32", (8, 8)), every_layout(CUBE, 2)
     planner = RedistributionPlanner(CUBE, CPU)
-    seconds = planner.seconds(tensor, possible, possible)
+    seconds = planner.costs(tensor, possible, possible)
     np.testing.assert_array_equal(seconds == 0, np.eye(len(possible), dtype=bool))
     assert all(planner.plan(tensor, layout, layout) == [] for layout in possible)
 
@@ -148,9 +148,9 @@ def test_only_staying_is_free() -> None:
 def test_more_bytes_never_take_less_time(on: Cluster) -> None:
     planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)
     growing = [TensorType("float32", (8, 8 * 4**i)) for i in range(8)]
-    seconds = np.stack([planner.seconds(tensor, possible, possible) for tensor in growing])
+    seconds = np.stack([planner.costs(tensor, possible, possible) for tensor in growing])
     assert (np.diff(seconds, axis=0) >= 0).all()
-    half = planner.seconds(TensorType("float16", (8, 8)), possible, possible)
+    half = planner.costs(TensorType("float16", (8, 8)), possible, possible)
     assert (half <= seconds[0]).all()
 
 
@@ -189,7 +189,7 @@ def test_plans_of_large_tensors_are_the_known_ones(
 def test_no_slice_is_empty_on_the_way_and_uneven_ones_are_not_permuted() -> None:
     planner, tensor = RedistributionPlanner(CUBE, CPU), TensorType("float32", (6, 8))
     possible = [layout for layout in every_layout(CUBE, 2) if holds(layout, (6, 8), CUBE)]
-    seconds = planner.seconds(tensor, possible, possible)
+    seconds = planner.costs(tensor, possible, possible)
     assert np.isfinite(seconds).all()
     for source in possible:
         for target in possible:
@@ -198,7 +198,7 @@ def test_no_slice_is_empty_on_the_way_and_uneven_ones_are_not_permuted() -> None
                 if move.operator == "collective_permute":
                     assert fits(move.target, (6, 8), CUBE)
     impossible = lies("xyz", "")
-    assert np.isinf(planner.seconds(tensor, [lies("", "")], [impossible])).all()
+    assert np.isinf(planner.costs(tensor, [lies("", "")], [impossible])).all()
     with pytest.raises(StrategyError, match="there is no way from the layout"):
         planner.plan(tensor, lies("", ""), impossible)
 
@@ -242,7 +242,7 @@ def test_on_a_fine_mesh_each_path_is_found_by_itself(source: Layout, target: Lay
 def test_one_path_costs_what_all_paths_say() -> None:
     tensor, possible = TensorType("float32", (8, 8)), every_layout(CUBE, 2)
     planner = RedistributionPlanner(CUBE, CPU)
-    table = planner.seconds(tensor, possible, possible)
+    table = planner.costs(tensor, possible, possible)
     for i, j in np.random.default_rng(0).integers(0, len(possible), (60, 2)):
         plan = planner._plan_alone(tensor, possible[i], possible[j])
         cost = sum(priced(plan, tensor, possible[i], CPU))
@@ -252,7 +252,7 @@ def test_one_path_costs_what_all_paths_say() -> None:
 
 def test_a_search_over_a_fine_mesh_is_refused() -> None:
     with pytest.raises(StrategyError, match="has more than 4 axes, which is too fine"):
-        RedistributionPlanner(FINE, CPU).seconds(TensorType("float32", (8,)), [], [])
+        RedistributionPlanner(FINE, CPU).costs(TensorType("float32", (8,)), [], [])
 
 
 def test_a_finer_mesh_is_never_dearer() -> None:
@@ -269,9 +269,9 @@ def test_a_finer_mesh_is_never_dearer() -> None:
         partial = [b for a in layout.partial for b in (("x", "y") if a == "x" else (a,))]
         return Layout(splits, fine.ordered(partial))
 
-    there = RedistributionPlanner(coarse, CPU).seconds(tensor, possible, possible)
+    there = RedistributionPlanner(coarse, CPU).costs(tensor, possible, possible)
     images = [refined(layout) for layout in possible]
-    here = RedistributionPlanner(fine, CPU).seconds(tensor, images, images)
+    here = RedistributionPlanner(fine, CPU).costs(tensor, images, images)
     assert (here <= there * (1 + 1e-9)).all()
 
 
@@ -279,6 +279,6 @@ def test_axes_of_one_rank_do_not_make_a_mesh_fine() -> None:
     ones = tuple(MeshAxis(name, 1) for name in "pqr")
     planner = RedistributionPlanner(Mesh((*SQUARE.axes, *ones)), CPU)
     tensor, possible = TensorType("float32", (8, 8)), every_layout(SQUARE, 2)
-    found = planner.seconds(tensor, possible, possible)
-    expected = RedistributionPlanner(SQUARE, CPU).seconds(tensor, possible, possible)
+    found = planner.costs(tensor, possible, possible)
+    expected = RedistributionPlanner(SQUARE, CPU).costs(tensor, possible, possible)
     np.testing.assert_array_equal(found, expected)

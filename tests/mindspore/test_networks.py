@@ -14,7 +14,6 @@ from shardwright import nn, ops
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.mindspore.costs import MindSporeCosts, mesh_of_binary_axes
 from shardwright.cost_model.mindspore.profile import MindSporeProfile
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Strategy
@@ -135,7 +134,7 @@ def test_sharding_propagates_through_convolutions(pin: tuple[int, ...], shape: s
     definition = trace(Convolutions(pin), (image,))
     described = cluster("cpu")
     mesh = mesh_for(described, max(pin), shape)
-    profile = TimeProfile(RedistributionPlanner(mesh, described))
+    profile = TimeProfile(mesh, described)
     space = build_search_space(definition.graph, profile, pins=definition.pins)
     result = search(space, "sharding_propagation")
     strategies = space.decisions(result.assignment).strategies

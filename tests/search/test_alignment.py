@@ -9,9 +9,10 @@ import pytest
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.profile import UpdateRule
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
+from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -65,9 +66,8 @@ def recurrent(steps: int, batch: int = 512, width: int = 4096) -> Graph:
 
 def space_of(graph: Graph) -> tuple[SearchSpace, RedistributionPlanner]:
     """Return a space of orbits."""
-    planner = RedistributionPlanner(MESH, POD)
-    profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_orbit=True)
-    return build_search_space(graph, profile), planner
+    profile = TimeProfile(MESH, POD, UpdateRule("sgd_update", 0, False), by_orbit=True)
+    return build_search_space(graph, profile), profile.planner
 
 
 def test_wide_graphs_are_aligned_without_large_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,7 @@ def test_building_the_problem_looks_at_the_time_at_every_edge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Time runs out after the last operator; the edges are not all priced."""
-    planner = RedistributionPlanner(MESH, POD)
-    profile = TimeProfile(planner, UpdateRule("sgd_update", 0, False), by_orbit=True)
+    profile = TimeProfile(MESH, POD, UpdateRule("sgd_update", 0, False), by_orbit=True)
     graph = random_graph(1, nodes=5)
     module = "shardwright.search.space.builder"
     ticks = count()

@@ -8,10 +8,9 @@ import pytest
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.cost_model.profile import check_cotangents
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.profile import UpdateRule, check_cotangents
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
+from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.errors import (
     InfeasibleError,
     NotFoundError,
@@ -34,8 +33,8 @@ CPU = cluster("cpu")
 
 
 def space_of(graph: Graph, devices: int) -> SearchSpace:
-    planner = RedistributionPlanner(mesh_for(CPU, devices), CPU)
-    return build_search_space(graph, TimeProfile(planner, UpdateRule("sgd_update", 0, False)))
+    profile = TimeProfile(mesh_for(CPU, devices), CPU, UpdateRule("sgd_update", 0, False))
+    return build_search_space(graph, profile)
 
 
 def cheapest(problem: Problem) -> float | None:
@@ -93,7 +92,7 @@ def test_the_emitted_program_costs_what_the_search_said(mode: str, optimizer: st
 
 def test_gradients_lie_as_their_rules_say() -> None:
     mesh = mesh_for(CPU, 8)
-    profile = TimeProfile(RedistributionPlanner(mesh, CPU))
+    profile = TimeProfile(mesh, CPU)
     for seed in range(10):
         build_search_space(random_graph(seed, nodes=6), profile)
     for table in profile._tables.values():

@@ -9,9 +9,10 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.profile import UpdateRule
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.time_profile import TimeProfile, UpdateRule
+from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -33,9 +34,8 @@ RULE = UpdateRule("sgd_update", 0, False)
 
 def spaces(graph: Graph, mesh: Mesh) -> tuple[SearchSpace, SearchSpace, RedistributionPlanner]:
     """Return the space of orbits, that of all options, and the planner of both."""
-    planner = RedistributionPlanner(mesh, POD)
-    by_orbit, each = (TimeProfile(planner, RULE, by_orbit=c) for c in (True, False))
-    return build_search_space(graph, by_orbit), build_search_space(graph, each), planner
+    by_orbit, each = (TimeProfile(mesh, POD, RULE, by_orbit=c) for c in (True, False))
+    return build_search_space(graph, by_orbit), build_search_space(graph, each), each.planner
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,201 @@
+"""Profiles that price the emitted program, node by node."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.backward_memory import BackwardMemory
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.emission import Emission, emit
+from shardwright.cost_model.profile import (
+    CostProfile,
+    EdgeLayout,
+    OperatorTable,
+    ProfileRequest,
+    UpdateRule,
+)
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.roofline import node_cost
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.models.optimizer import state_type
+
+Floats = NDArray[np.float64]
+
+
+class ProgramProfile(CostProfile):
+    """The cost of a program is the sum of the costs of its emitted nodes.
+
+    A subclass sets `name` and overrides `operator_cost` and `move_costs`. Both must depend on the
+    size and the level of mesh axes alone, not on their names.
+
+    Parameters
+    ----------
+    mesh, cluster : Mesh, Cluster
+        Where the program runs.
+    update_rule : UpdateRule, optional
+        The optimizer; None where parameters are not updated.
+    by_orbit : bool
+        Whether one strategy stands for its orbit. Edges then cost what they cost between the
+        nearest elements of two orbits.
+    planner : RedistributionPlanner, optional
+        A planner of `make_planner`, to share its paths; a new one if not given.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        cluster: Cluster,
+        update_rule: UpdateRule | None = None,
+        by_orbit: bool = False,
+        planner: RedistributionPlanner | None = None,
+    ) -> None:
+        self.mesh, self.cluster, self.update_rule = mesh, cluster, update_rule
+        self.planner = planner or RedistributionPlanner(mesh, cluster, self.move_costs)
+        self.orbit_planner = self.planner if by_orbit else None
+        self._move = self.planner.orbit_costs if by_orbit else self.planner.costs
+        self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
+
+    @classmethod
+    def create(cls, request: ProfileRequest) -> Self:
+        """Return the profile of a compilation."""
+        planner = request.planner
+        return cls(planner.mesh, request.cluster, request.update_rule, request.by_orbit, planner)
+
+    @classmethod
+    def make_planner(cls, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
+        """Return the planner of the cheapest paths by `move_costs`."""
+        return cls(mesh, cluster).planner
+
+    @abstractmethod
+    def operator_cost(
+        self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
+    ) -> float:
+        """Return the cost of a computing operator, with its operands and results so laid out."""
+
+    @abstractmethod
+    def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the cost of a communication operator over axes, for several sizes of its operand.
+
+        ``local_copy``, ``local_slice`` and ``to_partial`` stay on the rank.
+        """
+
+    def program_cost(self, program: Graph) -> float:
+        """Return the sum of the costs of all nodes: a step without any overlap."""
+        return sum(
+            node_cost(node, program.operand_values(node), self.mesh, self) for node in program.nodes
+        )
+
+    # Operators
+
+    def table(
+        self,
+        info: OperatorInfo,
+        wanted: tuple[bool, ...],
+        stored: tuple[bool, ...],
+        pinned: bool = False,
+    ) -> OperatorTable:
+        """Return the strategies of an operator with their costs."""
+        key = (info, wanted)
+        if key not in self._tables:
+            self._tables[key] = self._make_table(info, wanted)
+        return self._tables[key]
+
+    def _make_table(self, info: OperatorInfo, wanted: tuple[bool, ...]) -> OperatorTable:
+        strategies = info.generate_strategies(self.mesh, self.kinds)
+        priced = self._priced(info, strategies, wanted)
+        emissions = [emission for _, emission in priced]
+        return OperatorTable(
+            info,
+            strategies,
+            np.array([cost for cost, _ in priced]),
+            tuple(zip(*(emission.operands for emission in emissions), strict=True)),
+            tuple(zip(*(emission.results for emission in emissions), strict=True)),
+            BackwardMemory(
+                tuple(map(np.array, zip(*(e.saved_operands for e in emissions), strict=True))),
+                tuple(map(np.array, zip(*(e.saved_results for e in emissions), strict=True))),
+                tuple(emission.work.moments for emission in emissions),
+                tuple(map(all, zip(*(e.work.separate for e in emissions), strict=True))),
+            ),
+        )
+
+    def _priced(
+        self, info: OperatorInfo, strategies: Sequence[Strategy], wanted: tuple[bool, ...]
+    ) -> list[tuple[float, Emission]]:
+        """Emit and price each strategy, but only one of those that differ by equal axes."""
+        first: dict[object, tuple[Strategy, float, Emission]] = {}
+        priced = []
+        for strategy in strategies:
+            key = tuple(
+                (factor, tuple((axis.size, axis.level) for axis in map(self.mesh.axis, axes)))
+                for factor, axes in strategy.assignment
+            )
+            if key not in first:
+                emission = emit(info, strategy, wanted, self.mesh)
+                first[key] = strategy, self._emission_cost(emission), emission
+            twin, cost, emission = first[key]
+            if twin is not strategy:
+                factors = info.rule.sizes
+                pairs = zip(twin.of_factors(factors), strategy.of_factors(factors), strict=True)
+                emission = emission.renamed(dict(pairs), self.mesh)
+            priced.append((cost, emission))
+        return priced
+
+    def _emission_cost(self, emission: Emission) -> float:
+        forward, backward = (
+            sum(node_cost(node, operands, self.mesh, self) for node, operands in nodes)
+            for nodes in (emission.forward, emission.backward)
+        )
+        return forward + backward
+
+    # Tensors
+
+    def edges(
+        self, tensor: TensorType, sources: Sequence[EdgeLayout], targets: Sequence[EdgeLayout]
+    ) -> Floats:
+        """Return the cost of redistributing a tensor, and its cotangent back."""
+        starts = [edge.layout for edge in sources]
+        ends = [edge.layout for edge in targets]
+        costs = self._move(tensor, starts, ends)
+        back = [i for i, edge in enumerate(targets) if edge.cotangent is not None]
+        if back and all(edge.cotangent is not None for edge in sources):
+            cotangents = [c for edge in targets if (c := edge.cotangent) is not None]
+            due = [c for edge in sources if (c := edge.cotangent) is not None]
+            costs[:, back] += self._move(tensor, cotangents, due).T
+        return costs
+
+    def accumulation(self, tensor: TensorType, layout: Layout) -> float:
+        """Return the cost of adding two cotangents."""
+        info = operator_info("add", (tensor, tensor), {})
+        return self.operator_cost(info, (layout, layout), (layout,))
+
+    # The optimizer
+
+    def constant(self) -> float:
+        """Return the cost of counting the steps, where the optimizer does."""
+        if self.update_rule is None or not self.update_rule.counts_steps:
+            return 0.0
+        info = operator_info("add_scalar", (TensorType("int64", ()),), {"value": 1})
+        scalar = (Layout.replicated(0),)
+        return self.operator_cost(info, scalar, scalar)
+
+    def update(self, tensor: TensorType, layout: Layout) -> float:
+        """Return the cost of the optimizer's update."""
+        rule = self.update_rule
+        if rule is None:
+            return 0.0
+        types = [tensor] * 2 + [state_type(tensor)] * rule.states
+        types += [TensorType("int64", ())] * rule.counts_steps
+        layouts = [layout] * (2 + rule.states) + [Layout.replicated(0)] * rule.counts_steps
+        info = operator_info(rule.operator, types, dict(rule.settings))
+        cost = self.operator_cost(info, layouts, [layout] * len(info.result_types))
+        if rule.unscales:
+            scale = operator_info("scale", (tensor,), {})
+            cost += self.operator_cost(scale, (layout,), (layout,))
+        return cost
