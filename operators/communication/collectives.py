@@ -1,11 +1,10 @@
-"""Communication operators: what moves between ranks, and its exact transpose.
+"""Communication operators, each with its exact transpose as gradient.
 
-Each changes the layout of a tensor and nothing else. `exchange` states the meaning of an operator
-for the members of one group; communicators run it or something equal. Axes are always given major
-to minor.
+Each changes the layout of a tensor and nothing else. `exchange` defines an operator for the members
+of one group; communicators run it or an equivalent. Axes are ordered major to minor.
 
 In a model that calls these operators itself, tensors have no layouts and their types are those of
-one rank; the attribute ``group_size`` then says by how much a dimension grows or shrinks.
+one rank; the attribute ``group_size`` is then the factor by which a dimension grows or shrinks.
 """
 
 from collections.abc import Sequence
@@ -48,7 +47,7 @@ class Communication(OperatorInfo):
         return tuple(self.attributes["axes"])
 
     def make_rule(self) -> Rule:
-        """Keep the shape, but for what ``group_size`` adds or takes in a rank's own view."""
+        """Keep the shape, except for ``group_size`` in a hand-written program."""
         shape = self.operand_types[0].shape
         for name in _DIMENSIONS:
             found = self.attributes.get(name, 0)
@@ -62,7 +61,7 @@ class Communication(OperatorInfo):
         return resolve(f"{' '.join(names)} -> {' '.join(sizes)}", [shape], sizes)
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the result as one rank of a hand-written program sees it."""
+        """Return the shape of the result on one rank of a hand-written program."""
         return shape
 
     def infer_layouts(
@@ -78,7 +77,7 @@ class Communication(OperatorInfo):
         for axis in self.axes:
             mesh.axis(axis)
         if len(set(self.axes)) < len(self.axes):
-            raise StrategyError(f"{self.name}: `axes` is {list(self.axes)}, it names an axis twice")
+            raise StrategyError(f"{self.name}: `axes` is {list(self.axes)}, expected distinct axes")
         size, shape = self.attributes.get("group_size", 0), self.operand_types[0].shape
         if size > 1 and self.own_shape(shape) != shape:
             raise StrategyError(
@@ -97,16 +96,16 @@ class Communication(OperatorInfo):
         raise NotImplementedError
 
     def sent_share(self, mesh: Mesh) -> float:
-        """Return how much of the operand takes part in the move."""
+        """Return the fraction of the operand that takes part in the move."""
         return 1.0
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
-        """Return what each member of a group holds afterwards.
+        """Return the result of each member of a group.
 
         Parameters
         ----------
         parts : sequence of array
-            What each member holds, by its index along the axes.
+            The part of each member, by its index along the axes.
         extents : sequence of int
             Sizes of the axes.
         """
@@ -160,7 +159,7 @@ def _scaled(shape: tuple[int, ...], dimension: int, up: int, down: int) -> tuple
 
 
 def pieces(part: Array, extents: Sequence[int], dimension: int) -> list[Array]:
-    """Cut a part as `Mesh.part` deals it out: along one axis after another."""
+    """Return the slices of a part along each axis in turn, as `Mesh.part` splits."""
     found = [part]
     for count in extents:
         found = [piece for one in found for piece in np.array_split(one, count, axis=dimension)]
@@ -186,7 +185,7 @@ class AllReduce(Communication):
         return [total] * len(parts)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Each part entered the sum once: the identity."""
+        """Pass the cotangent: each part enters the sum once."""
         return [at.cotangents[0] if self.attributes["reduction"] == "sum" else None]
 
 
@@ -271,7 +270,7 @@ class ReduceScatter(Communication):
 
 @register
 class AllToAll(Communication):
-    """Cut one dimension and concatenate another: the split moves between dimensions."""
+    """Move the split from one dimension to another."""
 
     name = "all_to_all"
     defaults: ClassVar = {
@@ -356,7 +355,7 @@ class CollectivePermute(Communication):
 
 @register
 class ToPartial(Communication):
-    """Turn equal copies into partial sums: the first member keeps its copy, the rest hold zero."""
+    """Turn equal copies into partial sums: one member keeps its copy, the others get zeros."""
 
     name = "to_partial"
     defaults: ClassVar = {"axes": (), "group_size": 0}
@@ -374,13 +373,13 @@ class ToPartial(Communication):
         return part if index == 0 else np.zeros_like(part)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Each copy stands for the one value, which entered the sum once: the identity."""
+        """Pass the cotangent: the copies are one value, which enters the sum once."""
         return [at.cotangents[0]]
 
 
 @register
 class Mirror(Communication):
-    """Nothing forward; the gradient is summed over the axes.
+    """The identity, whose gradient is summed over the axes.
 
     Marks where equal copies enter work that is split, which makes their gradients partial sums.
     """
@@ -412,7 +411,7 @@ class Mirror(Communication):
 class Redistribute(Communication):
     """Change the layout of a tensor; lowered to the cheapest collectives before a program runs.
 
-    With ``recompute``, what it yields is not kept for the gradient but made again there.
+    With ``recompute`` its result is not saved for backward but recomputed there.
     """
 
     name = "redistribute"
@@ -424,7 +423,7 @@ class Redistribute(Communication):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """No axes of its own."""
+        """No axes."""
         return ()
 
     def infer_layouts(
@@ -433,5 +432,5 @@ class Redistribute(Communication):
         """Return the wanted layout."""
         wanted = results[0] if results else None
         if wanted is None:
-            raise StrategyError("redistribute: the layout to reach is not given")
+            raise StrategyError("redistribute: there is no target layout")
         return Strategy(), (wanted,)

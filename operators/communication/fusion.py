@@ -1,8 +1,8 @@
-"""Flat buffers: many tensors as one, so that one collective moves them all.
+"""Flat buffers: many tensors in one, so that one collective moves them all.
 
-A buffer holds the *slices* of a rank one after the other, whatever their layouts. As a tensor it is
-split over every axis that splits one of its parts; parts that an axis does not split are then there
-once for each rank along it.
+A buffer concatenates the *slices* of a rank, whatever their layouts. As a tensor it is split over
+every axis that splits one of its parts; it holds a copy of the other parts for each rank along the
+axis.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ Shape = tuple[int, ...]
 
 
 def buffer_layout(parts: Sequence[Layout], mesh: Mesh) -> Layout:
-    """Return the layout of the buffer of parts with these layouts, which are partial alike."""
+    """Return the layout of the buffer of parts with these layouts and the same partial axes."""
     axes = mesh.ordered(axis for part in parts for axis in part.split_axes)
     return Layout((axes,)).with_partial(parts[0].partial)
 
 
 def buffer_length(shapes: Sequence[Shape], parts: Sequence[Layout], mesh: Mesh) -> int:
-    """Return the elements of the buffers of all ranks that differ.
+    """Return the number of elements of the buffer as a tensor.
 
     Raises
     ------
     StrategyError
-        If slices of a part differ in size: a buffer is as long on every rank.
+        If slices of a part differ in size: a buffer has one length on all ranks.
     """
     for shape, part in zip(shapes, parts, strict=True):
         if not part.is_even(shape, mesh):
@@ -57,7 +57,7 @@ def _notation(shapes: Sequence[Shape]) -> str:
 
 
 def _strategy(shapes: Sequence[Shape], parts: Sequence[Layout], mesh: Mesh) -> Strategy:
-    """Return how the parts and the buffer lie, which the buffer's factor alone does not tell."""
+    """Return the split of the parts and of the buffer; a factor alone does not determine it."""
     split = {
         name: axes
         for i, (shape, part) in enumerate(zip(shapes, parts, strict=True))
@@ -68,9 +68,9 @@ def _strategy(shapes: Sequence[Shape], parts: Sequence[Layout], mesh: Mesh) -> S
 
 @register
 class Pack(OperatorInfo):
-    """Put slices one after the other into a buffer of ``length`` elements, on all ranks together.
+    """Concatenate slices into a buffer of ``length`` elements, counted over all ranks.
 
-    Without a mesh, or where nothing is split, that is the number of elements, and may be left out.
+    Without a split it is the number of elements, and may be omitted.
     """
 
     name = "pack"
@@ -83,14 +83,14 @@ class Pack(OperatorInfo):
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
-        """All operands together."""
+        """The set of all operands."""
         return (tuple(range(len(self.operand_types))),)
 
     def make_rule(self) -> Rule:
-        """Keep every dimension whole: which ranks hold what is for `infer_layouts` to say."""
+        """Keep every dimension whole: `infer_layouts` decides the split."""
         dtypes = sorted({operand.dtype for operand in self.operand_types})
         if len(dtypes) != 1:
-            raise IRError(f"a buffer has elements of one type, not of {dtypes}")
+            raise IRError(f"the element types are {dtypes}, a buffer has one")
         shapes = [operand.shape for operand in self.operand_types]
         length = self.attributes["length"] or sum(
             operand.elements for operand in self.operand_types
@@ -100,7 +100,7 @@ class Pack(OperatorInfo):
     def infer_layouts(
         self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
     ) -> tuple[Strategy, tuple[Layout, ...]]:
-        """Take any slices, partial over the same axes."""
+        """Accept any slices that are partial over the same axes."""
         self._carried(operands)
         shapes = [operand.shape for operand in self.operand_types]
         length, expected = self.rule.sizes["n"], buffer_length(shapes, operands, mesh)
@@ -115,9 +115,9 @@ class Pack(OperatorInfo):
 
 @register
 class Unpack(OperatorInfo):
-    """Take the slices out of a buffer: of tensors with ``shapes``, split as ``splits`` says.
+    """Return the slices in a buffer, of tensors with ``shapes`` and ``splits``.
 
-    ``splits`` has the axes of every dimension of every tensor; without it nothing is split.
+    ``splits`` has the axes of every dimension of every tensor; by default nothing is split.
     """
 
     name = "unpack"
@@ -132,7 +132,7 @@ class Unpack(OperatorInfo):
         return tuple(self.attributes["shapes"])
 
     def make_rule(self) -> Rule:
-        """Keep every dimension whole: which ranks hold what is for `infer_layouts` to say."""
+        """Keep every dimension whole: `infer_layouts` decides the split."""
         sizes = {
             name: size
             for i, shape in enumerate(self.shapes)
@@ -144,13 +144,13 @@ class Unpack(OperatorInfo):
     def infer_layouts(
         self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
     ) -> tuple[Strategy, tuple[Layout, ...]]:
-        """Leave the slices as ``splits`` says, partial as the buffer is."""
+        """Return the layouts that ``splits`` gives, partial like the buffer."""
         self._carried(operands)
         splits: tuple[Any, ...] = self.attributes["splits"]
         parts = [Layout(s) for s in splits] or [Layout.replicated(len(s)) for s in self.shapes]
         length, expected = self.rule.sizes["n"], buffer_length(self.shapes, parts, mesh)
         if length != expected:
-            raise StrategyError(f"unpack: the buffer has {length} elements, not {expected}")
+            raise StrategyError(f"unpack: the buffer has {length} elements, expected {expected}")
         if operands[0].splits != (wanted := buffer_layout(parts, mesh).splits):
             raise StrategyError(
                 f"unpack: the buffer is split over {list(operands[0].splits[0])}, its parts are "

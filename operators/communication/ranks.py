@@ -1,7 +1,6 @@
 """Communication between single ranks, for models that call it themselves.
 
-What a rank holds is passed on as it is, so these operators have no meaning for the slices of one
-tensor: where tensors have layouts they are refused.
+They move the values of one rank, which is no change of layout: tensors with layouts are refused.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ class OfRanks(Communication):
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Refuse: the result would not be the same tensor."""
         raise StrategyError(
-            f"{self.name}: it passes on what a rank holds, which is no change of layout",
+            f"{self.name}: moving the values of one rank is no change of layout",
             hint="use it in a program without layouts (`hybrid_parallel`)",
         )
 
@@ -43,7 +42,7 @@ class Broadcast(OfRanks):
         return [parts[self.attributes["root"]]] * len(parts)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Pass the cotangent at the root; what the others held was not used."""
+        """Pass the cotangent at the root; the other values are unused."""
         root, size = self.attributes["root"], self.attributes["group_size"]
         ends = {"axes": self.axes, "source": root, "destination": root, "group_size": size}
         return [build.emit("send", at.cotangents[0], **ends)]
@@ -51,7 +50,7 @@ class Broadcast(OfRanks):
 
 @register
 class NeighborExchange(OfRanks):
-    """Pass the own values ``shift`` members on; where no member passes any, zeros arrive."""
+    """Send the values to the member ``shift`` positions on; members without a sender get zeros."""
 
     name = "neighbor_exchange"
     defaults: ClassVar = {"axes": (), "shift": 1, "wrap": True, "group_size": 0}
@@ -75,7 +74,7 @@ class NeighborExchange(OfRanks):
 
 
 class _PointToPoint(OfRanks):
-    """One member's values, on their way to another."""
+    """The base of messages from one member to another."""
 
     defaults: ClassVar = {"axes": (), "source": 0, "destination": 0, "group_size": 0}
     transpose: ClassVar[str]
@@ -106,7 +105,7 @@ class Send(_PointToPoint):
 
 @register
 class Receive(_PointToPoint):
-    """Take at ``destination`` what `send` offered; zeros arrive elsewhere."""
+    """Receive at ``destination`` the values of `send`; other members get zeros."""
 
     name = "receive"
     transpose = "send"

@@ -1,7 +1,7 @@
 """Activation functions.
 
-Each keeps the least for its gradient: the result where that determines the slope, because the
-next operator mostly keeps it anyway, else the operand.
+Each saves one tensor for backward: the result if it determines the slope, since the next operator
+mostly saves it anyway, else the operand.
 """
 
 from math import pi, sqrt
@@ -186,7 +186,7 @@ define(
 
 
 def _channel_rule(notation: str, rank: int) -> str:
-    """Write ``*`` out as the dimensions of a tensor whose dimension 1 is ``c``."""
+    """Expand ``*`` to the dimensions of a tensor whose dimension 1 is ``c``."""
     names = ["c" if i == 1 else f"d{i}+" for i in range(rank)]
     return notation.replace("*", " ".join(names))
 
@@ -214,7 +214,7 @@ class PRelu(OperatorInfo):
         return np.where(x > 0, x, x * _per_channel(weight, x.ndim))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Keep the operand and the weight."""
+        """Save the operand and the weight for backward."""
         return build.emit_all("prelu_gradient", at.cotangents[0], *at.operands)
 
 

@@ -110,13 +110,13 @@ class DivNoNan(Binary):
     examples = _NONZERO
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Divide where something is to divide by."""
+        """Divide where the divisor is not zero."""
         a, b = operands
         nothing = b == 0
         return np.where(nothing, a.dtype.type(0), a / np.where(nothing, b.dtype.type(1), b))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """As that of a quotient."""
+        """Emit the gradient of a quotient."""
         a, b = at.operands
         da = build.emit("div_no_nan", at.cotangents[0], b)
         db = build.emit("neg", build.emit("div_no_nan", build.emit("mul", da, a), b))
@@ -165,7 +165,7 @@ class Mod(Binary):
     examples = _NONZERO
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Divide and keep what is left."""
+        """Return the remainder."""
         return np.mod(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -200,7 +200,7 @@ class Extremum(Binary):
     comparison: ClassVar[str]
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Pass the cotangent to the operand that won."""
+        """Pass the cotangent to the selected operand."""
         (a, b), dy = at.operands, at.cotangents[0]
         first = build.emit(self.comparison, a, b)
         second = build.emit("logical_not", first)

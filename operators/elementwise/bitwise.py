@@ -88,7 +88,7 @@ class Gcd(Bitwise):
 
 @register
 class PopulationCount(Unary):
-    """How many bits are set; of a negative number, in its two's complement."""
+    """Number of bits set; of a negative number, in its two's complement."""
 
     name = "population_count"
     examples = (Example(("i32[4, 6]",)), Example(("i64[4, 6]",)))
@@ -108,7 +108,7 @@ class PopulationCount(Unary):
 
 @register
 class Invert(Unary):
-    """Every bit turned."""
+    """Every bit inverted."""
 
     name = "invert"
     examples = (Example(("i64[4, 6]",)), Example(("bool[4, 6]",)))
@@ -119,5 +119,5 @@ class Invert(Unary):
         return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Turn the bits."""
+        """Invert the bits."""
         return np.invert(operands[0])

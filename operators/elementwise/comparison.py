@@ -1,4 +1,4 @@
-"""Comparisons, logic, and choices by truth."""
+"""Comparisons, logic, and selection by truth values."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -132,7 +132,7 @@ class LogicalXor(Truth):
 
 
 class Kind(Unary):
-    """Of which kind a number is, as true or false."""
+    """The base of predicates on one number."""
 
     function: ClassVar[Callable[..., Array]]
 
@@ -147,7 +147,7 @@ class Kind(Unary):
 
 @register
 class IsNan(Kind):
-    """Whether the operand is no number."""
+    """Whether the operand is NaN."""
 
     name = "is_nan"
     function = np.isnan
@@ -163,7 +163,7 @@ class IsInf(Kind):
 
 @register
 class IsFinite(Kind):
-    """Whether the operand is a number that is not infinite."""
+    """Whether the operand is neither infinite nor NaN."""
 
     name = "is_finite"
     function = np.isfinite
@@ -201,7 +201,7 @@ class Mask(Binary):
         return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Multiply by truth."""
+        """Multiply by the truth values."""
         return np.where(operands[1], operands[0], operands[0].dtype.type(0))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -231,7 +231,7 @@ class Where(OperatorInfo):
         return np.where(*operands)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Pass the cotangent to what was chosen."""
+        """Pass the cotangent to the chosen operand."""
         (chosen, a, b), dy = at.operands, at.cotangents[0]
         da = build.emit("mask", dy, chosen)
         db = build.emit("mask", dy, build.emit("logical_not", chosen))

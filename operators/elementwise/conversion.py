@@ -1,4 +1,4 @@
-"""Other element types, constants, and operators that compute nothing."""
+"""Conversions of element types, constants, and operators that compute nothing."""
 
 from typing import ClassVar
 
@@ -38,7 +38,7 @@ class Cast(Unary):
         return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Convert; a program that is run in another real type than declared stays in it."""
+        """Convert; a program that runs in another floating-point type stays in it."""
         before, after = self.operand_types[0].dtype, self.attributes["dtype"]
         widened = operands[0].dtype != numpy_dtype(before)
         if widened and TensorType(after, ()).is_float:
@@ -46,7 +46,7 @@ class Cast(Unary):
         return operands[0].astype(numpy_dtype(after))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Convert back; through integers nothing passes."""
+        """Convert back; no gradient passes through integers."""
         operand, result = at.operands[0].type, at.results[0].type
         if not (operand.is_float and result.is_float):
             return [None]
@@ -69,11 +69,13 @@ class Bitcast(Unary):
         """Return the type that the attribute names."""
         before, after = self.operand_types[0].dtype, self.attributes["dtype"]
         if numpy_dtype(before).itemsize != numpy_dtype(after).itemsize:
-            raise IRError(f"the bits of {before} cannot be read as {after}, which is of other size")
+            raise IRError(
+                f"the bits of {before} cannot be read as {after}, expected a type of the same size"
+            )
         return (after,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Read; real numbers that are held in another type are rounded to their own first."""
+        """Reinterpret; numbers held in another type are first rounded to the declared type."""
         own = np.asarray(operands[0], numpy_dtype(self.operand_types[0].dtype), order="C")
         return own.view(numpy_dtype(self.attributes["dtype"]))
 
@@ -90,7 +92,7 @@ class Identity(Unary):
     is_scaling = True
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Pass on."""
+        """Return the operand."""
         return operands[0]
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -110,7 +112,7 @@ class StopGradient(Unary):
     stops_gradient = True
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Pass on."""
+        """Return the operand."""
         return operands[0]
 
 
@@ -141,7 +143,7 @@ class OnesLike(Unary):
 
 @register
 class Fill(OperatorInfo):
-    """A tensor of the given ``shape`` and ``dtype``, every element ``value``, kept as one."""
+    """A tensor of ``shape`` and ``dtype`` whose elements are all ``value``, stored once."""
 
     name = "fill"
     defaults: ClassVar = {"shape": (), "dtype": "float32", "value": 0.0}
@@ -150,7 +152,7 @@ class Fill(OperatorInfo):
     examples = (Example((), {"shape": (4, 6), "dtype": "float64", "value": 2.5}),)
 
     def make_rule(self) -> Rule:
-        """Give every dimension a factor."""
+        """Assign a factor to every dimension."""
         sizes = {f"d{i}": size for i, size in enumerate(self.attributes["shape"])}
         return resolve(f"-> {' '.join(sizes)}", [], sizes)
 
@@ -159,6 +161,6 @@ class Fill(OperatorInfo):
         return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Make."""
+        """Broadcast the value."""
         dtype = numpy_dtype(self.attributes["dtype"])
         return np.broadcast_to(dtype.type(self.attributes["value"]), view.result_shapes[0])

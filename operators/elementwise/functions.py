@@ -1,4 +1,4 @@
-"""What elementwise operators share: rules, examples, and functions of one real variable."""
+"""The base of elementwise operators: rules, examples, and functions of one real variable."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -47,7 +47,7 @@ class Function(Unary):
     value : callable
         The function of an array; takes the attributes by name.
     keeps : str
-        What the gradient reads, and so keeps alive: ``operand`` or ``result``.
+        The tensor saved for backward: ``operand`` or ``result``.
     """
 
     value: ClassVar[Callable[..., Array]]
@@ -64,7 +64,7 @@ class Function(Unary):
 
 
 class FunctionGradient(Binary):
-    """The first operand times the slope of a function, given what the function keeps."""
+    """The first operand times the slope of a function at its saved tensor."""
 
     linear = ((0,),)
     slope: ClassVar[Callable[..., Array]]
@@ -92,17 +92,17 @@ def define(
     Parameters
     ----------
     name, summary : str
-        Name of the operator, and what it is in one line.
+        Name and one-line description of the operator.
     value : callable
         The function of an array; takes the attributes by name.
     slope : callable
-        Its derivative, as a function of the operand, or of the result where that is kept.
+        Its derivative, as a function of the saved tensor.
     keeps : str
-        What the gradient reads: ``operand`` or ``result``.
+        The tensor saved for backward: ``operand`` or ``result``.
     defaults, example : mapping, optional
-        Attributes of the operator, and those that it is tested with.
+        Attributes of the operator, and attributes for its tests.
     domain : tuple of float
-        Where the function, and the slope, are tested.
+        The range of the tests.
     flops : float
         Floating-point operations for each element.
     """

@@ -1,7 +1,7 @@
 """Operators that look elements up by integer positions, and their transposes.
 
-Where a looked-up dimension is split, every rank looks up what lies in its own part and leaves zero
-elsewhere: a partial sum. Positions outside the dimension give zero on one device, too.
+Where a looked-up dimension is split, every rank looks up the positions in its part and writes zero
+for the others: a partial sum. Positions outside the dimension give zero on one device, too.
 """
 
 from typing import Any, ClassVar
@@ -24,14 +24,14 @@ from shardwright.operators.rule import Rule, ShardView, dimension
 
 
 def local_positions(positions: Array, view: ShardView) -> tuple[Array, Array]:
-    """Return positions relative to the own part of factor ``v``, clipped; and which lie in it."""
+    """Return positions relative to the local part of factor ``v``, clipped; and which are local."""
     local = positions - view.starts["v"]
     size = view.sizes["v"]
     return np.clip(local, 0, size - 1), (local >= 0) & (local < size)
 
 
 def require_integers(info: OperatorInfo, position: int) -> None:
-    """Check that an operand holds positions.
+    """Check that an operand has an integer type.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def _names(letter: str, rank: int) -> str:
 
 
 def _around(axis: int, rank: int) -> tuple[str, str]:
-    """Return names for the dimensions before `axis` and behind it."""
+    """Return names for the dimensions before and after `axis`."""
     names = [f"e{d}" for d in range(rank)]
     return " ".join(names[:axis]), " ".join(names[axis + 1 :])
 
@@ -72,16 +72,16 @@ class Gather(OperatorInfo):
 
     @property
     def axis(self) -> int:
-        """The dimension that is looked up, counted from the front."""
+        """The looked-up dimension, counted from the front."""
         return dimension(self.attributes["axis"], self.operand_types[0].rank)
 
     @property
     def flops(self) -> float:
-        """One operation for each element looked up."""
+        """Count one operation for each element looked up."""
         return float(self.result_types[0].elements)
 
     def make_rule(self) -> Rule:
-        """Contract the dimension that is looked up."""
+        """Contract the looked-up dimension."""
         table, indices = (operand.shape for operand in self.operand_types)
         places = _names("i", len(indices))
         before, after = _around(self.axis, len(table))
@@ -95,7 +95,7 @@ class Gather(OperatorInfo):
         return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Look up; zero what lies elsewhere."""
+        """Look up; zero for positions of other ranks."""
         table, indices = operands
         local, inside = local_positions(indices, view)
         found = np.take(table, local, axis=self.axis)
@@ -105,7 +105,7 @@ class Gather(OperatorInfo):
         return found
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Add the cotangents of equal indices up."""
+        """Sum the cotangents of equal indices."""
         (table, indices), axis = at.operands, self.axis
         rows, dy = table.type.shape[axis], at.cotangents[0]
         how: dict[str, Any] = {"rows": rows, "axis": axis} if axis else {"rows": rows}
@@ -116,7 +116,7 @@ class Gather(OperatorInfo):
 class GatherGradient(OperatorInfo):
     """The transpose of `gather`: slices along ``axis``, ``rows`` of them.
 
-    Each is the sum of what it was read for.
+    Each is the sum of the cotangents of its lookups.
     """
 
     name = "gather_gradient"
@@ -130,7 +130,7 @@ class GatherGradient(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """One addition for each element of the cotangent."""
+        """Count one addition for each element of the cotangent."""
         return float(self.operand_types[1].elements)
 
     def make_rule(self) -> Rule:
@@ -156,7 +156,7 @@ class GatherGradient(OperatorInfo):
         return np.moveaxis(total, 0, axis)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Linear: look the cotangent up."""
+        """Look up the cotangent, by linearity."""
         axis = self.attributes["axis"]
         return [None, build.emit("gather", at.cotangents[0], at.operands[0], axis=axis)]
 
@@ -167,11 +167,11 @@ def segment_sums(terms: Array, segments: Array, inside: Array, count: int) -> Ar
     Parameters
     ----------
     terms : array
-        What is summed, along the first dimension.
+        The terms, along the first dimension.
     segments : array of int
         The segment of each term.
     inside : array of bool
-        Which terms count.
+        The terms that count.
     count : int
         Number of segments.
     """
@@ -194,7 +194,7 @@ class OneHot(OperatorInfo):
     examples = (Example(("i64[2, 4]",), {"depth": 6, "dtype": "float64"}, {0: (-1, 7)}),)
 
     def make_rule(self) -> Rule:
-        """Give the depth a factor of its own."""
+        """Assign a new factor to the depth."""
         sizes = {"v": self.attributes["depth"]}
         return resolve(self.notation, [self.operand_types[0].shape], sizes)
 
@@ -204,7 +204,7 @@ class OneHot(OperatorInfo):
         return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Compare with the positions of the own part."""
+        """Compare with the positions of the local part."""
         positions = view.starts["v"] + np.arange(view.sizes["v"])
         return (operands[0][..., None] == positions).astype(numpy_dtype(self.attributes["dtype"]))
 
@@ -223,7 +223,7 @@ class Pick(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """One operation for each element picked."""
+        """Count one operation for each element picked."""
         return float(self.result_types[0].elements)
 
     def make_dtypes(self) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ class Pick(OperatorInfo):
         return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Pick; zero what lies elsewhere."""
+        """Pick; zero for an index of another rank."""
         x, indices = operands
         local, inside = local_positions(indices, view)
         return np.take_along_axis(x, local[..., None], axis=-1)[..., 0] * inside
@@ -257,12 +257,12 @@ class PickGradient(OperatorInfo):
     )
 
     def make_rule(self) -> Rule:
-        """Give the depth a factor of its own."""
+        """Assign a new factor to the depth."""
         shapes = [operand.shape for operand in self.operand_types]
         return resolve(self.notation, shapes, {"v": self.attributes["depth"]})
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Put the cotangent where the index lies in the own part."""
+        """Write the cotangent at indices in the local part."""
         dy, indices = operands
         result = np.zeros(view.result_shapes[0], dy.dtype)
         local, inside = local_positions(indices, view)

@@ -1,7 +1,7 @@
 """Operators that look up, or write, single elements by integer positions.
 
-As in `indexing`, a dimension that positions point along may be split: every rank takes the
-positions in its own part, and leaves zero, or what was there, elsewhere.
+As in `gather`, a dimension that positions index may be split: every rank serves the positions in
+its part, and leaves zero, or the old value, elsewhere.
 """
 
 from typing import Any, ClassVar
@@ -44,7 +44,7 @@ class AlongPositions(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """One operation for each position."""
+        """Count one operation for each position."""
         return float(self.operand_types[1].elements)
 
     def make_dtypes(self) -> tuple[str, ...]:
@@ -65,18 +65,18 @@ class GatherElements(AlongPositions):
     )
 
     def make_rule(self) -> Rule:
-        """Contract the dimension that is looked up."""
+        """Contract the looked-up dimension."""
         notation = f"{self.named('v+')}, {self.named('i')} -> {self.named('i')}"
         return resolve(notation, [operand.shape for operand in self.operand_types])
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Look up; zero what lies elsewhere."""
+        """Look up; zero for positions of other ranks."""
         x, positions = operands
         local, inside = local_positions(positions, view)
         return np.take_along_axis(x, local, self.axis) * inside
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Add the cotangents of equal positions up."""
+        """Sum the cotangents of equal positions."""
         (x, positions), dy = at.operands, at.cotangents[0]
         how: dict[str, Any] = {"axis": self.axis, "size": x.type.shape[self.axis]}
         return [build.emit("gather_elements_gradient", dy, positions, like=x, **how), None]
@@ -101,7 +101,7 @@ class GatherElementsGradient(AlongPositions):
         return resolve(notation, shapes, {"v": self.attributes["size"]})
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add up."""
+        """Add."""
         dy, positions = operands
         local, inside = local_positions(positions, view)
         result = np.zeros(view.result_shapes[0], dy.dtype)
@@ -111,7 +111,7 @@ class GatherElementsGradient(AlongPositions):
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Linear: look the cotangent up."""
+        """Look up the cotangent, by linearity."""
         dx, positions = at.cotangents[0], at.operands[1]
         return [build.emit("gather_elements", dx, positions, axis=self.axis), None]
 
@@ -120,7 +120,7 @@ class GatherElementsGradient(AlongPositions):
 class ScatterElements(AlongPositions):
     """The first operand with the third written at the positions of the second along ``axis``.
 
-    Of equal positions the last counts; the gradient is that of distinct ones.
+    Of equal positions the last counts; the gradient assumes distinct positions.
     """
 
     name = "scatter_elements"
@@ -132,7 +132,7 @@ class ScatterElements(AlongPositions):
     linear = ((0, 2),)
 
     def make_rule(self) -> Rule:
-        """Every rank writes what falls in its own part, in order."""
+        """Contract nothing: every rank writes the updates in its part, in order."""
         left, written = self.named("v"), self.named("i^")
         shapes = [operand.shape for operand in self.operand_types]
         return resolve(f"{left}, {written}, {written} -> {left}", shapes)
@@ -149,7 +149,7 @@ class ScatterElements(AlongPositions):
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Zero what was written over; look up what was written."""
+        """Zero the overwritten elements; look up the cotangents of the updates."""
         (_, positions, updates), dy = at.operands, at.cotangents[0]
         nothing = _zeros(build, updates)
         axis = self.axis
@@ -158,7 +158,7 @@ class ScatterElements(AlongPositions):
 
 
 def _zeros(build: Emitter, like: Value) -> Value:
-    """Emit zeros in the split of a value, and never partial."""
+    """Emit zeros with the split of a value, without partial axes."""
     return build.emit("fill", like=like, shape=like.type.shape, dtype=like.type.dtype, value=0.0)
 
 
@@ -166,7 +166,7 @@ def _zeros(build: Emitter, like: Value) -> Value:
 
 
 class ByTuples(OperatorInfo):
-    """An operator on a tensor whose first dimensions are pointed into by tuples of positions.
+    """The base of operators that index the first dimensions of a tensor by tuples of positions.
 
     Positions are ``[i..., k]``: the last dimension holds a position for each of the first ``k``
     dimensions ``v`` of the tensor; ``e`` are its other dimensions.
@@ -174,17 +174,17 @@ class ByTuples(OperatorInfo):
 
     @staticmethod
     def names(letter: str, count: int, mark: str = "") -> str:
-        """Write so many dimensions in the notation of rules."""
+        """Return a number of dimensions in the notation of rules."""
         return " ".join(f"{letter}{d}{mark}" for d in range(count))
 
     @property
     def flops(self) -> float:
-        """One operation for each element read or written."""
+        """Count one operation for each element read or written."""
         return float(min(t.elements for t in (*self.operand_types, *self.result_types)))
 
     @staticmethod
     def local(positions: Array, view: ShardView) -> tuple[tuple[Array, ...], Array]:
-        """Return positions in the own part along each dimension, clipped; and which lie in it."""
+        """Return positions in the local part along each dimension, clipped; and which are local."""
         inside: Array = np.ones(positions.shape[:-1], bool)
         index = []
         for d in range(positions.shape[-1]):
@@ -207,7 +207,7 @@ class GatherNd(ByTuples):
     )
 
     def make_rule(self) -> Rule:
-        """Contract the dimensions that are looked up."""
+        """Contract the looked-up dimensions."""
         x, positions = (operand.shape for operand in self.operand_types)
         count = tuple_size(x, positions)
         places, rest = self.names("i", len(positions) - 1), self.names("e", len(x) - count)
@@ -220,21 +220,21 @@ class GatherNd(ByTuples):
         return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Look up; zero what lies elsewhere."""
+        """Look up; zero for positions of other ranks."""
         x, positions = operands
         index, inside = self.local(positions, view)
         return x[index] * inside.reshape(*inside.shape, *(1,) * (x.ndim - len(index)))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Add the cotangents of equal positions up."""
+        """Sum the cotangents of equal positions."""
         (x, positions), dy = at.operands, at.cotangents[0]
         return [build.emit("scatter_nd", positions, dy, like=x, shape=x.type.shape), None]
 
 
 def tuple_size(shape: Shape, positions: Shape) -> int:
-    """Return how many dimensions of a tensor a tuple points into."""
+    """Return the number of dimensions of a tensor that a tuple indexes."""
     if not positions or positions[-1] > len(shape):
-        raise IRError(f"positions {positions} do not point into a tensor of shape {shape}")
+        raise IRError(f"positions {positions} do not index a tensor of shape {shape}")
     return positions[-1]
 
 
@@ -278,16 +278,16 @@ class ScatterNd(ByTuples):
         return segment_sums(terms, linear, inside.ravel(), places).reshape(shape)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Linear: look the cotangent up."""
+        """Look up the cotangent, by linearity."""
         return [None, build.emit("gather_nd", at.cotangents[0], at.operands[0])]
 
 
 class IntoTensor(ByTuples):
-    """A tensor with slices brought in at tuples of positions."""
+    """The base of operators that write slices into a tensor at tuples of positions."""
 
     @property
     def mark(self) -> str:
-        """Every rank writes what falls in its own part, in order."""
+        """Contract nothing: every rank writes the updates in its part, in order."""
         return "^"
 
     def make_rule(self) -> Rule:
@@ -309,7 +309,7 @@ class IntoTensor(ByTuples):
 class ScatterNdUpdate(IntoTensor):
     """The first operand with slices written at tuples of positions.
 
-    Of equal positions the last counts; the gradient is that of distinct ones.
+    Of equal positions the last counts; the gradient assumes distinct positions.
     """
 
     name = "scatter_nd_update"
@@ -329,7 +329,7 @@ class ScatterNdUpdate(IntoTensor):
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Zero what was written over; look up what was written."""
+        """Zero the overwritten elements; look up the cotangents of the updates."""
         (_, positions, updates), dy = at.operands, at.cotangents[0]
         nothing = _zeros(build, updates)
         dx = build.emit("scatter_nd_update", dy, positions, nothing)
@@ -341,7 +341,7 @@ class ScatterNdUpdate(IntoTensor):
 
 @register
 class UnsortedSegmentSum(OperatorInfo):
-    """For each of ``segments`` segments the sum of the rows that the second operand puts in it."""
+    """The sum of the rows that the second operand assigns to each of ``segments`` segments."""
 
     name = "unsorted_segment_sum"
     defaults: ClassVar = {"segments": 1}
@@ -353,7 +353,7 @@ class UnsortedSegmentSum(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """One addition for each element."""
+        """Count one addition for each element."""
         return float(self.operand_types[0].elements)
 
     def make_rule(self) -> Rule:
@@ -378,7 +378,7 @@ class UnsortedSegmentSum(OperatorInfo):
         return segment_sums(terms, local, inside, view.sizes["v"])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Every row has the cotangent of its segment."""
+        """Look up the cotangent of the segment of each row."""
         return [build.emit("gather", at.cotangents[0], at.operands[1]), None]
 
 

@@ -23,9 +23,9 @@ from shardwright.operators.rule import Rule, Shape, ShardView, dimension
 def common_refinement(before: Shape, after: Shape) -> Rule:
     """Return the rule of a reshape between two shapes with equally many elements.
 
-    Dimensions are cut into factors from the left. While both tensors stand at the same position,
-    the greatest common divisor of what is left of the two dimensions is a factor of both. Where
-    that is one, whole factors are taken of the tensor that is behind, until both meet again.
+    Dimensions are divided into factors from the left. While both tensors are at the same position,
+    the greatest common divisor of the rest of the two dimensions is a factor of both. Where it is
+    one, the tensor that is behind gives whole factors until both are at the same position again.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def common_refinement(before: Shape, after: Shape) -> Rule:
 
 
 class Regroup(OperatorInfo):
-    """The same elements in the same order, in another shape."""
+    """The base of operators that keep the elements and their order, and change the shape."""
 
     linear = ((0,),)
     flops_per_point = 0.0
@@ -94,7 +94,7 @@ class Regroup(OperatorInfo):
 
 @register
 class Reshape(Regroup):
-    """Give a tensor the ``shape``; one size may be -1, which takes what is left."""
+    """Change the shape to ``shape``; one size may be -1, the quotient of the others."""
 
     name = "reshape"
     defaults: ClassVar = {"shape": ()}
@@ -175,7 +175,7 @@ class Squeeze(Regroup):
         dropped = {dimension(a, len(shape)) for a in axes}
         for a in dropped:
             if shape[a] != 1:
-                raise IRError(f"dimension {a} has size {shape[a]}, only size 1 can be dropped")
+                raise IRError(f"dimension {a} has size {shape[a]}, expected 1 to drop it")
         return tuple(n for i, n in enumerate(shape) if i not in dropped)
 
 
@@ -236,7 +236,7 @@ class BroadcastTo(OperatorInfo):
     )
 
     def make_rule(self) -> Rule:
-        """Give new and stretched dimensions factors of their own."""
+        """Assign new factors to new and stretched dimensions."""
         shape, target = self.operand_types[0].shape, self.attributes["shape"]
         extra = len(target) - len(shape)
         if extra < 0 or any(n not in (1, t) for n, t in zip(shape, target[extra:], strict=True)):
@@ -251,13 +251,13 @@ class BroadcastTo(OperatorInfo):
         return np.broadcast_to(operands[0], view.result_shapes[0])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Sum over what was repeated."""
+        """Sum over the repeated dimensions."""
         return [unbroadcast(build, at.cotangents[0], at.operands[0])]
 
 
 @register
 class Tile(OperatorInfo):
-    """Lay ``multiples`` copies of a tensor behind each other along each dimension."""
+    """Concatenate ``multiples`` copies of a tensor along each dimension."""
 
     name = "tile"
     defaults: ClassVar = {"multiples": ()}
@@ -269,17 +269,19 @@ class Tile(OperatorInfo):
     )
 
     def make_rule(self) -> Rule:
-        """Put the number of copies before each dimension, as a factor of its own."""
+        """Make the number of copies the major factor of each dimension."""
         shape, multiples = self.operand_types[0].shape, self.attributes["multiples"]
         if len(multiples) != len(shape):
-            raise IRError(f"{len(multiples)} multiples are given for the shape {shape}")
+            raise IRError(
+                f"there are {len(multiples)} multiples for the {len(shape)} dimensions of {shape}"
+            )
         sizes = {f"m{i}": count for i, count in enumerate(multiples)}
         left = " ".join(f"d{i}" for i in range(len(shape)))
         right = " ".join(f"(m{i} d{i})" for i in range(len(shape)))
         return resolve(f"{left} -> {right}", [shape], sizes)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Repeat as often as the own part of the result asks."""
+        """Repeat for the local part of the result."""
         return np.tile(operands[0], [view.sizes[f"m{i}"] for i in range(operands[0].ndim)])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:

@@ -1,6 +1,6 @@
-"""Operators that cut tensors and put them together: slice, pad, split, concat, stack.
+"""Operators that slice and join tensors: slice, pad, split, concat, stack.
 
-A dimension that is cut or put together stays whole on a device; the others can be split.
+A sliced or joined dimension stays whole on a device; the others can be split.
 """
 
 from typing import ClassVar
@@ -24,7 +24,7 @@ from shardwright.operators.rule import Rule, Shape, ShardView, dimension
 def resized(before: Shape, after: Shape) -> Rule:
     """Return the rule under which dimensions that change their size are whole."""
     if len(before) != len(after):
-        raise IRError(f"{len(after)} dimensions are given for the shape {before}")
+        raise IRError(f"there are {len(after)} sizes for the {len(before)} dimensions of {before}")
     changed = [b != a for b, a in zip(before, after, strict=True)]
     left = [f"d{i}^" if c else f"d{i}" for i, c in enumerate(changed)]
     right = [f"n{i}^" if c else f"d{i}" for i, c in enumerate(changed)]
@@ -67,23 +67,23 @@ class Slice(OperatorInfo):
         return tuple(-(-(n - b) // t) if s == -1 else s for n, b, s, t in given)
 
     def make_rule(self) -> Rule:
-        """Keep whole what is cut."""
+        """Keep the sliced dimensions whole."""
         shape, begin = self.operand_types[0].shape, self.attributes["begin"]
         given = (begin, self.attributes["size"], self.strides)
         if any(len(item) != len(shape) for item in given):
             raise IRError(f"begin {begin} or size or strides do not fit the shape {shape}")
         for n, b, s, t in zip(shape, begin, self.size, self.strides, strict=True):
             if b < 0 or s < 1 or t < 1 or b + (s - 1) * t >= n:
-                raise IRError(f"{s} elements from {b} by {t} are asked of a dimension of {n}")
+                raise IRError(f"{s} elements from {b} by {t} do not fit a dimension of {n}")
         return resized(shape, self.size)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Cut; a dimension that is not cut begins at the start of the own part."""
+        """Slice; an unsliced dimension begins at the start of the local part."""
         bounds = zip(self.attributes["begin"], view.result_shapes[0], self.strides, strict=True)
         return operands[0][tuple(slice(b, b + (s - 1) * t + 1, t) for b, s, t in bounds)]
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Put zeros around and between."""
+        """Pad the cotangent with zeros, around and between."""
         before, shape = self.attributes["begin"], self.operand_types[0].shape
         ends = zip(shape, before, self.size, self.strides, strict=True)
         after = tuple(n - b - (s - 1) * t - 1 for n, b, s, t in ends)
@@ -106,16 +106,16 @@ class Pad(OperatorInfo):
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
-        """Only zeros add up to zeros."""
+        """The operand, if the value is zero."""
         return ((0,),) if self.attributes["value"] == 0 else ()
 
     @property
     def between(self) -> tuple[int, ...]:
-        """How many values stand between two elements of each dimension."""
+        """Number of values between two elements of each dimension."""
         return self.attributes["between"] or (0,) * self.operand_types[0].rank
 
     def make_rule(self) -> Rule:
-        """Keep whole what grows."""
+        """Keep the padded dimensions whole."""
         shape = self.operand_types[0].shape
         before, after = self.attributes["before"], self.attributes["after"]
         if any(len(item) != len(shape) for item in (before, after, self.between)):
@@ -159,7 +159,7 @@ class Split(OperatorInfo):
         return dimension(self.attributes["axis"], self.operand_types[0].rank)
 
     def make_rule(self) -> Rule:
-        """Keep whole what is cut."""
+        """Keep the sliced dimensions whole."""
         shape, parts = self.operand_types[0].shape, self.attributes["parts"]
         if parts < 1 or shape[self.axis] % parts:
             raise IRError(f"a dimension of size {shape[self.axis]} cannot be cut into {parts}")
@@ -174,13 +174,13 @@ class Split(OperatorInfo):
         return tuple(np.split(operands[0], self.attributes["parts"], axis=self.axis))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Put the cotangents together."""
+        """Concatenate the cotangents."""
         return [build.emit("concat", *at.cotangents, axis=self.axis)]
 
 
 @register
 class Concat(OperatorInfo):
-    """Put any number of tensors behind each other along the dimension ``axis``."""
+    """Concatenate tensors along the dimension ``axis``."""
 
     name = "concat"
     defaults: ClassVar = {"axis": 0}
@@ -192,18 +192,18 @@ class Concat(OperatorInfo):
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
-        """All operands together."""
+        """The set of all operands."""
         return (tuple(range(len(self.operand_types))),)
 
     @property
     def axis(self) -> int:
         """The dimension that grows, counted from the front."""
         if not self.operand_types:
-            raise IRError("at least one operand is needed, none is given")
+            raise IRError("there are no operands, expected at least one")
         return dimension(self.attributes["axis"], self.operand_types[0].rank)
 
     def make_rule(self) -> Rule:
-        """Keep whole what grows."""
+        """Keep the padded dimensions whole."""
         axis, shapes = self.axis, [operand.shape for operand in self.operand_types]
         names = [f"d{i}" for i in range(len(shapes[0]))]
         tensors = [
@@ -218,7 +218,7 @@ class Concat(OperatorInfo):
         return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Put together."""
+        """Concatenate."""
         return np.concatenate(operands, axis=self.axis)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -233,7 +233,7 @@ class Concat(OperatorInfo):
 
 @register
 class Stack(OperatorInfo):
-    """Put tensors of one shape behind each other along a new dimension ``axis``."""
+    """Stack tensors of one shape along a new dimension ``axis``."""
 
     name = "stack"
     defaults: ClassVar = {"axis": 0}
@@ -245,14 +245,14 @@ class Stack(OperatorInfo):
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
-        """All operands together."""
+        """The set of all operands."""
         return (tuple(range(len(self.operand_types))),)
 
     @property
     def axis(self) -> int:
         """The new dimension, counted from the front."""
         if not self.operand_types:
-            raise IRError("at least one operand is needed, none is given")
+            raise IRError("there are no operands, expected at least one")
         return dimension(self.attributes["axis"], self.operand_types[0].rank + 1)
 
     def make_rule(self) -> Rule:
@@ -268,7 +268,7 @@ class Stack(OperatorInfo):
         return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Put together."""
+        """Concatenate."""
         return np.stack(operands, axis=self.axis)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:

@@ -21,9 +21,9 @@ from shardwright.operators.rule import Rule, ShardView
 
 
 def parse_equation(equation: str) -> tuple[tuple[str, ...], str]:
-    """Return the terms of the operands, and that of the result.
+    """Return the terms of the operands, and the term of the result.
 
-    Without ``->``, the result has the letters that stand once, in alphabetical order.
+    Without ``->`` the result has the letters that occur once, in alphabetical order.
 
     Raises
     ------
@@ -60,10 +60,10 @@ def parse_equation(equation: str) -> tuple[tuple[str, ...], str]:
 
 @register
 class Einsum(OperatorInfo):
-    """The sum of products that ``equation`` says: ``bij,bjk->bik``.
+    """The sum of products that ``equation`` describes: ``bij,bjk->bik``.
 
-    Letters that the result lacks are summed over. ``...`` stands for leading dimensions, which are
-    broadcast and stay.
+    Letters that the result lacks are summed over. ``...`` denotes leading dimensions, which are
+    broadcast and kept.
     """
 
     name = "einsum"
@@ -79,7 +79,7 @@ class Einsum(OperatorInfo):
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
-        """Every operand by itself."""
+        """Each operand alone."""
         return tuple((i,) for i in range(len(self.operand_types)))
 
     def make_rule(self) -> Rule:
@@ -102,17 +102,17 @@ class Einsum(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """A product for each further operand, and a sum, at every point."""
+        """Count a product for each further operand, and a sum, at every point."""
         return float(self.rule.points * len(self.operand_types))
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Let numpy find the order of the products."""
+        """Compute with numpy, in its order of products."""
         equation = f"{','.join(self.terms)}->{self.result}"
         result = np.einsum(equation, *operands, optimize=len(operands) > 1)
         return np.asarray(result, operands[0].dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """For each operand, the sum of products of the cotangent and the others."""
+        """Emit for each operand the sum of products of the cotangent and the others."""
         return [self._operand_gradient(build, at, i) for i in range(len(at.operands))]
 
     def _operand_gradient(self, build: Emitter, at: Linearization, position: int) -> Value:

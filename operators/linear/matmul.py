@@ -63,7 +63,7 @@ class MatMul(OperatorInfo):
         )
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Multiply the cotangent by the other operand, and sum what was broadcast."""
+        """Multiply the cotangent by the other operand, and sum broadcast dimensions."""
         (a, b), dy = at.operands, at.cotangents[0]
         ta, tb = self.attributes["transpose_a"], self.attributes["transpose_b"]
         if ta:

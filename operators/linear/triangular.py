@@ -24,7 +24,7 @@ from shardwright.operators.rule import Rule, ShardView
 
 
 def _working(*arrays: Array) -> tuple[Array, ...]:
-    """Return arrays of a type that LAPACK knows."""
+    """Return arrays of a type that LAPACK supports."""
     double = any(x.dtype == np.float64 for x in arrays)
     return tuple(x.astype(np.float64 if double else np.float32, copy=False) for x in arrays)
 
@@ -32,14 +32,14 @@ def _working(*arrays: Array) -> tuple[Array, ...]:
 def _check_square(info: OperatorInfo) -> None:
     shape = info.operand_types[0].shape
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise IRError(f"`{info.name}` takes square matrices, not {shape}")
+        raise IRError(f"`{info.name}`: the shape is {shape}, expected square matrices")
 
 
 @register
 class SolveTriangular(OperatorInfo):
-    """The ``x`` of ``a x = b``, where ``a`` is triangular; what is not of the triangle is not read.
+    """The ``x`` of ``a x = b`` with a triangular ``a``; the other triangle is not read.
 
-    The triangle is ``lower`` or upper; ``transposed``, the equation is that of its transpose. With
+    The triangle is ``lower`` or upper; ``transposed`` solves with its transpose. With
     ``unit_diagonal`` the diagonal counts as ones.
     """
 
@@ -80,7 +80,7 @@ class SolveTriangular(OperatorInfo):
         return np.asarray(np.linalg.solve(turned, b), operands[1].dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Solve with the transpose; what the matrix has is the outer product of both solutions."""
+        """Solve with the transpose; the matrix gets the outer product of both solutions."""
         (a, b), x, lower = at.operands, at.results[0], self.attributes["lower"]
         transposed, unit = self.attributes["transposed"], int(self.attributes["unit_diagonal"])
         attributes = {**self.attributes, "transposed": not transposed}
@@ -95,7 +95,7 @@ class SolveTriangular(OperatorInfo):
 class Cholesky(OperatorInfo):
     """The lower triangular ``l`` with ``a = l transpose(l)``, of symmetric positive matrices.
 
-    Of what is not symmetric, the symmetric part is taken.
+    Of other matrices, the symmetric part is factored.
     """
 
     name = "cholesky"
@@ -115,7 +115,7 @@ class Cholesky(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """A third of those of a product."""
+        """Count a third of a matrix product."""
         return self.operand_types[0].elements * self.operand_types[0].shape[-1] / 3
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:

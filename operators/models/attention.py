@@ -1,7 +1,7 @@
 """Attention, in memory that does not grow with the square of the sequence.
 
-Queries are taken in blocks, as many as keep the scores of a block small; the gradient makes the
-scores again instead of keeping them (Rabe and Staats, 2021; Dao et al., 2022).
+Blocks of queries keep the scores small; the gradient recomputes the scores instead of saving them
+(Rabe and Staats, 2021; Dao et al., 2022).
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _SCORES_AT_ONCE = 1 << 21  # elements
 
 
 def _weights(scores: Array) -> Array:
-    """Return the softmax of each row; zeros where all is masked."""
+    """Return the softmax of each row; zeros in a fully masked row."""
     peak = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
     total = e.sum(axis=-1, keepdims=True)
@@ -38,23 +38,23 @@ def _weights(scores: Array) -> Array:
 
 
 class Attention(OperatorInfo):
-    """What attention and its gradient share.
+    """The base of attention and its gradient.
 
     Batch ``b``, heads ``h`` and queries ``s`` may be split; keys ``t`` stay whole, since every
     query reads them all, and so do their features ``d``, since a score is not linear in a part of
-    them. The features ``e`` of the values may be split, but every part makes all scores again.
-    Where ``g`` heads of queries share a head of keys and values, they follow each other.
+    them. The features ``e`` of the values may be split, but every part recomputes all scores. ``g``
+    consecutive heads of queries share a head of keys and values.
 
     A mask ``[batch, head, query, key]`` may follow the values, each dimension but the last whole or
-    one. Where it is false a key is not read; real numbers are added to the scores. A query that
-    reads no key gives zero.
+    one. A key is ignored where it is false; a floating-point mask is added to the scores. A query
+    without keys gives zero.
 
     With ``causal`` the query at position i reads the keys up to position i. ``scale`` multiplies
-    the scores; None stands for 1 / sqrt(d).
+    the scores; None means 1 / sqrt(d).
     """
 
     defaults: ClassVar = {"causal": False, "scale": None}
-    first: ClassVar[int]  # which operand the queries are
+    first: ClassVar[int]  # the operand with the queries
     passes: ClassVar[tuple[int, int]]  # products over d, and over e, for every score
 
     @property
@@ -77,7 +77,9 @@ class Attention(OperatorInfo):
         """
         shapes = [operand.shape for operand in self.operand_types]
         if len(shapes) - self.first not in (3, 4) or any(len(shape) != 4 for shape in shapes):
-            raise IRError(f"queries, keys and values of four dimensions are needed, not {shapes}")
+            raise IRError(
+                f"queries, keys and values have the shapes {shapes}, expected four dimensions"
+            )
         queries, keys = shapes[self.first][1], shapes[self.first + 1][1]
         if queries % keys:
             raise IRError(f"{queries} heads of queries cannot share {keys} heads of keys evenly")
@@ -88,7 +90,7 @@ class Attention(OperatorInfo):
         return resolve(notation.replace("H", "(h g)"), shapes, sizes)
 
     def mask_notation(self) -> str:
-        """Return the dimensions of the mask; one that it repeats has no factor."""
+        """Return the dimensions of the mask; a broadcast dimension has no factor."""
         sides = zip(self.operand_types[-1].shape, ("b", "H", "s"), strict=False)
         return " ".join(["1" if n == 1 else name for n, name in sides] + ["t^"])
 
@@ -96,12 +98,12 @@ class Attention(OperatorInfo):
         """Return the type of queries, keys and values."""
         mask = self.operand_types[-1]
         if self.has_mask and mask.dtype not in ("bool", self.operand_types[0].dtype):
-            raise IRError(f"{self.name}: a mask is true or false, or added; it is {mask}")
+            raise IRError(f"{self.name}: the mask is {mask}, expected bool or floating point")
         return (self.operand_types[0].dtype,) * len(self.rule.results)
 
     @property
     def flops(self) -> float:
-        """Products of queries, keys and values, and five operations for each score."""
+        """Count the products, and five operations for each score."""
         sizes = self.rule.sizes
         scores = prod(sizes.get(factor, 1) for factor in "bhgst")
         over_d, over_e = self.passes
@@ -110,11 +112,11 @@ class Attention(OperatorInfo):
     def generate_strategies(
         self, mesh: Mesh, kinds: Mapping[str, int] | None = None
     ) -> tuple[Strategy, ...]:
-        """Leave out those that split ``e``: they repeat work that a cost would take as shared."""
+        """Omit strategies that split ``e``: they repeat work that the cost would divide."""
         return tuple(s for s in super().generate_strategies(mesh, kinds) if "e" not in s.axes)
 
     def blocks(self, view: ShardView) -> Iterator[tuple[slice, slice]]:
-        """Give blocks of local queries, each with the keys that it reads."""
+        """Yield blocks of local queries, each with its keys."""
         b, h, g, s, t = (view.sizes.get(factor, 1) for factor in "bhgst")
         count = max(1, _SCORES_AT_ONCE // (b * h * g * t))
         for start in range(0, s, count):
@@ -124,7 +126,7 @@ class Attention(OperatorInfo):
 
     @staticmethod
     def by_head(x: Array, view: ShardView) -> Array:
-        """Return queries, or what belongs to them, by heads of keys: ``[b, h, g, s, ...]``."""
+        """Return tensors of queries by heads of keys: ``[b, h, g, s, ...]``."""
         h, g = view.sizes["h"], view.sizes.get("g", 1)
         return x.reshape(x.shape[0], *((h, g) if x.shape[1] > 1 else (1, 1)), *x.shape[2:])
 
@@ -176,7 +178,7 @@ class ScaledDotProductAttention(Attention):
         return self.resolve_with_heads(f"b H s d^, b h t^ d^, b h t^ e{mask} -> b H s e")
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Run over blocks of queries."""
+        """Compute block by block of queries."""
         q, k, v = operands[:3]
         q = self.by_head(q, view)
         mask = self.by_head(operands[3], view) if self.has_mask else None
@@ -197,7 +199,7 @@ class ScaledDotProductAttention(Attention):
 
 @register
 class ScaledDotProductAttentionGradient(Attention):
-    """The gradients by q, k, v and a mask that is added, from the cotangent and all operands."""
+    """The gradients by q, k, v and an added mask, from the cotangent and all operands."""
 
     name = "scaled_dot_product_attention_gradient"
     linear = ((0,),)
@@ -230,7 +232,7 @@ class ScaledDotProductAttentionGradient(Attention):
         return replace(rule, kinds={**rule.kinds, **sums})
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
-        """Make the weights again, block by block."""
+        """Recompute the weights, block by block."""
         dy, q, k, v = operands[:4]
         dy, q = self.by_head(dy, view), self.by_head(q, view)
         mask = self.by_head(operands[4], view) if self.has_mask else None

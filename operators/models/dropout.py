@@ -22,7 +22,7 @@ class Dropout(OperatorInfo):
     """Set elements to zero with the probability ``rate``, and scale the rest by 1 / (1 - rate).
 
     The mask is a function of ``seed``, ``key`` (the name of this use), the operand ``step`` and the
-    global index of the element. The gradient makes it again, so that no mask is kept.
+    global index of the element. The gradient recomputes it, so that no mask is saved for backward.
     """
 
     name = "dropout"
@@ -36,7 +36,7 @@ class Dropout(OperatorInfo):
     )
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Draw the numbers of the own elements."""
+        """Draw the numbers of the local elements."""
         x, step = operands
         factors = [dims[0] for dims in self.rule.operands[0]]
         region = [slice(view.starts[f], view.starts[f] + view.sizes[f]) for f in factors]

@@ -1,8 +1,7 @@
 """Losses.
 
-`emit_cross_entropy` puts the cross entropy together from sums over the classes, so that a large
-vocabulary may be split; `softmax_cross_entropy` and its sparse kin are single operators that need
-the classes whole.
+`emit_cross_entropy` composes the cross entropy of sums over the classes, so that a large vocabulary
+may be split; `softmax_cross_entropy` and its sparse form are single operators with whole classes.
 """
 
 import numpy as np
@@ -29,7 +28,7 @@ from shardwright.operators.rule import ShardView
 class RowMax(OperatorInfo):
     """The maximum along the last dimension; a constant to gradients.
 
-    It only keeps exponentials in range, and the derivative of what is made with it by it is zero.
+    It only keeps exponentials in range; the loss does not depend on it.
     """
 
     name = "row_max"
@@ -37,7 +36,7 @@ class RowMax(OperatorInfo):
     examples = (Example(("f64[4, 2, 6]",), constants=(0,)),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Take the maximum of the part."""
+        """Return the maximum of the local part."""
         return np.asarray(operands[0].max(axis=-1))
 
 
@@ -54,7 +53,7 @@ class ExpSum(OperatorInfo):
     )
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Sum the part."""
+        """Sum the local part."""
         x, shift = operands
         return np.asarray(np.exp(x - shift[..., None]).sum(axis=-1))
 
@@ -83,7 +82,7 @@ class ExpSumGradient(OperatorInfo):
 class ExpSumAndPick(OperatorInfo):
     """Along the last dimension the sum of exp(x - shift), and the element at an index.
 
-    One operator, so that the gradient by a large vocabulary is made in one piece. The shift is a
+    One operator, so that the gradient by a large vocabulary is one tensor. The shift is a
     constant to gradients.
     """
 
@@ -95,7 +94,7 @@ class ExpSumAndPick(OperatorInfo):
     )
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, Array]:
-        """Sum the part; pick, or zero what lies elsewhere."""
+        """Sum the local part, and pick; zero for an index of another rank."""
         x, shift, indices = operands
         local, inside = local_positions(indices, view)
         picked = np.take_along_axis(x, local[..., None], axis=-1)[..., 0] * inside
@@ -140,11 +139,11 @@ def emit_cross_entropy(build: Emitter, logits: Value, labels: Value, sparse: boo
     Parameters
     ----------
     build : Emitter
-        Where to emit.
+        The builder.
     logits : Value
         Scores of the classes.
     labels : Value
-        The class of each row, or with `sparse` false the weight of each class.
+        The class of each row; if not `sparse`, the weight of each class.
     sparse : bool
         Which of the two.
 
@@ -179,7 +178,7 @@ class SoftmaxCrossEntropy(OperatorInfo):
     examples = (Example(("f64[4, 2, 6]", "f64[4, 2, 6]"), ranges={1: (0, 1)}, constants=(1,)),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Weigh the logarithms of the softmax."""
+        """Return the weighted sum of the log softmax."""
         logits, labels = operands
         return -np.asarray((log_softmax(logits) * labels).sum(axis=-1))
 
@@ -216,7 +215,7 @@ class SparseSoftmaxCrossEntropy(OperatorInfo):
     examples = (Example(("f64[4, 2, 6]", "i64[4, 2]"), ranges={1: (0, 6)}),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Pick from the logarithms of the softmax."""
+        """Pick from the log softmax."""
         logits, labels = operands
         picked = np.take_along_axis(log_softmax(logits), labels[..., None], axis=-1)
         return -picked[..., 0]
@@ -238,7 +237,7 @@ class SparseSoftmaxCrossEntropyGradient(OperatorInfo):
     examples = (Example(("f64[4, 2]", "f64[4, 2, 6]", "i64[4, 2]"), ranges={2: (0, 6)}),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Take one from the softmax at the label."""
+        """Subtract one from the softmax at the label."""
         dy, logits, labels = operands
         y = softmax(logits)
         at = labels[..., None]

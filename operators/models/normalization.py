@@ -1,8 +1,8 @@
 """Normalization: over rows, over groups of channels, and over a batch that may be split.
 
-Statistics of a row or group are made where the row is, so its dimensions stay whole. Those of a
-batch are sums over a dimension that may be split: each is an operator of its own, whose partial
-result is reduced before `batch_normalize` reads it; `emit_batch_norm` puts them together.
+The statistics of a row or group need all its elements, so its dimensions stay whole. The statistics
+of a batch are sums over a dimension that may be split: each is an operator, whose partial result is
+reduced before `batch_normalize` reads it; `emit_batch_norm` composes them.
 """
 
 from math import prod
@@ -56,7 +56,7 @@ class RowNorm(OperatorInfo):
     centred: ClassVar[bool]
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Make the statistics again from the operand, so that nothing else is kept."""
+        """Recompute the statistics from the operand, the only tensor saved for backward."""
         (x, gamma), dy = at.operands[:2], at.cotangents[0]
         how = {"epsilon": self.attributes["epsilon"], "centred": self.centred}
         dx = build.emit("row_norm_gradient", dy, x, gamma, **how)
@@ -124,7 +124,7 @@ class RowNormOperandGradient(RowNormGradient):
     )
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Take from the scaled cotangent what changes mean and deviation."""
+        """Remove the components along mean and deviation from the scaled cotangent."""
         dy, x, gamma = operands
         y, deviation = self.standardized(x)
         return _standardized_gradient(dy * gamma, y, deviation, -1, self.attributes["centred"])
@@ -214,7 +214,7 @@ class Grouped(OperatorInfo):
         return x.reshape(x.shape[0], view.sizes["g"], view.sizes["c"], *x.shape[2:])
 
     def per_channel(self, gamma: Array, x: Array, view: ShardView) -> Array:
-        """Return `gamma` in a shape that meets the grouped `x`."""
+        """Return `gamma` in a shape that broadcasts to the grouped `x`."""
         return gamma.reshape(1, view.sizes["g"], view.sizes["c"], *(1,) * (x.ndim - 2))
 
     def standardized(self, x: Array, view: ShardView) -> tuple[Array, Array]:
@@ -245,7 +245,7 @@ class GroupNorm(Grouped):
         return y.reshape(x.shape)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Make the statistics again from the operand."""
+        """Recompute the statistics from the operand."""
         x, gamma, _ = at.operands
         return build.emit_all("group_norm_gradient", at.cotangents[0], x, gamma, **self.attributes)
 
@@ -303,7 +303,7 @@ class Channelwise(OperatorInfo):
         return prod(self.operand_types[0].shape[d] for d in self.others)
 
     def per_channel(self, *vectors: Array) -> tuple[Array, ...]:
-        """Return vectors in a shape that meets the tensor."""
+        """Return vectors in a shape that broadcasts to the tensor."""
         behind = (1,) * (self.operand_types[0].rank - 2)
         return tuple(v.reshape(-1, *behind) for v in vectors)
 
@@ -319,7 +319,7 @@ class ChannelMean(Channelwise):
     examples = (Example(("f64[4, 2, 3, 2]",)), Example(("f64[4, 2]",)))
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Sum the part, and divide by the count of the whole."""
+        """Sum the local part, and divide by the global count."""
         return operands[0].sum(axis=self.others) / self.count
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -345,7 +345,7 @@ class ChannelVariance(Channelwise):
     )
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Sum the squares of the part, and divide by the count of the whole."""
+        """Sum the squares of the local part, and divide by the global count."""
         (mean,) = self.per_channel(operands[1])
         return np.square(operands[0] - mean).sum(axis=self.others) / self.count
 
@@ -368,7 +368,7 @@ class ChannelVarianceGradient(OperatorInfo):
     )
 
     def make_rule(self) -> Rule:
-        """Every point by itself."""
+        """Return an elementwise rule."""
         shapes = [operand.shape for operand in self.operand_types]
         x = "n c " + " ".join(f"w{i}" for i in range(len(shapes[1]) - 2))
         return resolve(f"c, {x}, c -> {x}", shapes)
@@ -448,14 +448,14 @@ def emit_batch_norm(
     Parameters
     ----------
     build : Emitter
-        Where to emit.
+        The builder.
     x, gamma, beta : Value
         The batch, and for each channel the scale and the shift.
     epsilon : float
-        Added to the variance.
+        Term added to the variance.
     parts : int
-        Into how many equal parts the batch is cut, each of which has statistics of its own.
-        Ranks that hold whole parts send nothing for them.
+        Number of equal parts of the batch, each with its own statistics. Ranks that hold whole
+        parts send nothing.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Updates of parameters: the parameter and its states, from the gradient and the states before.
 
-All work point by point, in any layout that parameter, gradient and states share.
+All are elementwise, in any layout that parameter, gradient and states share.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Update(OperatorInfo):
     Attributes
     ----------
     states : int
-        How many tensors are kept beside the parameter.
+        Number of state tensors per parameter.
     """
 
     states: ClassVar[int]
@@ -43,7 +43,7 @@ class Update(OperatorInfo):
         return super().make_rule()
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """Parameter and states keep their types."""
+        """Return the types of the parameter and the states."""
         types = [operand.dtype for operand in self.operand_types]
         return (types[0], *types[2 : 2 + self.states])
 
@@ -56,7 +56,7 @@ class Update(OperatorInfo):
         return tuple(np.asarray(a, b.dtype) for a, b in zip(after, before, strict=True))
 
     def updated(self, *operands: Array) -> Sequence[Array]:
-        """Return the parameter and the states as they are next."""
+        """Return the next parameter and states."""
         raise NotImplementedError
 
 
@@ -73,7 +73,7 @@ class SGDUpdate(Update):
     examples = (Example(("f64[4, 6]", "f64[4, 6]"), {"weight_decay": 0.1}),)
 
     def updated(self, *operands: Array) -> Sequence[Array]:
-        """Go against the gradient."""
+        """Step against the gradient."""
         p, g = operands
         rate, decay = (self.attributes[name] for name in ("learning_rate", "weight_decay"))
         return [p - rate * (g + decay * p)]
@@ -104,7 +104,7 @@ class MomentumUpdate(Update):
     )
 
     def updated(self, *operands: Array) -> Sequence[Array]:
-        """Go along the decaying sum of the gradients."""
+        """Step against the decaying sum of the gradients."""
         p, g, m = operands
         rate, momentum = (self.attributes[name] for name in ("learning_rate", "momentum"))
         g = g + self.attributes["weight_decay"] * p
@@ -116,8 +116,8 @@ class MomentumUpdate(Update):
 class AdamUpdate(Update):
     """One step of Adam (Kingma and Ba, 2015); the last operand is the number of the step, from 1.
 
-    ``weight_decay`` is taken from the parameter itself (Loshchilov and Hutter, 2019), not added to
-    the gradient.
+    ``weight_decay`` is subtracted from the parameter itself (Loshchilov and Hutter, 2019), not
+    added to the gradient.
     """
 
     name = "adam_update"

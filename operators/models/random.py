@@ -1,7 +1,7 @@
 """Random numbers that do not depend on how a tensor is split.
 
 A number is a function of a seed, the name of a stream and the global index of the element, so every
-rank draws exactly its part of what one device would draw, in any order and without a state.
+rank draws exactly its part of the tensor of one device, in any order and without state.
 
 Seed and name are hashed (BLAKE2b) to the start of a SplitMix64 sequence; element ``i`` takes its
 ``i``-th output, which SplitMix64 can jump to directly.
@@ -66,7 +66,7 @@ def normal(seed: int, key: str, index: Index) -> Reals:
 
 
 def truncated_normal(seed: int, key: str, index: Index) -> Reals:
-    """Return a standard normal number for each index, drawn again until it lies within two."""
+    """Return a standard normal number for each index, redrawn until within two."""
     numbers = normal(seed, key, index)
     draw = 0
     while (outside := np.abs(numbers) > 2).any():
@@ -89,7 +89,7 @@ def global_index(shape: Shape, region: Sequence[slice]) -> Index:
 
 
 def _fans(shape: Shape) -> tuple[int, int]:
-    """Return how many numbers meet in an output and in an input.
+    """Return the fan in and the fan out of a weight.
 
     A matrix is ``[in, out]``, a convolution's weight ``[out, in, window...]``.
     """
@@ -122,7 +122,7 @@ _INITIALIZERS: dict[str, tuple[Draw, Callable[[Shape, float], float]]] = {
     "he_uniform": (_spread, lambda shape, gain: gain * (6 / _fans(shape)[0]) ** 0.5),
     "he_normal": (normal, lambda shape, gain: gain * (2 / _fans(shape)[0]) ** 0.5),
 }
-# What an argument is where none is written; MindSpore's values.
+# Default arguments: MindSpore's values.
 _ARGUMENTS = {"constant": 0.0, "uniform": 0.07, "normal": 0.01, "truncated_normal": 0.01}
 _CALL = re.compile(r"(\w+)(?:\(([^()]*)\))?")
 
@@ -152,7 +152,7 @@ def initial_value(
     region: Sequence[slice],
     dtype: DTypeLike,
 ) -> Array:
-    """Return how a region of a parameter begins, whatever the other regions are.
+    """Return the initial value of a region of a parameter, independent of other regions.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def initial_value(
     shape : tuple of int
         Whole shape of the parameter.
     region : sequence of slice
-        The part wanted, with a start and a stop for each dimension.
+        The region: a start and a stop for each dimension.
     dtype : data type
         Element type of the result; numbers are drawn in float64 and rounded.
 

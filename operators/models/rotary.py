@@ -24,7 +24,7 @@ class RotaryEmbedding(OperatorInfo):
 
     The operand is ``[..., position, feature]``; positions count from ``start``. The pairs are
     features ``i`` and ``i + features / 2``, or with ``interleaved`` the features ``2 i`` and
-    ``2 i + 1``. With ``reverse`` it turns back.
+    ``2 i + 1``. ``reverse`` rotates backwards.
     """
 
     name = "rotary_embedding"
@@ -40,14 +40,17 @@ class RotaryEmbedding(OperatorInfo):
         """Keep pairs together: of interleaved ones the number may be split."""
         shape = self.operand_types[0].shape
         if len(shape) < 2 or shape[-1] % 2:
-            raise IRError(f"the shape {shape} has no positions of an even number of features")
+            raise IRError(
+                f"the shape is {shape}, expected [..., position, feature] with an even number of "
+                "features"
+            )
         if self.attributes["interleaved"]:
             sizes = {"d": shape[-1] // 2, "pair": 2}
             return resolve("... s (d pair^) -> ... s (d pair)", [shape], sizes)
         return resolve("... s d^ -> ... s d", [shape])
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Turn the own positions, and the own pairs."""
+        """Rotate the local pairs by the local positions."""
         x, features = operands[0], self.operand_types[0].shape[-1]
         interleaved = self.attributes["interleaved"]
         pairs = np.arange(x.shape[-1] // 2) + (view.starts["d"] if interleaved else 0)
@@ -68,6 +71,6 @@ class RotaryEmbedding(OperatorInfo):
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Turn back."""
+        """Rotate the cotangent backwards."""
         attributes = {**self.attributes, "reverse": not self.attributes["reverse"]}
         return [build.emit("rotary_embedding", at.cotangents[0], **attributes)]

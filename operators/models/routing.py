@@ -1,11 +1,11 @@
 """Routing of tokens to experts of limited capacity (Shazeer et al., 2017; Lepikhin et al., 2020).
 
 Tokens ``[group, token, feature]`` choose experts; each expert has ``capacity`` slots for the tokens
-of a group. `expert_slots` deals the slots out, `dispatch` brings tokens to their slots
-``[expert, (group slot), feature]``, `combine` brings them back: each is the transpose of the other.
+of a group. `expert_slots` assigns the slots, `dispatch` moves tokens to their slots ``[expert,
+(group slot), feature]``, `combine` moves them back: each is the transpose of the other.
 
-Groups may be split, and so may experts. Tokens that lie split by group, before experts that are
-split, are an exchange all to all: it comes from the layouts and has no code here.
+Groups may be split, and so may experts. The all-to-all between tokens split by group and experts
+that are split follows from the layouts and has no code here.
 """
 
 from typing import Any, ClassVar
@@ -30,10 +30,10 @@ from shardwright.operators.rule import Rule, ShardView
 
 @register
 class ExpertSlots(OperatorInfo):
-    """The slot of each choice of an expert, ``[group, token, choice]``; -1 where it is full.
+    """The slot of each choice of an expert, ``[group, token, choice]``; -1 if the expert is full.
 
-    Slot ``j`` of expert ``i`` is ``i capacity + j``. First choices come before second ones, and
-    within a choice tokens come in order.
+    Slot ``j`` of expert ``i`` is ``i capacity + j``. First choices are served before second
+    choices, and tokens in order.
     """
 
     name = "expert_slots"
@@ -67,7 +67,7 @@ class ExpertSlots(OperatorInfo):
 
 
 class Routed(OperatorInfo):
-    """An operator between tokens and slots, given the slots of each token's choices.
+    """The base of operators between tokens and slots, with the slots of each token's choices.
 
     The slots, ``[group, token, choice]``, may be followed by a weight for each.
     """
@@ -82,13 +82,13 @@ class Routed(OperatorInfo):
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
-        """The tokens or what is in the slots; the weights."""
+        """The first operand; the weights."""
         others = tuple((i,) for i in range(self.slots_at))
         return (*others, (self.slots_at + 1,)) if self.is_weighted else others
 
     @property
     def flops(self) -> float:
-        """A product and a sum for each feature of each choice."""
+        """Count a product and a sum for each feature of each choice."""
         sizes = self.rule.sizes
         return 2.0 * sizes["g"] * sizes["s"] * sizes["k"] * sizes["d"]
 
@@ -107,7 +107,7 @@ class Routed(OperatorInfo):
         """
         shapes = [operand.shape for operand in self.operand_types]
         if len(shapes) <= self.slots_at or any(len(shape) != 3 for shape in shapes):
-            raise IRError(f"operands of three dimensions are needed, given are {shapes}")
+            raise IRError(f"the operands have the shapes {shapes}, expected three dimensions")
         sizes = {"g": shapes[self.slots_at][0], "c": self.attributes["capacity"]}
         if experts is not None:
             sizes = {"e": experts, **sizes}
@@ -117,7 +117,7 @@ class Routed(OperatorInfo):
     weight: ClassVar[str] = ""
 
     def own_slots(self, slots: Array, view: ShardView) -> tuple[Array, Array]:
-        """Return slots as positions in the own ``[expert, group, slot]``, and which lie there."""
+        """Return slots as positions in the local ``[expert, group, slot]``, and which are local."""
         capacity = self.attributes["capacity"]
         expert = slots // capacity - view.starts["e"]
         place = slots % capacity - view.starts["c"]
@@ -130,7 +130,7 @@ class Routed(OperatorInfo):
 
 @register
 class Dispatch(Routed):
-    """Bring tokens to the slots of ``experts`` experts; each slot holds the sum of what it gets."""
+    """Move tokens to the slots of ``experts`` experts; each slot holds the sum of its tokens."""
 
     name = "dispatch"
     defaults: ClassVar = {"experts": 1, "capacity": 1}
@@ -150,7 +150,7 @@ class Dispatch(Routed):
         return self.resolve_routed(notation, self.attributes["experts"])
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add up what falls to each own slot."""
+        """Sum the tokens of each local slot."""
         x, slots = operands[:2]
         positions, inside = self.own_slots(slots, view)
         group, token, choice = np.nonzero(inside)
@@ -163,13 +163,13 @@ class Dispatch(Routed):
         return total.reshape(experts, places, features)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Bring the cotangent back."""
+        """Combine the cotangent."""
         return _gradients(build, at, "combine", {"capacity": self.attributes["capacity"]})
 
 
 @register
 class Combine(Routed):
-    """Bring what is in the slots back to the tokens, summed over a token's choices."""
+    """Move the contents of slots back to the tokens, summed over a token's choices."""
 
     name = "combine"
     weight = "g s k+"
@@ -183,7 +183,7 @@ class Combine(Routed):
         return self.resolve_routed("e+ (g c+) d, g s k+W -> g s d")
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Look the own slots up, choice by choice."""
+        """Look up the local slots, choice by choice."""
         y, slots = operands[:2]
         positions, inside = self.own_slots(slots, view)
         factors = inside * operands[2] if self.is_weighted else inside
@@ -193,7 +193,7 @@ class Combine(Routed):
         return total
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Bring the cotangent to the slots."""
+        """Dispatch the cotangent."""
         how = {"experts": at.operands[0].type.shape[0], **self.attributes}
         return _gradients(build, at, "dispatch", how)
 
@@ -213,7 +213,7 @@ def _gradients(build: Emitter, at: Linearization, transpose: str, how: dict[str,
 
 @register
 class RoutingWeightGradient(Routed):
-    """The product of each token with what is in the slot of each of its choices."""
+    """The product of each token with the content of the slot of each of its choices."""
 
     name = "routing_weight_gradient"
     slots_at = 2
@@ -236,7 +236,7 @@ class RoutingWeightGradient(Routed):
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Linear in both: each gradient brings the other to its place."""
+        """Dispatch or combine the other operand: the product is linear in both."""
         (x, y, slots), dw = at.operands, at.cotangents[0]
         capacity, experts = self.attributes["capacity"], y.type.shape[0]
         dx = build.emit("combine", y, slots, dw, capacity=capacity)

@@ -1,7 +1,6 @@
-"""Operators that keep the greatest or the least of what falls to one position.
+"""Operators that take the maximum or minimum of all elements at one position.
 
-As in `scatter`, positions may point along a dimension that is split. The gradient is shared evenly
-by all that are as far.
+As in `scatter`, positions may index a split dimension. Equal extrema share the gradient evenly.
 """
 
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from shardwright.operators.rule import Rule, ShardView
 
 
 def _farthest(extremum: np.ufunc, dtype: Any) -> Any:
-    """Return the number that any other replaces."""
+    """Return the identity of the reduction."""
     limits = np.finfo(dtype) if np.issubdtype(dtype, np.floating) else np.iinfo(dtype)
     return limits.min if extremum is np.maximum else limits.max
 
@@ -37,10 +36,10 @@ def _names(letter: str, count: int, mark: str = "") -> str:
 
 
 class UnsortedSegmentExtremum(OperatorInfo):
-    """An extremum for each of ``segments`` segments, of the rows that positions put in it.
+    """The extremum of the rows of each of ``segments`` segments.
 
-    A segment without rows has the farthest number that its type holds. Where it is not
-    ``differentiable`` the rows may be split.
+    A segment without rows has the least or greatest number of its type. The rows may be split
+    unless it is ``differentiable``.
     """
 
     defaults: ClassVar = {"segments": 1, "differentiable": True}
@@ -58,11 +57,11 @@ class UnsortedSegmentExtremum(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """One comparison for each element."""
+        """Count one comparison for each element."""
         return float(self.operand_types[0].elements)
 
     def make_rule(self) -> Rule:
-        """Contract the rows; extrema of parts stay partial, but the gradient needs all rows."""
+        """Contract the rows, partial unless differentiable: the gradient needs all rows."""
         x, segments = shapes = [operand.shape for operand in self.operand_types]
         partial = "+max" if self.function is np.maximum else "+min"
         mark = "^" if self.attributes["differentiable"] else partial
@@ -80,7 +79,7 @@ class UnsortedSegmentExtremum(OperatorInfo):
         return _segment_extrema(self.function, view, *operands)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Find the extrema again, which is cheaper than to keep them."""
+        """Recompute the extrema, which is cheaper than saving them for backward."""
         if not self.attributes["differentiable"]:
             return [None, None]
         operator = f"{self.name}_gradient"
@@ -88,7 +87,7 @@ class UnsortedSegmentExtremum(OperatorInfo):
 
 
 def _segment_extrema(function: np.ufunc, view: ShardView, x: Array, segments: Array) -> Array:
-    """Return the extrema of the own segments."""
+    """Return the extrema of the local segments."""
     local, inside = local_positions(segments.ravel(), view)
     shape = (view.sizes["v"], *x.shape[segments.ndim :])
     result = np.full(shape, _farthest(function, x.dtype), x.dtype)
@@ -97,7 +96,7 @@ def _segment_extrema(function: np.ufunc, view: ShardView, x: Array, segments: Ar
 
 
 class UnsortedSegmentExtremumGradient(OperatorInfo):
-    """The cotangents of the extrema of segments, where the rows have these."""
+    """The cotangents of the extrema of segments, at the rows that attain them."""
 
     linear = ((0,),)
     examples: ClassVar[tuple[Example, ...]] = (
@@ -108,11 +107,11 @@ class UnsortedSegmentExtremumGradient(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """One comparison for each element."""
+        """Count one comparison for each element."""
         return float(self.operand_types[1].elements)
 
     def make_rule(self) -> Rule:
-        """Every rank serves the rows of its own segments, and needs all rows to compare."""
+        """Split segments only: a rank serves its segments, and compares all rows."""
         shapes = [operand.shape for operand in self.operand_types]
         rows = _names("i", len(shapes[2]), "^")
         row = _names("e", len(shapes[1]) - len(shapes[2]))
@@ -124,7 +123,7 @@ class UnsortedSegmentExtremumGradient(OperatorInfo):
         return (self.operand_types[1].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Share the cotangent of each segment among the rows that are as far."""
+        """Share the cotangent of each segment among the rows that attain the extremum."""
         dy, x, segments = operands
         local, inside = local_positions(segments.ravel(), view)
         rows = x.reshape(segments.size, *dy.shape[1:])
@@ -150,7 +149,7 @@ class ScatterNdExtremum(IntoTensor):
 
     @property
     def mark(self) -> str:
-        """Every rank compares what falls in its own part; a gradient needs all slices."""
+        """Contract nothing: every rank compares in its part; a gradient needs all slices."""
         partial = "+max" if self.function is np.maximum else "+min"
         return "^" if self.operand_types[0].is_float else partial
 
@@ -163,7 +162,7 @@ class ScatterNdExtremum(IntoTensor):
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Find the extrema again, which is cheaper than to keep them."""
+        """Recompute the extrema, which is cheaper than saving them for backward."""
         operator = f"{self.name}_gradient"
         dx, updates = build.emit_all(operator, at.cotangents[0], *at.operands)
         return [dx, None, updates]
@@ -180,7 +179,7 @@ class ScatterNdExtremumGradient(ByTuples):
     function: ClassVar[np.ufunc]
 
     def make_rule(self) -> Rule:
-        """Every rank serves the slices that fall in its own part."""
+        """Let every rank serve the slices in its part."""
         dy, x, positions, updates = (operand.shape for operand in self.operand_types)
         count = tuple_size(x, positions)
         places, rest = self.names("i", len(positions) - 1, "^"), self.names("e", len(x) - count)
@@ -194,7 +193,7 @@ class ScatterNdExtremumGradient(ByTuples):
         return (self.operand_types[1].dtype, self.operand_types[3].dtype)
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
-        """Share the cotangent of each element among all that are as far."""
+        """Share the cotangent of each element among all that attain the extremum."""
         dy, x, positions, updates = operands
         index, inside = self.local(positions, view)
         own = tuple(place[inside] for place in index)

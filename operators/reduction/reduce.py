@@ -22,7 +22,7 @@ from shardwright.operators.rule import Rule, ShardView, dimension
 
 
 def reduced_axes(axis: int | tuple[int, ...] | None, rank: int) -> tuple[int, ...]:
-    """Return the dimensions that `axis` names, sorted; None names all."""
+    """Return the dimensions in `axis`, sorted; None means all."""
     if axis is None:
         return tuple(range(rank))
     axes = (axis,) if isinstance(axis, int) else axis
@@ -41,7 +41,7 @@ class Reduction(OperatorInfo):
 
     @property
     def mark(self) -> str:
-        """How the rule marks a reduced dimension."""
+        """The mark of a reduced dimension in the rule."""
         return "+"
 
     @property
@@ -51,7 +51,7 @@ class Reduction(OperatorInfo):
 
     @property
     def count(self) -> int:
-        """How many elements of the whole make one of the result."""
+        """Number of elements that reduce to one."""
         return prod(self.operand_types[0].shape[axis] for axis in self.axes)
 
     def make_rule(self) -> Rule:
@@ -60,7 +60,7 @@ class Reduction(OperatorInfo):
         return resolve(f"{self.notation_of(shape)} -> {self.notation_of(shape, True)}", [shape])
 
     def notation_of(self, shape: tuple[int, ...], reduced: bool = False) -> str:
-        """Write the dimensions of the operand, or of the result, in the notation of rules."""
+        """Return the dimensions of the operand, or of the result, in the notation of rules."""
         names = [f"i{d}" for d in range(len(shape))]
         if not reduced:
             return " ".join(n + self.mark if d in self.axes else n for d, n in enumerate(names))
@@ -68,7 +68,7 @@ class Reduction(OperatorInfo):
         return " ".join(n for n in kept if n != "1" or self.attributes["keep_dims"])
 
     def whole_axes(self, x: Array) -> Array:
-        """Give a result back the reduced dimensions, with size one."""
+        """Return a result with the reduced dimensions, of size one."""
         return x if self.attributes["keep_dims"] else np.expand_dims(x, self.axes)
 
     def spread(self, build: Emitter, at: Linearization) -> Value:
@@ -86,7 +86,7 @@ class ReduceSum(Reduction):
     linear = ((0,),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add up."""
+        """Add."""
         return np.asarray(operands[0].sum(axis=self.axes, keepdims=self.attributes["keep_dims"]))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -102,13 +102,13 @@ class ReduceMean(Reduction):
     linear = ((0,),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add up, and divide by the whole count."""
+        """Add, and divide by the global count."""
         x = operands[0]
         total = x.sum(axis=self.axes, keepdims=self.attributes["keep_dims"])
         return np.asarray(total / x.dtype.type(self.count))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Spread the cotangent, divided by the whole count."""
+        """Spread the cotangent, divided by the global count."""
         return [build.emit("scale", self.spread(build, at), factor=1.0 / self.count)]
 
 
@@ -190,7 +190,7 @@ class Truths(Reduction):
 
 @register
 class ReduceAll(Truths):
-    """Whether all are true."""
+    """True if all elements are true."""
 
     name = "reduce_all"
     extremum = "min"
@@ -198,7 +198,7 @@ class ReduceAll(Truths):
 
 @register
 class ReduceAny(Truths):
-    """Whether one at least is true."""
+    """True if at least one element is true."""
 
     name = "reduce_any"
     extremum = "max"
@@ -239,7 +239,7 @@ class ReductionGradient(Reduction):
 
     @property
     def mark(self) -> str:
-        """Whole: an element is weighed against all others."""
+        """Whole: every element depends on all others."""
         return "^"
 
     @property
@@ -260,7 +260,7 @@ class SelectionGradient(ReductionGradient):
     extremum: ClassVar[str]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Find the extrema again, which is cheaper than to keep them."""
+        """Recompute the extrema, which is cheaper than saving them for backward."""
         cotangent, x = operands
         function = np.amax if self.extremum == "max" else np.amin
         chosen = x == function(x, axis=self.axes, keepdims=True)
@@ -291,7 +291,7 @@ class ReduceProdGradient(ReductionGradient):
     name = "reduce_prod_gradient"
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Multiply what stands before by what stands after; no division, elements may be zero."""
+        """Multiply prefix and suffix products, without division: elements may be zero."""
         cotangent, x = operands
         last = tuple(range(-len(self.axes), 0))
         moved = np.moveaxis(x, self.axes, last)
@@ -317,7 +317,7 @@ class ArgMax(Reduction):
 
     @property
     def mark(self) -> str:
-        """Whole: the position says nothing of the value."""
+        """Whole: positions of parts cannot be reduced without values."""
         return "^"
 
     def make_dtypes(self) -> tuple[str, ...]:
@@ -352,7 +352,7 @@ class Spread(OperatorInfo):
     )
 
     def make_rule(self) -> Rule:
-        """Give the new dimensions factors of their own."""
+        """Assign new factors to the new dimensions."""
         shape, axes = self.attributes["shape"], self.attributes["axis"]
         names = [f"i{d}" for d in range(len(shape))]
         left = ["1" if d in axes else n for d, n in enumerate(names)]

@@ -37,7 +37,7 @@ class CumulativeSum(AlongAxis):
     )
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add up."""
+        """Add."""
         x, axis = operands[0], self.axes[0]
         if self.attributes["reverse"]:
             x = np.flip(x, axis)
@@ -69,14 +69,14 @@ class CumulativeProduct(AlongAxis):
         return np.cumprod(operands[0], axis=self.axes[0], dtype=operands[0].dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Sum what follows of the cotangent times the product, over the element: not zero."""
+        """Sum the following cotangents times products, over the element, which must not be zero."""
         terms = build.emit("mul", at.cotangents[0], at.results[0])
         sums = build.emit("cumsum", terms, axis=self.axes[0], reverse=True)
         return [build.emit("div", sums, at.operands[0])]
 
 
 class CumulativeExtremum(AlongAxis):
-    """The extremum of all elements up to each along ``axis``, and where the last such stands."""
+    """The extremum of all elements up to each along ``axis``, and its last position."""
 
     flops_per_point = 1.0
     function: ClassVar[np.ufunc]
@@ -104,7 +104,7 @@ class CumulativeExtremum(AlongAxis):
         return found, last
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Put the cotangent of the extrema back to where they come from."""
+        """Pass the cotangents of the extrema to their positions."""
         x, axis = at.operands[0], self.axes[0]
         how = {"axis": axis, "size": x.type.shape[axis]}
         operands = (at.cotangents[0], at.results[1])
@@ -113,7 +113,7 @@ class CumulativeExtremum(AlongAxis):
 
 @register
 class CumulativeMaximum(CumulativeExtremum):
-    """The greatest of all elements up to each along ``axis``, and where the last such stands."""
+    """The maximum of all elements up to each along ``axis``, and its last position."""
 
     name = "cummax"
     function = np.maximum
@@ -121,7 +121,7 @@ class CumulativeMaximum(CumulativeExtremum):
 
 @register
 class CumulativeMinimum(CumulativeExtremum):
-    """The least of all elements up to each along ``axis``, and where the last such stands."""
+    """The minimum of all elements up to each along ``axis``, and its last position."""
 
     name = "cummin"
     function = np.minimum
@@ -137,18 +137,18 @@ class Reverse(AlongAxis):
     examples = (Example(("f64[4, 6]",)), Example(("f64[4, 3, 2]",), {"axis": (0, 2)}))
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Turn round."""
+        """Reverse."""
         return np.flip(operands[0], self.axes)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Turn round again."""
+        """Reverse the cotangent."""
         return [build.emit("reverse", at.cotangents[0], axis=self.attributes["axis"])]
 
 
 class Triangle(OperatorInfo):
-    """A part of matrices ``[..., m, n]``, beside zeros.
+    """A triangle of matrices ``[..., m, n]``, with zeros elsewhere.
 
-    ``diagonal`` says how far from the main diagonal, to the right, the part ends or begins.
+    ``diagonal`` is the offset of its edge from the main diagonal, to the right.
     """
 
     notation = "... m n -> ... m n"
@@ -162,7 +162,7 @@ class Triangle(OperatorInfo):
     compare: ClassVar[Callable[..., Array]]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Compare rows and columns, wherever the own part lies."""
+        """Compare the global rows and columns of the local part."""
         x = operands[0]
         rows = view.starts["m"] + self.attributes["diagonal"] + np.arange(view.sizes["m"])
         columns = view.starts["n"] + np.arange(view.sizes["n"])
@@ -175,7 +175,7 @@ class Triangle(OperatorInfo):
 
 @register
 class LowerTriangle(Triangle):
-    """What stands on and below a diagonal."""
+    """The triangle on and below a diagonal."""
 
     name = "tril"
     compare = np.less_equal
@@ -183,7 +183,7 @@ class LowerTriangle(Triangle):
 
 @register
 class UpperTriangle(Triangle):
-    """What stands on and above a diagonal."""
+    """The triangle on and above a diagonal."""
 
     name = "triu"
     compare = np.greater_equal

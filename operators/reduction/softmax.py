@@ -37,7 +37,7 @@ class AlongAxis(OperatorInfo):
 
 
 class AlongAxisGradient(AlongAxis):
-    """The gradient of one, from a cotangent and the result or operand it was taken at."""
+    """The gradient of an operator along an axis, from the cotangent and its result or operand."""
 
     linear = ((0,),)
 

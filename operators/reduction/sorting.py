@@ -1,4 +1,4 @@
-"""Operators that put elements in order along a dimension, which stays whole.
+"""Operators that sort elements along a dimension, which stays whole.
 
 Values come with the positions they were taken from; equal ones keep their order.
 """
@@ -25,7 +25,7 @@ def _order(x: Array, axis: int, descending: bool) -> Array:
     """Return the positions of the elements in order."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # Turned round twice, equal elements stay in order.
+    # Reversed twice, so that equal elements keep their order.
     turned = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
     return x.shape[axis] - 1 - turned
 
@@ -42,7 +42,7 @@ class Ordered(OperatorInfo):
 
     @property
     def kept(self) -> int:
-        """How many elements are left along the dimension."""
+        """Number of elements in the result along the dimension."""
         return self.operand_types[0].shape[self.axis]
 
     def make_rule(self) -> Rule:
@@ -65,7 +65,7 @@ class Ordered(OperatorInfo):
         return np.take_along_axis(x, positions, self.axis), positions
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Put the cotangent of the values back to where they come from."""
+        """Pass the cotangents of the values to their positions."""
         x, axis = at.operands[0], self.axis
         size = x.type.shape[axis]
         operands = (at.cotangents[0], at.results[1])
@@ -101,11 +101,11 @@ class TopK(Ordered):
 
     @property
     def kept(self) -> int:
-        """How many elements are left along the dimension."""
+        """Number of elements in the result along the dimension."""
         k: int = self.attributes["k"]
         size = self.operand_types[0].shape[self.axis]
         if not 1 <= k <= size:
-            raise IRError(f"the {k} greatest of {size} elements are asked for")
+            raise IRError(f"`k` is {k}, expected at most the {size} elements")
         return k
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, Array]:

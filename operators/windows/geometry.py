@@ -150,7 +150,7 @@ def per_dimension(value: Any, rank: int, what: str) -> Any:
     """
     items = value if isinstance(value, tuple) else (value,) * rank
     if len(items) != rank:
-        raise IRError(f"{what} {value} has {len(items)} items for {rank} spatial dimensions")
+        raise IRError(f"{what} is {value}, expected a number or {rank} of them")
     return items
 
 

@@ -1,10 +1,10 @@
-"""The exchange of halos, its transpose, and operators between the two.
+"""Halo exchange, its transpose, and operators on the exchanged runs.
 
 An operator over windows reads what its rule writes ``h~``. Where ``h`` is split, every rank needs
-the run of elements that its windows read, which is longer than its slice. `halo_exchange` makes of
-a tensor the tensor of all runs, one after the other, equally long and split evenly: elements that
-two ranks read are there twice. The operator then works on runs, each rank by itself. What an
-operator leaves as runs, `halo_sum` adds up to slices; each of the two is the other's transpose.
+the run of elements that its windows read: its slice and a halo. `halo_exchange` returns the
+concatenated runs of all ranks, equally long and split evenly: elements that two ranks read occur
+twice. The operator then runs on each rank alone. `halo_sum` adds runs that an operator makes up to
+slices; the two are transposes of each other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _NO_HALO = {"size": 1, "windows": 1, "stride": 1, "before": 0, "span": 1}
 
 
 class OverHalo(Communication):
-    """A move between slices and runs along ``dimension``, of which there are ``slices``.
+    """The base of moves between ``slices`` slices along ``dimension`` and their runs.
 
     The other attributes are those of a `Halo`.
     """
@@ -51,12 +51,12 @@ class OverHalo(Communication):
         return Halo(**{name: self.attributes[name] for name in _NO_HALO})
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
-        """Keep the layout: the slices of the whole become those of the runs, or the reverse.
+        """Keep the layout: slices of the tensor become runs, or runs become slices.
 
         Raises
         ------
         StrategyError
-            If the dimension is not split as the move says, or has another size.
+            If the dimension has another split or size than the move.
         """
         at, slices = self.attributes["dimension"], self.attributes["slices"]
         if layout.splits[at] != self.axes or mesh.extent(self.axes) != slices:
@@ -76,7 +76,7 @@ class OverHalo(Communication):
         raise NotImplementedError
 
     def run_elements(self) -> int:
-        """Return the size of the dimension where all runs stand one after the other."""
+        """Return the size of the dimension of the concatenated runs."""
         slices: int = self.attributes["slices"]
         return slices * self.halo.length(slices)
 
@@ -86,7 +86,7 @@ class OverHalo(Communication):
         return (*shape[:at], size, *shape[at + 1 :])
 
     def sent_share(self, mesh: Mesh) -> float:
-        """Return the margins' share of the operand."""
+        """Return the fraction of the operand that is sent: the margins."""
         margins = self.halo.margins([mesh.sizes[axis] for axis in self.axes])
         if margins is None:
             raise IRError(f"{self.name}: windows reach beyond the neighbouring slices")
@@ -100,27 +100,27 @@ class OverHalo(Communication):
         return (*(slice(None),) * self.attributes["dimension"], slice(start, start + length))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Move back."""
+        """Apply the transpose."""
         return [build.emit(self.transpose, at.cotangents[0], **self.attributes)]
 
 
 @register
 class HaloExchange(OverHalo):
-    """Give every member the run of elements that its windows read; zeros beside the space."""
+    """Send every member the run of elements that its windows read, with zeros in the padding."""
 
     name = "halo_exchange"
     transpose = "halo_sum"
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """All runs, one after the other."""
+        """Return the shape of the concatenated runs."""
         return self.with_size(shape, self.run_elements())
 
     def taken_size(self) -> int:
-        """The elements once."""
+        """Return the shape or size of the space."""
         return self.halo.size
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
-        """Copy the pieces of each run together."""
+        """Assemble each run from its pieces."""
         length, found = self.halo.length(len(parts)), []
         for member in range(len(parts)):
             run = np.zeros(self.with_size(parts[0].shape, length), parts[0].dtype)
@@ -133,25 +133,25 @@ class HaloExchange(OverHalo):
 
 @register
 class HaloSum(OverHalo):
-    """Give every member its slice, each element the sum of it in all runs."""
+    """Sum the runs to slices: each element is the sum of its copies."""
 
     name = "halo_sum"
     transpose = "halo_exchange"
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The elements once."""
+        """Return the shape or size of the space."""
         return self.with_size(shape, self.attributes["size"])
 
     def taken_size(self) -> int:
-        """All runs, one after the other."""
+        """Return the shape of the concatenated runs."""
         return self.run_elements()
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
-        """Keep the layout; what is partial must be sums, since elements are added up."""
+        """Keep the layout; a partial operand must be partial sums, since elements are added."""
         if layout.partial and layout.reduction != "sum":
             raise StrategyError(
                 f"halo_sum: the operand is partial over {list(layout.partial)} "
-                f"({layout.reduction}), it must be partial sums"
+                f"({layout.reduction}), expected partial sums"
             )
         return super().moved(layout, mesh)
 
@@ -173,15 +173,14 @@ class HaloSum(OverHalo):
 
 @dataclass(frozen=True)
 class HaloPlan:
-    """What stands around an operator whose windows are split.
+    """The exchanges and sums around an operator whose windows are split.
 
     Parameters
     ----------
     attributes : mapping
         Attributes of the operator on runs.
     operands, results : mapping of int to tuple of attributes
-        For each operand the exchanges before it, and for each result the sums after it, by
-        dimension.
+        The exchanges before each operand and the sums after each result, by dimension.
     """
 
     attributes: Attributes
@@ -192,7 +191,7 @@ class HaloPlan:
 def halo_plan(
     info: OperatorInfo, attributes: Attributes, strategy: Strategy, mesh: Mesh
 ) -> HaloPlan:
-    """Return what an operator needs under a strategy; nothing where no windows are split.
+    """Return the exchanges and sums of an operator under a strategy; none without split windows.
 
     Nothing is exchanged where every rank reads its own slice alone.
     """
@@ -231,13 +230,13 @@ class SplitOperator:
     Parameters
     ----------
     info : OperatorInfo
-        The operator that is there.
+        The emitted operator.
     plan : HaloPlan
-        What stands around it.
+        Its exchanges and sums.
     read, made : tuple of Value
-        What the operator itself reads and makes.
+        Operands and results of the operator itself.
     results : tuple of Value
-        What comes out in the end.
+        Results after the sums.
     """
 
     info: OperatorInfo
@@ -250,16 +249,16 @@ class SplitOperator:
 def emit_split(
     build: Builder, node: Node, operands: Sequence[Value], strategy: Strategy
 ) -> SplitOperator:
-    """Emit an operator under a strategy, with the exchanges and sums that it needs.
+    """Emit an operator under a strategy, with its exchanges and sums.
 
     Parameters
     ----------
     build : Builder
-        Where to emit; has a mesh.
+        The builder, with a mesh.
     node : Node
         The operator in the whole program.
     operands : sequence of Value
-        What it reads, in the layouts of the strategy.
+        Its operands, in the layouts of the strategy.
     strategy : Strategy
         How it is split.
     """
@@ -335,14 +334,14 @@ def split_gradient(
 def emit_split_gradient(
     build: Builder, operator: SplitOperator, cotangents: Sequence[Value]
 ) -> list[Value | None]:
-    """Emit the gradient of what `emit_split` has emitted, by each operand."""
+    """Emit the gradient of an operator from `emit_split` by each operand."""
     return list(split_gradient(build, operator, cotangents).gradients)
 
 
 def _moved(
     build: Builder, operator: str, value: Value, moves: Sequence[Attributes], name: str = ""
 ) -> Value:
-    """Emit exchanges, the first dimension first, or sums, the last dimension first."""
+    """Emit exchanges in the order of dimensions, or sums in reverse order."""
     order = list(moves) if operator == "halo_exchange" else list(reversed(moves))
     for i, attributes in enumerate(order):
         how: dict[str, Any] = dict(attributes)

@@ -21,10 +21,10 @@ _POOLINGS: tuple[dict[str, Any], ...] = (
 
 
 class Pooling(Windowed):
-    """What poolings and their gradients share.
+    """The base of poolings and their gradients.
 
     ``kernel``, ``stride`` (None: the kernel's) and ``padding`` are as those of convolutions. With
-    ``ceil_mode`` a last window counts that reaches over the end.
+    ``ceil_mode`` an incomplete last window counts.
     """
 
     defaults: ClassVar = {
@@ -37,14 +37,16 @@ class Pooling(Windowed):
     tensors: ClassVar[str]  # the operands and the result: x for space, y for windows
 
     def find_space(self) -> Shape:
-        """Return the size of the space that windows are taken of."""
+        """Return the size of the space under the windows."""
         return self.true_space(self.operand_types[self.tensors.index("x")].shape[2:])
 
     def make_rule(self) -> Rule:
-        """Split windows alike on both sides."""
+        """Split the windows of both sides equally."""
         shapes = [operand.shape for operand in self.operand_types]
         if not shapes or any(len(shape) < 3 for shape in shapes):
-            raise IRError(f"an operand [n, channel, *space] is needed, given is {shapes}")
+            raise IRError(
+                f"the operands have the shapes {shapes}, expected one operand [n, channel, *space]"
+            )
         self.space = self.find_space()
         self.windows = self.make_windows(self.space)
         counts = self.windows.count(self.space)
@@ -82,7 +84,7 @@ class Pooling(Windowed):
 
     @property
     def flops(self) -> float:
-        """One operation for each element of each window."""
+        """Count one operation for each element of each window."""
         sizes, count = self.rule.sizes, self.windows.count(self.space)
         return float(sizes["n"] * sizes["c"] * self.windows.taps * np.prod(count))
 
@@ -96,19 +98,19 @@ class Pooling(Windowed):
         return np.zeros((*y.shape[:2], *self.own_windows(view).padded_size(space)), y.dtype)
 
     def own_interior(self, total: Array, view: ShardView) -> Array:
-        """Return what a rank holds of the sums over its padded space."""
+        """Return the part of sums over the padded space that a rank holds."""
         space = self.own_shape(view, view.result_shapes[0])[2:]
         return self.with_rest(total[self.own_windows(view).interior(space)], view, 0)
 
     def taps(self, padded: Array, count: Shape, writeable: bool = False) -> list[Array]:
-        """Return for each tap of the kernel what it meets in all windows, as views."""
+        """Return for each tap of the kernel its elements in all windows, as views."""
         found = self.windows.over(padded, count, writeable)
         rest: Index = (..., *(slice(None),) * len(count))
         return [found[(*rest, *tap)] for tap in np.ndindex(*self.windows.kernel)]
 
 
 def _least(dtype: Any) -> float:
-    """Return what loses to every element."""
+    """Return the identity of the maximum."""
     return -np.inf if np.issubdtype(dtype, np.floating) else np.iinfo(dtype).min
 
 
@@ -157,7 +159,7 @@ class MaxPoolGradient(Pooling):
     )
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Find the greatest again, and give each window's cotangent away once."""
+        """Recompute the maximum, and pass each window's cotangent to one element."""
         dy, x = operands
         least, counts = _least(x.dtype), self.own_counts(view)
         x = self.own_filled(x, view, least)
@@ -175,8 +177,8 @@ class MaxPoolGradient(Pooling):
 class Average(Pooling):
     """A mean over windows.
 
-    With ``count_include_pad`` padding counts as zeros, but never what lies beyond it; without, the
-    mean is over the elements alone.
+    With ``count_include_pad`` the mean includes padding as zeros, but nothing beyond it; without,
+    it is over the elements alone.
     """
 
     defaults: ClassVar = {**Pooling.defaults, "count_include_pad": True}
@@ -217,7 +219,7 @@ class AveragePool(Average):
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Spread the cotangent over the windows."""
+        """Distribute the cotangent over the windows."""
         size = self.space
         return [build.emit("average_pool_gradient", at.cotangents[0], size=size, **self.attributes)]
 
@@ -239,7 +241,7 @@ class AveragePoolGradient(Average):
         return self.attributes["size"]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add every window's share to its elements."""
+        """Add the share of every window to its elements."""
         dy = operands[0]
         share = dy * self.shares(view, dy.dtype)
         total = self.own_total(dy, view)
@@ -248,6 +250,6 @@ class AveragePoolGradient(Average):
         return self.own_interior(total, view)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Linear: the pooling itself."""
+        """Emit the pooling, which is linear."""
         attributes = {k: v for k, v in self.attributes.items() if k != "size"}
         return [build.emit("average_pool", at.cotangents[0], **attributes)]

@@ -1,4 +1,4 @@
-"""Space made larger or smaller by interpolation, and blocks of it moved to channels and back."""
+"""Resizing by interpolation, and moves between blocks of space and channels."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,7 +28,7 @@ _CHOICES = {
 
 
 def _positions(before: int, after: int, coordinates: str) -> Array:
-    """Return where each element of the result lies among those of the operand."""
+    """Return the position of each result element among the elements of the operand."""
     index = np.arange(after)
     if coordinates == "align_corners":
         return index * ((before - 1) / max(after - 1, 1))
@@ -61,9 +61,9 @@ def interpolation(
 def _window(
     before: int, after: int, mode: str, coordinates: str, rounding: str
 ) -> "_Window | None":
-    """Return the windows along one dimension; None where the sizes are no multiple of each other.
+    """Return the windows along one dimension; None if neither size is a multiple of the other.
 
-    As many results as the larger size is a multiple of the smaller one share a window.
+    The ratio of the sizes is the number of results that share a window.
     """
     if after % before and before % after:
         return None
@@ -91,10 +91,10 @@ _WHOLE = _Window(1, 1, (0, 0), 1)
 
 
 class Interpolation(Windowed):
-    """What resizing and its transpose share.
+    """The base of resizing and its transpose.
 
-    Along a dimension whose sizes are no multiple of each other the space stays whole. ``mode`` is
-    nearest or linear. ``coordinates`` say where an element lies: the centres of pixels
+    The space stays whole along a dimension where neither size is a multiple of the other. ``mode``
+    is nearest or linear. ``coordinates`` place the elements: the centres of pixels
     (``half_pixel``), their corners (``asymmetric``), or with both ends in place
     (``align_corners``). ``rounding`` of the nearest: ``floor`` or ``round_prefer_floor``.
     """
@@ -107,7 +107,7 @@ class Interpolation(Windowed):
         **PLACEMENT,
     }
     linear = ((0,),)
-    of_space: ClassVar[bool]  # whether the operand is the space, and not the results
+    of_space: ClassVar[bool]  # whether the operand is the space, not the result
     examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[2, 4, 3]",), {"size": (5,)}),
         Example(("f64[2, 4, 3, 4]",), {"size": (6, 2), "mode": "linear"}),
@@ -123,13 +123,13 @@ class Interpolation(Windowed):
     )
 
     def make_rule(self) -> Rule:
-        """Split windows, where there are any."""
+        """Split windows, if there are any."""
         shape, size = self.operand_types[0].shape, self.attributes["size"]
         if len(shape) < 3 or len(size) != len(shape) - 2:
             raise IRError(f"the size {size} does not fit the shape {shape}")
         for key, known in _CHOICES.items():
             if self.attributes[key] not in known:
-                raise IRError(f"{key} is `{self.attributes[key]}`, it is one of {known}")
+                raise IRError(f"{key} is `{self.attributes[key]}`, expected one of {known}")
         self.space = self.true_space(shape[2:]) if self.of_space else size
         self.after = size if self.of_space else shape[2:]
         pairs = zip(self.space, self.after, strict=True)
@@ -169,7 +169,7 @@ class Interpolation(Windowed):
         return interpolation(before, after, *how)
 
     def own_matrix(self, d: int, view: ShardView) -> Array:
-        """Return the rows of a rank's own results, for the elements that it holds."""
+        """Return the rows of the results of a rank, over the elements that it holds."""
         before, after, window = self.space[d], self.after[d], self.along[d]
         matrix = self.matrix(before, after)
         if window is None or (self.slices[d] == 1 and not self.windows.is_pointwise(d)):
@@ -185,7 +185,7 @@ class Interpolation(Windowed):
 
     @property
     def flops(self) -> float:
-        """Two taps along each dimension."""
+        """Count two taps along each dimension."""
         points = float(max(self.operand_types[0].elements, self.result_types[0].elements))
         return 4.0 * points * len(self.attributes["size"])
 
@@ -228,7 +228,7 @@ class ResizeGradient(Interpolation):
         return self.with_rest(self.applied(operands[0], matrices), view, 0)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Linear: the operator it is the transpose of."""
+        """Emit the operator that this one is the transpose of."""
         attributes = {**self.attributes, "size": self.after}
         return [build.emit("resize", at.cotangents[0], **attributes)]
 
@@ -236,8 +236,8 @@ class ResizeGradient(Interpolation):
 class Blocks(OperatorInfo):
     """Blocks of ``block`` by ``block`` elements of two-dimensional space, as channels or as space.
 
-    ``mode`` says how a channel is counted: ``DCR``, the place in the block before the channel of
-    the larger space, or ``CRD``, behind it.
+    ``mode`` orders the channels: ``DCR``, position in the block, then channel of the larger space;
+    ``CRD``, the reverse.
     """
 
     defaults: ClassVar = {"block": 1, "mode": "DCR"}
@@ -245,14 +245,14 @@ class Blocks(OperatorInfo):
     flops_per_point = 0.0
 
     def notation_of(self) -> tuple[str, str]:
-        """Return the tensor with many channels, and that with a large space, in notation."""
+        """Return the notations of the tensors with more channels and with more space."""
         modes = {"DCR": "(p q c)", "CRD": "(c p q)"}
         if self.attributes["mode"] not in modes:
-            raise IRError(f"mode is `{self.attributes['mode']}`, it is one of {tuple(modes)}")
+            raise IRError(f"mode is `{self.attributes['mode']}`, expected one of {tuple(modes)}")
         return f"n {modes[self.attributes['mode']]} h w", "n c (h p) (w q)"
 
     def make_sizes(self, shape: Shape, divided: tuple[int, ...]) -> dict[str, int]:
-        """Return the sizes of all factors, given which dimensions are divided by the block.
+        """Return the sizes of all factors, with some dimensions divided by the block.
 
         Raises
         ------
@@ -296,7 +296,7 @@ class DepthToSpace(Blocks):
         return apart.transpose(order).reshape(view.result_shapes[0])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Move back."""
+        """Apply the transpose."""
         return [build.emit("space_to_depth", at.cotangents[0], **self.attributes)]
 
 
@@ -324,5 +324,5 @@ class SpaceToDepth(Blocks):
         return apart.transpose(order).reshape(view.result_shapes[0])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Move back."""
+        """Apply the transpose."""
         return [build.emit("depth_to_space", at.cotangents[0], **self.attributes)]

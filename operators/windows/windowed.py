@@ -1,4 +1,4 @@
-"""What operators over windows share: which factors have halos, and their form on runs."""
+"""The base of operators over windows: factors with halos, and the form on runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,11 +17,12 @@ from shardwright.operators.windows.geometry import Index, Windows
 class Windowed(OperatorInfo):
     """An operator between a space and the windows over it.
 
-    The factor of the windows along dimension ``d`` is ``s<d>``, that of the space ``s<d>~``, or the
-    same where every window is one element of its own.
+    The factor of the windows along dimension ``d`` is ``s<d>``, and of the space ``s<d>~``, or
+    ``s<d>`` where windows are single distinct elements.
 
-    On runs (see `halo_exchange`) the attribute ``slices`` says in how many each dimension is split,
-    and ``space`` how large the space is; what is held of it are then the runs of all slices.
+    On runs (see `halo_exchange`) the attribute ``slices`` is the number of slices along each
+    dimension and ``space`` the true size of the space; the operand then holds the runs of all
+    slices.
     """
 
     windows: Windows
@@ -29,12 +30,12 @@ class Windowed(OperatorInfo):
 
     @property
     def slices(self) -> Shape:
-        """In how many runs each dimension of the space lies; one where it lies as it is."""
+        """Number of runs along each dimension of the space; 1 without a halo exchange."""
         given: Shape = self.attributes["slices"]
         return given or (1,) * len(self.space)
 
     def true_space(self, held: Shape) -> Shape:
-        """Return the size of the space, given that of what is held of it."""
+        """Return the size of the space from the size of the tensor that holds it."""
         slices, space = self.attributes["slices"], self.attributes["space"]
         if not slices:
             return held
@@ -51,16 +52,16 @@ class Windowed(OperatorInfo):
 
     @cached_property
     def halos(self) -> Mapping[str, Halo]:
-        """Those of the dimensions that do not lie as runs."""
+        """The halos of the dimensions without runs."""
         return {f: h for f, h in self._every_halo.items() if self.slices[int(f[1:])] == 1}
 
     @property
     def runs(self) -> Mapping[str, int]:
-        """The dimensions that lie as runs."""
+        """The dimensions with runs."""
         return {f"s{d}": n for d, n in enumerate(self.slices) if n > 1}
 
     def on_runs(self, slices: Mapping[str, int]) -> Attributes:
-        """Add ``space`` and ``slices``; padding is written out, since it belongs to the space."""
+        """Add ``space`` and ``slices``, and explicit padding, which belongs to the space."""
         padding = {"padding": self.windows.padding} if "padding" in self.defaults else {}
         return {
             **self.attributes,
@@ -70,7 +71,7 @@ class Windowed(OperatorInfo):
         }
 
     def held(self) -> Shape:
-        """Return the size of what is held of the space."""
+        """Return the size of the tensor that holds the space."""
         return tuple(
             n if slices == 1 else slices * self._every_halo[f"s{d}"].length(slices)
             for d, (n, slices) in enumerate(zip(self.space, self.slices, strict=True))
@@ -79,14 +80,14 @@ class Windowed(OperatorInfo):
     # On one rank
 
     def own_windows(self, view: ShardView) -> Windows:
-        """Return the windows over a rank's own elements: runs hold their padding."""
+        """Return the windows over the elements of a rank; runs include their padding."""
         if not self.runs:
             return self.windows
         pairs = zip(self.windows.padding, self.slices, strict=True)
         return replace(self.windows, padding=tuple(p if n == 1 else (0, 0) for p, n in pairs))
 
     def own_index(self, view: ShardView) -> Index:
-        """Return where a rank's own elements are in what it holds; a last run may be longer."""
+        """Return the index of a rank's elements in its run; a last run may be longer."""
         return (
             ...,
             *(
@@ -103,7 +104,7 @@ class Windowed(OperatorInfo):
         return x[self.own_index(view)] if self.runs else x
 
     def own_filled(self, x: Array, view: ShardView, value: float) -> Array:
-        """Return the same with `value` beside the space."""
+        """Return the elements that a rank's windows read, with `value` in the padding."""
         x = self.own(x, view)
         for d, n in enumerate(self.slices):
             if n == 1:
@@ -118,7 +119,7 @@ class Windowed(OperatorInfo):
         return x
 
     def with_rest(self, x: Array, view: ShardView, at: int) -> Array:
-        """Return a rank's own elements as it holds them: zeros where a run is longer."""
+        """Return a rank's elements in the shape of its run, zero where the run is longer."""
         shape = view.result_shapes[at]
         if not self.runs or x.shape == shape:
             return x
@@ -127,7 +128,7 @@ class Windowed(OperatorInfo):
         return result
 
     def own_shape(self, view: ShardView, shape: Shape) -> Shape:
-        """Return the shape of a rank's own elements of a tensor that it holds in `shape`."""
+        """Return the shape of a rank's elements in a run of shape `shape`."""
         sizes = (
             held if n == 1 else self._needed(d, view)
             for d, (held, n) in enumerate(zip(shape[2:], self.slices, strict=True))
@@ -135,4 +136,4 @@ class Windowed(OperatorInfo):
         return (*shape[:2], *sizes)
 
 
-PLACEMENT: dict[str, Any] = {"space": (), "slices": ()}  # attributes that only runs have
+PLACEMENT: dict[str, Any] = {"space": (), "slices": ()}  # attributes of the form on runs

@@ -262,7 +262,7 @@ def test_wrong_communication_is_refused() -> None:
     )
     with pytest.raises(StrategyError) as refused:
         info_of("redistribute", {}).infer_layouts([Layout((("y",), ()))], MESH)
-    assert str(refused.value) == "redistribute: the layout to reach is not given"
+    assert str(refused.value) == "redistribute: there is no target layout"
 
 
 # Moves that would not keep the tensor are refused where layouts are inferred.
@@ -296,7 +296,7 @@ X, Y, Z = ("x",), ("y",), ("z",)
             "all_gather",
             {"axes": ("x", "x"), "dimension": 0},
             (X, ()),
-            "all_gather: `axes` is ['x', 'x'], it names an axis twice",
+            "all_gather: `axes` is ['x', 'x'], expected distinct axes",
         ),
         (
             "all_gather",
@@ -309,7 +309,7 @@ X, Y, Z = ("x",), ("y",), ("z",)
                 operator,
                 {"axes": X},
                 splits,
-                f"{operator}: it passes on what a rank holds, which is no change of layout; use "
+                f"{operator}: moving the values of one rank is no change of layout; use "
                 "it in a program without layouts (`hybrid_parallel`)",
             )
             for operator in ("broadcast", "send", "receive", "neighbor_exchange")
@@ -382,7 +382,7 @@ def test_runs_of_partial_maxima_are_not_added_up() -> None:
     with pytest.raises(StrategyError) as refused:
         info.infer_layouts([Layout((X, ()), ("y",), "max")], MESH)
     assert str(refused.value) == (
-        "halo_sum: the operand is partial over ['y'] (max), it must be partial sums"
+        "halo_sum: the operand is partial over ['y'] (max), expected partial sums"
     )
 
 

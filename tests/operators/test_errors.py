@@ -54,7 +54,7 @@ CASES: list[tuple[str, tuple[str, ...], Attributes, str]] = [
         "squeeze",
         ("f32[4, 6]",),
         {"axis": 0},
-        "squeeze: dimension 0 has size 4, only size 1 can be dropped",
+        "squeeze: dimension 0 has size 4, expected 1 to drop it",
     ),
     (
         "transpose",
@@ -72,13 +72,13 @@ CASES: list[tuple[str, tuple[str, ...], Attributes, str]] = [
         "tile",
         ("f32[4, 6]",),
         {"multiples": (2,)},
-        "tile: 1 multiples are given for the shape (4, 6)",
+        "tile: there are 1 multiples for the 2 dimensions of (4, 6)",
     ),
     (
         "slice",
         ("f32[4, 6]",),
         {"begin": (0, 4), "size": (4, 3)},
-        "slice: 3 elements from 4 by 1 are asked of a dimension of 6",
+        "slice: 3 elements from 4 by 1 do not fit a dimension of 6",
     ),
     (
         "slice",
@@ -104,7 +104,7 @@ CASES: list[tuple[str, tuple[str, ...], Attributes, str]] = [
         {"axis": 1, "parts": 4},
         "split: a dimension of size 6 cannot be cut into 4",
     ),
-    ("stack", (), {}, "stack: at least one operand is needed, none is given"),
+    ("stack", (), {}, "stack: there are no operands, expected at least one"),
     (
         "concat",
         ("f32[4, 6]", "f32[4, 5]"),
