@@ -27,7 +27,9 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
+from shardwright.passes.base import Pass
 from shardwright.passes.optimizer import STATES, Optimizer
+from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.search.driver import SEARCHES
 
 Mode = Literal[
@@ -64,6 +66,11 @@ def _check_pins(name: str, value: object) -> None:
         raise wrong_value(name, value, "a mapping from names")
     for operator, counts in value.items():
         check_split_counts(operator, counts)
+
+
+def _check_passes(name: str, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(item, Pass) for item in value):
+        raise wrong_value(name, value, "a tuple of passes, or a text such as `clean_up`")
 
 
 def check_split_counts(operator: str, counts: object) -> None:
@@ -229,7 +236,16 @@ class CompileOptions:
         ),
     )
 
+    extra_passes: Pipeline | str = field(
+        default=(),
+        metadata=_about(
+            "passes that run after those of the mode, or their text", validate=_check_passes
+        ),
+    )
+
     def __post_init__(self) -> None:
+        if isinstance(self.extra_passes, str):
+            object.__setattr__(self, "extra_passes", parse_pipeline(self.extra_passes))
         for name, option in OPTIONS.items():
             value = getattr(self, name)
             if value is not None or name != "memory_limit":

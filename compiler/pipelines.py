@@ -29,6 +29,7 @@ def stand_alone(options: CompileOptions) -> Pipeline:
         Differentiate(options.loss_scale),
         AppendOptimizer.of(options.optimizer, options.loss_scale),
         CleanUp(),
+        *_extra(options),
     )
 
 
@@ -50,7 +51,14 @@ def partitioned(
         AppendOptimizer.of(options.optimizer, options.loss_scale),
         CleanUp(),
         FuseAllReduces(options.fusion),
+        *_extra(options),
     )
+
+
+def _extra(options: CompileOptions) -> Pipeline:
+    """Return the passes that the user adds; the options have parsed their text."""
+    assert not isinstance(options.extra_passes, str)
+    return options.extra_passes
 
 
 def _as_tuples(pins: Mapping[str, SplitCounts]) -> Mapping[str, SplitCounts]:

@@ -242,6 +242,32 @@ class Graph:
         """Return the graph with other nodes."""
         return replace(self, nodes=nodes)
 
+    def replacing(self, names: Mapping[str, str]) -> "Graph":
+        """Return the graph with values replaced by others.
+
+        Nodes, outputs and updates that read a value of `names` read the value that it maps to,
+        through several steps if that one is replaced too. A node whose results are all replaced is
+        removed.
+
+        Examples
+        --------
+        ``graph.replacing({"copy": "x"})`` removes ``copy: f32[4] = identity(x)``, and what read
+        ``copy`` reads ``x``.
+        """
+        final: dict[str, str] = {}
+        for name in names:
+            last = names[name]
+            while last in names:
+                last = names[last]
+            final[name] = last
+        nodes = (n for n in self.nodes if not all(value.name in final for value in n.results))
+        return replace(
+            self,
+            nodes=tuple(renamed(node, final) for node in nodes),
+            outputs=tuple(final.get(name, name) for name in self.outputs),
+            updates=tuple((name, final.get(new, new)) for name, new in self.updates),
+        )
+
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
 

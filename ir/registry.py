@@ -62,7 +62,7 @@ class Registry(Generic[Item]):
             If there is none; suggests the nearest name, or lists all.
         """
         if name not in self._items:
-            known = f"expected one of {', '.join(self)}" if self.listed else None
+            known = f"expected one of {', '.join(sorted(self))}" if self.listed else None
             raise self.error(
                 f"unknown {self.kind} `{name}`", hint=suggestion(name, self._items) or known
             )

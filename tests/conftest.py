@@ -12,8 +12,9 @@ from hypothesis import settings
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
 from shardwright.operators import info as registry
-from shardwright.passes.base import Pass
+from shardwright.passes.base import PASSES, Pass
 from shardwright.passes.manager import PassManager
+from shardwright.search.driver import SEARCHES
 
 # The same examples in every run, and no limit of time, so that a slow machine fails no test.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -45,9 +46,9 @@ def _every_pass_survives_text() -> Iterator[None]:
 
 @pytest.fixture
 def own_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget afterwards the operators that a test registers."""
-    operators = registry._OPERATORS
-    monkeypatch.setattr(operators, "_items", dict(operators._items))
-    monkeypatch.setattr(operators, "_origins", dict(operators._origins))
+    """Forget afterwards the operators, passes and searches that a test registers."""
+    for entries in (registry._OPERATORS, PASSES, SEARCHES):
+        monkeypatch.setattr(entries, "_items", dict(entries._items))
+        monkeypatch.setattr(entries, "_origins", dict(entries._origins))
     yield
     registry._cached.cache_clear()

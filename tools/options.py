@@ -95,6 +95,9 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
     _add_option(how, "--gradients-mean", "")
     _add_option(how, "--time-limit", "S")
     _add_option(how, "--gap", "G")
+    how.add_argument(
+        "--extra-passes", default=(), metavar="PASSES", help=option_help("extra_passes")
+    )
 
 
 def _add_training_options(step: argparse._ArgumentGroup) -> None:

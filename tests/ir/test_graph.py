@@ -1,0 +1,34 @@
+from shardwright.ir.text import parse, to_text
+
+BEFORE = """graph chain {
+  input x: f32[4]
+  parameter w: f32[4]
+  a: f32[4] = identity(x)
+  b: f32[4] = identity(a)
+  c: f32[4] = mul(a, b)
+  d: f32[4] = identity(c)
+  update w = d
+  return b, d
+}
+"""
+AFTER = """graph chain {
+  input x: f32[4]
+  parameter w: f32[4]
+  c: f32[4] = mul(x, x)
+  update w = c
+  return x, c
+}
+"""
+
+
+def test_replaced_values_have_no_readers_and_no_producers_left():
+    graph = parse(BEFORE)
+    copies = {node.name: node.operands[0] for node in graph if node.operator == "identity"}
+    assert to_text(graph.replacing(copies)) == AFTER
+
+
+def test_a_node_with_a_result_that_stays_stays():
+    text = "graph two {\n  input x: f32[4]\n  a: f32[2], b: f32[2] = split(x)\n  return a, b\n}\n"
+    graph = parse(text).replacing({"b": "a"})
+    assert len(graph) == 1
+    assert graph.outputs == ("a", "a")
