@@ -1,4 +1,4 @@
-"""Whether a program can run in the memory of this machine, told before anything is allocated."""
+"""The check that a program fits the memory of this machine, before allocation."""
 
 import os
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _GROUP_LIMITS = (
 
 
 def check_capacity(graph: Graph, ranks: Sequence[int], float_dtype: str | None = None) -> None:
-    """Check that a program could run in this process.
+    """Check that a program can fit the memory of this process.
 
     Parameters
     ----------
@@ -31,12 +31,12 @@ def check_capacity(graph: Graph, ranks: Sequence[int], float_dtype: str | None =
     ranks : sequence of int
         The ranks that this process hosts.
     float_dtype : str, optional
-        Holds every real number in this type.
+        Stores every floating-point tensor in this type.
 
     Raises
     ------
     ExecutionError
-        If it needs more than the machine has.
+        If it needs more memory than the machine has.
     """
     available = available_bytes()
     least = least_bytes(graph, len(ranks), float_dtype)
@@ -51,7 +51,7 @@ def check_capacity(graph: Graph, ranks: Sequence[int], float_dtype: str | None =
 
 
 def least_bytes(graph: Graph, hosted: int, float_dtype: str | None = None) -> int:
-    """Return a lower bound on the bytes that a process with some ranks of a program holds at once.
+    """Return a lower bound on the peak memory of a process that hosts some ranks of a program.
 
     Every element counts once, even where several ranks have copies of their own, and views of
     other values do not count.
@@ -75,7 +75,7 @@ def least_bytes(graph: Graph, hosted: int, float_dtype: str | None = None) -> in
 
 
 def _computes(node: Node, graph: Graph) -> bool:
-    """Return whether a node certainly makes new arrays."""
+    """Return whether a node certainly allocates its results."""
     types = [value.type for value in graph.operand_values(node)]
     info = operator_info(node.operator, types, node.attributes)
     return not info.is_view and info.flops_per_point > 0
@@ -94,7 +94,7 @@ def _held_bytes(value: Value, mesh: Mesh, hosted: int, float_dtype: str | None) 
 
 
 def available_bytes() -> int | None:
-    """Return the bytes that this process can still have, swap included; None if unknown."""
+    """Return the bytes that this process can still allocate, swap included; None if unknown."""
     found = [_free_bytes(), *map(_limit, _GROUP_LIMITS)]
     known = [size for size in found if size is not None]
     return min(known, default=None)

@@ -1,6 +1,6 @@
 """Checkpoints: the state in a ``.npz`` file of whole tensors.
 
-The file says nothing of layouts, so a state that one plan wrote another can read.
+The file is independent of layouts: any plan of the program can load it.
 """
 
 import zipfile
@@ -37,7 +37,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def check_checkpoint(path: Path) -> None:
-    """Check that a checkpoint may be written, before training for it.
+    """Check that a checkpoint can be written, before training.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Commun
     OutputError
         If the file cannot be written, or would replace one that is no checkpoint.
     ExecutionError
-        If ranks disagree on what should be equal copies.
+        If copies of ranks that must be equal differ.
     """
     arrays: dict[str, Array] = {}
     for parameter in graph.parameters:
@@ -79,7 +79,7 @@ def _write(path: Path, arrays: Mapping[str, Array]) -> None:
 def load_checkpoint(
     path: Path, graph: Graph, communicator: Communicator, float_dtype: str | None = None
 ) -> State:
-    """Read a state, sliced as the graph has it, whatever layouts it was written from.
+    """Return the state in a checkpoint, sliced by the layouts of the graph.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def _read(path: Path) -> dict[str, Array]:
 
 
 def _archive(loaded: object) -> NpzFile:
-    """Refuse a file that numpy takes for a single array."""
+    """Refuse a file that numpy reads as a single array."""
     if not isinstance(loaded, NpzFile):
         raise ValueError("not an archive")
     return loaded

@@ -1,7 +1,7 @@
 """Communicators: how the ranks of a program exchange values.
 
-A communicator hosts some of the ranks of a mesh. `LocalCommunicator` hosts them all and is the
-meaning of a program; any other gives the same values.
+A communicator hosts some of the ranks of a mesh. `LocalCommunicator` hosts all and is the
+reference; every other gives the same values.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 
-Parts = Mapping[int, Array]  # what each hosted rank holds of one tensor
+Parts = Mapping[int, Array]  # the slice of each hosted rank
 ONE_DEVICE = Mesh(())
 
 
@@ -25,7 +25,7 @@ class Communicator(Protocol):
     mesh : Mesh
         The mesh of all ranks.
     ranks : tuple of int
-        The ranks that live in this process, in ascending order.
+        The ranks in this process, ascending.
     """
 
     @property
@@ -44,24 +44,24 @@ class Communicator(Protocol):
         Parameters
         ----------
         operator : Communication
-            Says what moves.
+            The operator.
         axes : tuple of str
             Mesh axes of the groups, major to minor.
         parts : mapping of int to array
-            What each hosted rank holds before.
+            The operand of each hosted rank.
 
         Returns
         -------
         dict of int to array
-            What each hosted rank holds afterwards.
+            The result of each hosted rank.
         """
 
     def collect(self, parts: Parts) -> dict[int, Array]:
-        """Return what every rank of the mesh holds, in every process."""
+        """Return the slices of all ranks of the mesh, in every process."""
 
 
 def any_process(answer: bool, communicator: Communicator) -> bool:
-    """Return whether the answer is yes in any of the processes; all must ask."""
+    """Return whether a condition holds in any process; a collective call."""
     answers = communicator.collect({rank: np.array(answer) for rank in communicator.ranks})
     return any(bool(found) for found in answers.values())
 
@@ -95,5 +95,5 @@ class LocalCommunicator:
         return after
 
     def collect(self, parts: Parts) -> dict[int, Array]:
-        """Return the parts: this process has them all."""
+        """Return the parts: this process has all ranks."""
         return dict(parts)

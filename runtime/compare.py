@@ -11,7 +11,7 @@ from shardwright.operators.info import Array
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two sets of tensors agree.
+    """The result of comparing two sets of tensors.
 
     Parameters
     ----------
@@ -21,9 +21,9 @@ class Comparison:
         The greatest relative error; infinite where shapes differ or a tensor is missing or is not
         a number.
     first_difference : str or None
-        The first tensor, in the order of the reference, that does not agree.
+        The first tensor, in the order of the reference, that differs.
     tensors : int
-        How many tensors were compared.
+        Number of compared tensors.
     errors : mapping of str to float
         The relative error of each tensor.
     """
@@ -48,11 +48,11 @@ def compare(
     Parameters
     ----------
     reference, plan : mapping of str to array
-        Whole tensors; the order of the reference decides which difference is the first.
+        Whole tensors; the first difference is the first in the order of the reference.
     tolerance : float
-        Greatest relative error at which tensors are equal.
+        Greatest relative error of equal tensors.
     scales : mapping of str to float, optional
-        What the difference of a tensor is relative to; else the largest magnitude in it.
+        Scale of the error of each tensor; by default its largest magnitude.
     """
     scales = scales or {}
     errors = {
@@ -81,7 +81,7 @@ def _relative_error(a: Array, b: Array | None, scale: float) -> float:
         return inf
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     finite = np.isfinite(x)
-    # Equal infinities agree; what is not a number agrees with nothing.
+    # Equal infinities agree; NaN agrees with nothing.
     if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite]):
         return inf
     difference = float(np.max(np.abs(x[finite] - y[finite]), initial=0.0))

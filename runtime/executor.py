@@ -1,7 +1,7 @@
-"""The executor: runs a program on numpy, for all the ranks that live in this process.
+"""The executor: runs a program on numpy, for all ranks in this process.
 
 A program without a mesh runs on one device. Where a graph has a mesh but its values have no layouts
-(a hand-written parallel program), every rank runs the whole program on values of its own.
+(a hand-written parallel program), every rank runs the whole program on its own values.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,22 +22,21 @@ from shardwright.runtime.communicator import ONE_DEVICE, Communicator
 from shardwright.runtime.memory import LiveBytes
 from shardwright.runtime.state import State, local_shapes, scatter
 
-Environment = dict[str, dict[int, Array]]  # value -> rank -> what the rank holds of it
+Environment = dict[str, dict[int, Array]]  # value -> rank -> slice
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step gives.
+    """The results of one step.
 
     Parameters
     ----------
     outputs : mapping of str to (mapping of int to array)
-        What each hosted rank holds of each output.
+        The slice of each output on each hosted rank.
     fetched : mapping of str to (mapping of int to array)
-        The same for the values that were asked for.
+        The same for the fetched values.
     peak_bytes : int
-        Most bytes of live buffers on one rank, parameters included. It is equal on all ranks,
-        since slices are.
+        Peak bytes of live buffers on one rank, parameters included.
     """
 
     outputs: Environment
@@ -47,7 +46,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class _Local:
-    """How one result is held on every rank."""
+    """The storage of one result on every rank."""
 
     name: str
     shapes: Mapping[int, tuple[int, ...]]
@@ -70,22 +69,22 @@ class Instruction:
 
 
 class Executor:
-    """A program, prepared to be run step by step.
+    """A program, prepared for execution step by step.
 
     Parameters
     ----------
     graph : Graph
         The program: of one device, partitioned, or hand-written for a mesh.
     communicator : Communicator
-        Hosts ranks of the graph's mesh.
+        The communicator, which hosts ranks of the graph's mesh.
     float_dtype : str, optional
-        Holds every real number in this type, whatever the program says.
+        Stores every floating-point tensor in this type.
 
     Raises
     ------
     ExecutionError
-        If the program cannot run: a redistribution is left, layouts do not fit operators, or the
-        communicator is for another mesh.
+        If the program cannot run: it has a redistribution, layouts do not fit operators, or the
+        communicator has another mesh.
     """
 
     def __init__(
@@ -97,7 +96,8 @@ class Executor:
         self.mesh = graph.mesh or ONE_DEVICE
         if communicator.mesh.shape != self.mesh.shape or communicator.mesh.names != self.mesh.names:
             raise ExecutionError(
-                f"graph `{graph.name}` is for {self.mesh}, the communicator for {communicator.mesh}"
+                f"the graph `{graph.name}` has the mesh {self.mesh}, the communicator has "
+                f"{communicator.mesh}"
             )
         self._locals = {name: self._local(value) for name, value in graph.values.items()}
         self._updated = {name for name, _ in graph.updates}
@@ -133,7 +133,7 @@ class Executor:
         bare = all(layout is None for layout in layouts)
         axes: tuple[str, ...] = ()
         if isinstance(info, Communication):
-            # A hand-written program that names no axes speaks of all ranks.
+            # In a hand-written program no axes means all ranks.
             axes = info.axes or (self.mesh.names if bare else ())
         views = self._views_of(info, () if bare else _decided(layouts), len(operands))
         return Instruction(node, info, views, axes, results, released)
@@ -141,7 +141,7 @@ class Executor:
     def _views_of(
         self, info: OperatorInfo, layouts: tuple[Layout, ...], operands: int
     ) -> Mapping[int, ShardView]:
-        """Return what each hosted rank sees; nodes of equal operators and layouts share it."""
+        """Return the view of each hosted rank, shared by nodes of equal operators and layouts."""
         key = (info, layouts)  # equal operators are one instance
         if key not in self._views:
             self._views[key] = self._make_views(info, layouts[:operands], layouts[operands:])
@@ -175,17 +175,17 @@ class Executor:
     def step(
         self, inputs: Mapping[str, Array], state: State, fetch: Sequence[str] = ()
     ) -> StepResult:
-        """Run the program once; the state takes the values of the graph's updates.
+        """Run the program once, and update the state.
 
         Parameters
         ----------
         inputs : mapping of str to array
             Whole input tensors; each rank takes its slice.
         state : State
-            What is kept between steps. A parameter that is updated is given up at its last use; a
-            step that fails leaves the state without those already given up.
+            Parameters and buffers. An updated parameter is freed at its last use; a step that fails
+            leaves the state without those already freed.
         fetch : sequence of str
-            Names of values to return besides the outputs.
+            Names of values to return in addition to the outputs.
 
         Raises
         ------
@@ -224,8 +224,8 @@ class Executor:
         expected = {value.name for value in self.graph.inputs}
         if expected != set(inputs):
             raise ExecutionError(
-                f"the inputs given are {sorted(inputs)}, "
-                f"graph `{self.graph.name}` takes {sorted(expected)}"
+                f"the inputs are {sorted(inputs)}, "
+                f"graph `{self.graph.name}` expects {sorted(expected)}"
             )
         values = {}
         for value in self.graph.inputs:
@@ -239,7 +239,7 @@ class Executor:
         if value.name not in state:
             raise ExecutionError(
                 f"the state has no value for the parameter `{value.name}`",
-                hint="begin from `initialize` or a checkpoint; a step that failed leaves gaps",
+                hint="start from `initialize` or a checkpoint; a failed step leaves gaps",
             )
         local, parts = self._locals[value.name], state[value.name]
         for rank in self.communicator.ranks:
@@ -288,7 +288,7 @@ class Executor:
     ) -> list[dict[int, Array]]:
         """Run the kernel on every hosted rank.
 
-        Ranks that see the same part and share the very same operands share the result.
+        Ranks with the same view and the same operand arrays share the result.
         """
         kernel, locals_ = instruction.info.kernel, instruction.results
         results: list[dict[int, Array]] = [{} for _ in locals_]
@@ -319,7 +319,7 @@ def _decided(layouts: Iterable[Layout | None]) -> tuple[Layout, ...]:
 
 
 def _settled(array: Array, local: _Local, rank: int, instruction: Instruction) -> Array:
-    """Return a result as it is held: in its declared type, and keeping no larger buffer alive."""
+    """Return a result in its declared type, as a view of no larger buffer."""
     settled: Array = np.asarray(array, local.dtype)
     if settled.shape != local.shapes[rank]:
         raise ExecutionError(

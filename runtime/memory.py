@@ -1,25 +1,25 @@
-"""Accounting of the buffers that live on one rank while a program runs."""
+"""Accounting of the live buffers of one rank while a program runs."""
 
 from shardwright.operators.info import Array
 
 
 class LiveBytes:
-    """The bytes of live buffers, now and at most.
+    """The bytes of live buffers: current and peak.
 
-    Values that are the same buffer looked at differently (a reshape, a mirror) count once.
+    Values that share a buffer (a reshape, a mirror) count once.
 
     Attributes
     ----------
     now : int
-        Bytes of the buffers that some value holds.
+        Bytes of live buffers.
     peak : int
-        The most there were at once.
+        Peak of `now`.
     """
 
     def __init__(self) -> None:
         self.now = 0
         self.peak = 0
-        self._holders: dict[int, int] = {}  # buffer -> how many values hold it
+        self._holders: dict[int, int] = {}  # buffer -> number of values in it
 
     def hold(self, value: Array) -> None:
         """Add a value."""
@@ -31,7 +31,7 @@ class LiveBytes:
             self.peak = max(self.peak, self.now)
 
     def release(self, value: Array) -> None:
-        """Take a value away."""
+        """Remove a value."""
         buffer = id(_buffer(value))
         self._holders[buffer] -= 1
         if not self._holders[buffer]:
@@ -40,6 +40,6 @@ class LiveBytes:
 
 
 def _buffer(value: Array) -> object:
-    """Return what identifies the buffer; a repeated element counts as if it were written out."""
+    """Return the object that identifies the buffer; broadcast elements count in full."""
     base = value.base
     return base if base is not None and getattr(base, "nbytes", 0) == value.nbytes else value

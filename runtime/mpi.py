@@ -1,11 +1,11 @@
-"""One process a rank, over MPI.
+"""One process per rank, over MPI.
 
-A reduction takes the members of a group in their order, as the local communicator does, so both
-give the same bits: every member reduces one slice, which it gets from all others (all-to-all), and
-the slices are gathered. That sends as much as a ring does. With ``deterministic=False`` MPI's own
-reductions run instead; their order differs, and so do the last digits (1e-12 relative in float64).
+A reduction adds the members of a group in their order, as the local communicator does, so both give
+the same bits: every member reduces one slice, received from all others (all-to-all), and the slices
+are gathered. It sends as much as a ring. With ``deterministic=False`` MPI's own reductions run
+instead; their order differs, and so do the last digits (1e-12 relative in float64).
 
-mpi4py is loaded when a communicator is made, since loading it starts MPI.
+mpi4py is imported with the first communicator, since the import starts MPI.
 """
 
 import sys
@@ -30,14 +30,14 @@ _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class MpiCommunicator:
-    """The rank of this process, among those started by ``mpiexec``.
+    """The communicator of this process, one of those started by ``mpiexec``.
 
-    As a context it ends all processes when one fails, so that none waits for ever.
+    As a context manager it ends all processes when one fails, so that none hangs.
 
     Parameters
     ----------
     mesh : Mesh, optional
-        The mesh, with one rank a process.
+        The mesh, with one rank per process.
     deterministic : bool
         Reduce in the order of the members.
 
@@ -46,7 +46,7 @@ class MpiCommunicator:
     PackageError
         If there is no MPI.
     ExecutionError
-        On rank 0, if there is another number of processes. The others end.
+        On rank 0, if the number of processes differs from the mesh. The others exit.
     """
 
     def __init__(self, mesh: Mesh | None = None, *, deterministic: bool = True) -> None:
@@ -55,7 +55,7 @@ class MpiCommunicator:
         self._mpi = optional("mpi4py.MPI", extra="mpi", need="a run over MPI")
         self._world = self._mpi.COMM_WORLD
         if self._world.size != self.mesh.size:
-            if self._world.rank:  # rank 0 tells it, and fails, for all
+            if self._world.rank:  # rank 0 raises for all
                 raise SystemExit(0)
             raise ExecutionError(
                 f"the mesh {self.mesh} has {self.mesh.size} ranks, MPI runs {self._world.size} "
@@ -112,7 +112,7 @@ class MpiCommunicator:
         return {rank: operator.exchange(everything, extents)[group.rank]}
 
     def collect(self, parts: Parts) -> dict[int, Array]:
-        """Return what every rank of the mesh holds, in every process."""
+        """Return the slices of all ranks of the mesh, in every process."""
         return dict(enumerate(self._world.allgather(parts[self.ranks[0]])))
 
     def _group(self, axes: tuple[str, ...]) -> Any:
@@ -122,7 +122,7 @@ class MpiCommunicator:
             self._groups[axes] = self._world.Create_group(chosen)
         return self._groups[axes]
 
-    # Collectives; buffers travel as bytes, so that every element type does
+    # Collectives, on buffers of bytes for every element type
 
     def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
         return np.concatenate(_gathered(group, part), axis=operator.attributes["dimension"])
@@ -160,7 +160,7 @@ class MpiCommunicator:
         extents: Sequence[int],
         part: Array,
     ) -> Array:
-        """Pass parts point to point, along the ways that markers take through `exchange`."""
+        """Send parts point to point; the sources come from `exchange` on markers."""
         markers = [np.array(i + 1) for i in range(group.size)]
         sources = [int(marker) - 1 for marker in operator.exchange(markers, extents)]
         source, me = sources[group.rank], group.rank
@@ -171,7 +171,7 @@ class MpiCommunicator:
         ]
         if source == me:
             result = part
-        elif source < 0:  # nobody sends: zeros arrive
+        elif source < 0:  # no sender: zeros
             result = np.zeros_like(part)
         else:
             result = np.empty_like(part)
@@ -179,7 +179,7 @@ class MpiCommunicator:
         self._mpi.Request.Waitall(sends)
         return result
 
-    # Halos: pieces go to neighbours and come from them
+    # Halos: pieces are sent to neighbours and received from them
 
     def _halo_exchange(
         self, group: Any, operator: HaloExchange, extents: Sequence[int], part: Array
@@ -202,7 +202,7 @@ class MpiCommunicator:
         return run
 
     def _halo_sum(self, group: Any, operator: HaloSum, extents: Sequence[int], run: Array) -> Array:
-        """Add in the order of the members, as the local communicator does."""
+        """Sum in the order of the members, as the local communicator does."""
         halo, me = operator.halo, group.rank
         sends = [
             self._sent(group, run[operator.along(piece.place, piece.length)], piece.owner)
@@ -226,7 +226,7 @@ class MpiCommunicator:
         return total
 
     def _sent(self, group: Any, part: Array, member: int) -> Any:
-        """Begin to send; the request keeps the buffer alive."""
+        """Start a send; the request keeps the buffer alive."""
         return group.Isend(_bytes(np.ascontiguousarray(part)), dest=member)
 
     def _received(self, group: Any, like: Array, member: int) -> Array:
@@ -251,7 +251,7 @@ def _bytes(array: Array) -> Array:
 
 
 def _is_even(group: Any, operator: Communication, part: Array) -> bool:
-    """Return whether all members hold, and pass on, pieces of one size."""
+    """Return whether all members hold, and send, pieces of one size."""
     if operator.name == "all_reduce":
         return True
     cut = operator.attributes.get("split_dimension")

@@ -1,4 +1,4 @@
-"""The training step of one device, and how far rounding may take another program from it."""
+"""The training step of one device, and the rounding error that another program may have."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,14 +22,14 @@ Arrays = dict[str, Array]
 
 @dataclass(frozen=True)
 class Expected:
-    """What a program should compute.
+    """The expected tensors of a program.
 
     Parameters
     ----------
     values : mapping of str to array
         Whole tensors.
     rounding : mapping of str to float
-        How far relative errors of about 1e-12 in all numbers change each of them.
+        The change of each under relative errors of about 1e-12 in all numbers.
     """
 
     values: Arrays
@@ -38,7 +38,7 @@ class Expected:
 
 @dataclass
 class Reference:
-    """The training step of one device, whose gradients can be given.
+    """The training step of one device, whose gradients can be replaced.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Reference:
     def updated(
         self, batch: Mapping[str, Array], state: Mapping[str, Array], gradients: Arrays
     ) -> Expected:
-        """Return the next values of the parameters that gradients change, if these are they."""
+        """Return the next values of the parameters, from these gradients."""
         graph = self._updates
         known = {**batch, **{given_name(name): array for name, array in gradients.items()}}
         inputs = {value.name: known[value.name] for value in graph.inputs}
@@ -132,7 +132,7 @@ def updates_from(graph: Graph, gradients: Sequence[str]) -> Graph:
 
 
 def given_name(gradient: str) -> str:
-    """Return the name of the input that stands for a gradient; no value of a program has it."""
+    """Return the name of the input that replaces a gradient; unused in any program."""
     return f"given {gradient}"
 
 
@@ -142,7 +142,7 @@ def _whole_step(
     state: Mapping[str, Array],
     fetch: Sequence[str],
 ) -> Arrays:
-    """Run one step of a program of one device; return all that it leaves, by name."""
+    """Run one step of a single-device program; return outputs, fetched values and state by name."""
     held: State = {name: {0: np.asarray(array)} for name, array in state.items()}
     result = executor.step(inputs, held, fetch)
     found = {**result.outputs, **result.fetched, **held}

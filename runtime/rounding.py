@@ -1,16 +1,15 @@
-"""How much rounding can change what a program computes: the same steps with shorter numbers.
+"""The effect of rounding on the results of a program: the same steps in lower precision.
 
-Two programs that add the same terms in another order differ by rounding, and where the terms
-cancel, by more than the result itself: a gradient that is mathematically zero is nothing but
-rounding. So the magnitude of a result does not tell how far two right programs may differ; the
-magnitude of its terms does. Running a program once more with every real number rounded to fewer
-bits shows it: each term then has a known relative error, and what these errors make of a result is
-the difference between the two runs, through every operator and every update.
+Two programs that add the same terms in another order differ by rounding; where the terms cancel, by
+more than the result itself: a gradient that is mathematically zero is pure rounding error. So the
+tolerance depends on the magnitude of the terms, not of the result. Running a program again with
+every number rounded to fewer bits measures it: each term then has a known relative error, and the
+difference between the two runs is the effect of these errors through every operator and update.
 
 Rounding to fewer bits is used, rather than random errors, because it is a function of the number
-alone, and rounding twice is rounding once. Equal numbers stay equal, an element that an operator
-only selects (a maximum, a slice) stays what it was, and integers and small fractions are exact, as
-they are in the full precision. So comparisons and ties come out as before.
+alone, and rounding twice is rounding once. Equal numbers stay equal, selected elements (a maximum,
+a slice) are unchanged, and integers and small fractions are exact, as in full precision. So
+comparisons and ties have the same results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ _STORED = 52  # bits of the fraction of a double
 def rounded(array: Array, bits: int) -> Array:
     """Return an array of doubles, each rounded to the nearest that has a fraction of some bits.
 
-    Arrays of other types are returned as they are, and so are numbers that would overflow.
+    Arrays of other types are unchanged, and so are numbers that would overflow.
 
     Examples
     --------
@@ -47,16 +46,16 @@ def rounded(array: Array, bits: int) -> Array:
 
 
 class RoundedExecutor(Executor):
-    """Runs a program in which every real number is rounded to fewer bits.
+    """An executor that rounds every floating-point number to fewer bits.
 
     Parameters
     ----------
     graph : Graph
         The program.
     communicator : Communicator
-        Hosts ranks of the graph's mesh.
+        The communicator, which hosts ranks of the graph's mesh.
     bits : int
-        Bits of the fraction that are left of the 52 of a double.
+        Bits of the fraction, of the 52 of a double.
     """
 
     def __init__(self, graph: Graph, communicator: Communicator, bits: int) -> None:
@@ -77,7 +76,7 @@ class RoundedExecutor(Executor):
 
 
 def largest_change(exact: Array, others: Sequence[Array]) -> float:
-    """Return the largest difference between an array and others; 0 where it is not a number."""
+    """Return the largest difference between an array and others; 0 for NaN."""
     if not np.issubdtype(exact.dtype, np.floating):
         return 0.0
     largest = 0.0

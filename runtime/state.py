@@ -1,4 +1,4 @@
-"""Whole tensors to slices and back: inputs, parameters, and the state between steps."""
+"""Slicing and assembly of tensors: inputs, parameters, and the state between steps."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,20 +13,20 @@ from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_value
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
 
-State = dict[str, dict[int, Array]]  # parameter -> rank -> what the rank holds of it
+State = dict[str, dict[int, Array]]  # parameter -> rank -> slice
 Region = tuple[slice, ...]
 _REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def region(value: Value, mesh: Mesh, rank: int) -> Region:
-    """Return the part of a value that a rank holds; all of it where no layout is decided."""
+    """Return the region of a value that a rank holds; all of it without a layout."""
     if value.layout is None:
         return tuple(slice(0, size) for size in value.type.shape)
     return value.layout.slices(value.type.shape, mesh, rank)
 
 
 def local_shapes(value: Value, mesh: Mesh, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the shape of what each of some ranks holds of a value."""
+    """Return the shape of the slice of a value on each of some ranks."""
     shape, layout = value.type.shape, value.layout
     if layout is None:
         return dict.fromkeys(ranks, shape)
@@ -46,11 +46,11 @@ def fill_regions(
     Raises
     ------
     ExecutionError
-        If the value is partial: a whole tensor does not say how it is to be taken apart.
+        If the value is partial: a whole tensor has no unique partial form.
     """
     if value.layout is not None and value.layout.partial:
         raise ExecutionError(
-            f"`{value.name}` has the layout {value.layout}, what enters a program is not partial"
+            f"`{value.name}` has the layout {value.layout}, expected one without partial axes"
         )
     made: dict[tuple[tuple[int, int], ...], Array] = {}
     parts: dict[int, Array] = {}
@@ -71,7 +71,7 @@ def scatter(
     Raises
     ------
     ExecutionError
-        If the array has not the shape of the value, or numbers of another kind.
+        If the array has another shape or kind of numbers than the value.
     """
     array = np.asarray(whole)
     dtype = numpy_dtype(value.type.dtype, float_dtype)
@@ -93,26 +93,25 @@ def initialize(
     initial: Mapping[str, Array] | None = None,
     float_dtype: str | None = None,
 ) -> State:
-    """Return the state in which a program begins, whatever its layouts.
+    """Return the initial state of a program, independent of its layouts.
 
     Parameters
     ----------
     graph : Graph
-        The program; parameters begin as their attribute ``initializer`` says (``normal``).
+        The program; the attribute ``initializer`` of a parameter (default ``normal``) decides.
     seed : int
         Seed of the whole program.
     communicator : Communicator
-        Says which ranks live here.
+        The communicator, which has the hosted ranks.
     initial : mapping of str to array, optional
-        Whole values of parameters that begin otherwise.
+        Whole initial values that override the initializer.
     float_dtype : str, optional
-        Holds every real number in this type.
+        Stores every floating-point tensor in this type.
 
     Raises
     ------
     ExecutionError
-        If a value is given for what is no parameter, or does not fit it, or a value of the model
-        is missing.
+        If a value is for no parameter or does not fit, or a value of the model is missing.
     """
     given = initial or {}
     _check_known(graph, given)
@@ -146,7 +145,7 @@ def _check_given(graph: Graph, given: Mapping[str, Array]) -> None:
         raise ExecutionError(
             f"{len(missing)} parameters begin with values of the model, which are missing: "
             f"`{missing[0]}`" + " and others" * (len(missing) > 1),
-            hint="compile it again where the files with its weights are",
+            hint="compile it again in the folder with the files of its weights",
         )
 
 
@@ -166,7 +165,7 @@ def _drawn(
 def assemble(
     graph: Graph, name: str, parts: Parts, mesh: Mesh | None = None, tolerance: float | None = None
 ) -> Array:
-    """Return the whole tensor that the slices of all ranks make up.
+    """Return the whole tensor, assembled from the slices of all ranks.
 
     Parameters
     ----------
@@ -175,17 +174,17 @@ def assemble(
     name : str
         Name of the value.
     parts : mapping of int to array
-        What each rank of the mesh holds (`Communicator.collect`).
+        The slice of each rank of the mesh (`Communicator.collect`).
     mesh : Mesh, optional
-        The mesh; that of the graph if not given.
+        The mesh; by default the graph's.
     tolerance : float, optional
-        Greatest difference between copies, relative to the largest magnitude; a thousand units of
-        the last place if not given.
+        Greatest difference between copies, relative to the largest magnitude; by default a thousand
+        units in the last place.
 
     Raises
     ------
     ExecutionError
-        If ranks that should hold equal copies do not; names two of them and the difference.
+        If copies of ranks differ; names two ranks and the difference.
     """
     mesh = mesh or graph.mesh or ONE_DEVICE
     value = graph.value(name)

@@ -23,7 +23,7 @@ class StepRecord:
     step : int
         Number of the step from the beginning; the first is 1.
     loss : float
-        The loss before the step's update, as the first hosted rank has it.
+        The loss before the update, on the first hosted rank.
     seconds : float
         Time of the step.
     peak_bytes : int
@@ -46,14 +46,14 @@ def train(
     log_every: int = 1,
     callbacks: Sequence[Callable[[StepRecord], None]] = (),
 ) -> Iterator[StepRecord]:
-    """Run a training program on one batch after the other, and yield a record of each step.
+    """Run a training program on each batch, and yield a record of each step.
 
     Parameters
     ----------
     executor : Executor
         The training program; its first output is the loss.
     state : State
-        Parameters; every step replaces them.
+        Parameters and buffers, which every step updates.
     batches : iterable of mapping
         Whole inputs of each step.
     log_directory : Path, optional
@@ -68,7 +68,7 @@ def train(
     Raises
     ------
     ExecutionError
-        If the program has no scalar loss that leaves whole, or a step fails.
+        If the program has no scalar loss with a replicated layout, or a step fails.
     """
     name = _loss_name(executor)
     logs = {} if log_directory is None else _open_logs(log_directory, executor)
@@ -98,13 +98,13 @@ def saving(
     Parameters
     ----------
     records : iterable of StepRecord
-        Trains a step for each, as `train` does.
+        The records of `train`.
     save : callable
         Saves the state.
     every : int, optional
-        Steps after which it is saved; only at the end if not given.
+        Steps between saves; by default only at the end.
     stop : callable
-        Asked after every step whether to end early, with the state saved.
+        Called after every step; returns whether to stop early, with the state saved.
     """
     saved = False
     for record in records:
@@ -122,13 +122,13 @@ def saving(
 def _loss_name(executor: Executor) -> str:
     graph = executor.graph
     if not graph.outputs:
-        raise ExecutionError(f"graph `{graph.name}` has no outputs, the first must be the loss")
+        raise ExecutionError(f"graph `{graph.name}` has no outputs, expected the loss as the first")
     value = graph.value(graph.outputs[0])
     if value.type.elements != 1:
-        raise ExecutionError(f"the loss `{value.name}` is {value.type}, it must be one number")
+        raise ExecutionError(f"the loss `{value.name}` is {value.type}, expected a scalar")
     if value.layout is not None and value.layout.partial:
         raise ExecutionError(
-            f"the loss `{value.name}` leaves as {value.layout}, it must leave whole"
+            f"the loss `{value.name}` has the layout {value.layout}, expected a replicated one"
         )
     return value.name
 
@@ -147,7 +147,7 @@ def _open_logs(directory: Path, executor: Executor) -> dict[int, Path]:
 
 
 def _write_line(log: Path, step: int, loss: float, steps_per_epoch: int | None) -> None:
-    """Append one line; files are not held open, since there may be a thousand ranks."""
+    """Append one line; files are not kept open, since there may be a thousand ranks."""
     epoch, within = divmod(step - 1, steps_per_epoch) if steps_per_epoch else (0, step - 1)
     with failing_as(_LOG, log), log.open("a") as file:
         file.write(f"epoch: {epoch + 1} step: {within + 1}, loss is {loss}\n")

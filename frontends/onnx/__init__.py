@@ -1,8 +1,8 @@
 """ONNX models, imported into the IR.
 
-`table` holds a converter for every ONNX operator: a small function that emits it in operators of
-ours, in a module per family. An operator without one is imported as the composition that ONNX
-itself gives for it, where it gives one.
+`table` has a converter for every ONNX operator: a function that emits it in operators of our IR, in
+a module per family. An operator without a converter is imported as its function body in the ONNX
+standard, if there is one.
 """
 
 from shardwright.frontends.onnx import training

@@ -1,4 +1,4 @@
-"""One node of an ONNX graph, as the functions of the table see it."""
+"""One node of an ONNX graph, as its converter sees it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,21 +19,21 @@ class Call:
     Parameters
     ----------
     importer : Conversion
-        What grows the graph.
+        The importer.
     operator : str
         The ONNX operator.
     items : sequence of Item
-        Its inputs; None where one is left out.
+        Its inputs; None for an omitted input.
     attributes : mapping of str to object
-        Its attributes that are given.
+        Its explicit attributes.
     opset : int
         Version of the operator set.
     outputs : int
-        Number of results that are wanted.
+        Number of its results.
     scope : Scope
         The names around the node, which its subgraphs may read.
     names : sequence of str
-        What the model calls the inputs.
+        Names of the inputs in the model.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Call:
     # Inputs
 
     def has(self, position: int) -> bool:
-        """Whether an input is given."""
+        """Return whether an input is present."""
         return position < len(self.items) and self.items[position] is not None
 
     @property
@@ -76,7 +76,7 @@ class Call:
         return self.importer.value(self.importer.frozen(self.item(position)))
 
     def item(self, position: int) -> Item:
-        """Return what an input is."""
+        """Return an input as an item."""
         if not self.has(position):
             raise UnsupportedError(f"no input {position}")
         return self.items[position]
@@ -96,7 +96,7 @@ class Call:
         return self.importer.dtype(item)
 
     def known(self, position: int) -> bool:
-        """Whether the elements of an input are known."""
+        """Return whether an input is a constant."""
         return self.has(position) and isinstance(self.items[position], Constant)
 
     def array(self, position: int) -> Array:
@@ -113,21 +113,21 @@ class Call:
         return item.array
 
     def ints(self, position: int) -> tuple[int, ...]:
-        """Return the elements of an input as whole numbers."""
+        """Return the elements of an input as integers."""
         return tuple(int(n) for n in self.array(position).ravel())
 
     def number(self, position: int) -> Any:
-        """Return the one element of an input as a number of Python."""
+        """Return the only element of an input as a Python number."""
         return self.array(position).reshape(()).item()
 
     # Attributes
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, or what it is where it is not given."""
+        """Return an attribute, or its default."""
         return self.attributes.get(name, default)
 
     def ints_of(self, name: str, position: int) -> tuple[int, ...] | None:
-        """Return whole numbers that older opsets have as an attribute, newer ones as an input."""
+        """Return integers that are an attribute in older opsets and an input in newer ones."""
         if name in self.attributes:
             return tuple(self.attributes[name])
         return self.ints(position) if self.has(position) else None
@@ -135,11 +135,11 @@ class Call:
     # Results
 
     def emit(self, operator: str, *operands: Value, **attributes: Any) -> Value:
-        """Emit an operator of ours."""
+        """Emit an operator of our IR."""
         return self.importer.build.emit(operator, *operands, **attributes)
 
     def emit_all(self, operator: str, *operands: Value, **attributes: Any) -> tuple[Value, ...]:
-        """Emit an operator of ours with several results."""
+        """Emit an operator of our IR with several results."""
         return self.importer.build.emit_all(operator, *operands, **attributes)
 
     def constant(self, data: Any, dtype: str) -> Value:
@@ -151,7 +151,7 @@ class Call:
         return self.constant(data, value.type.dtype)
 
     def scalar(self, position: int) -> float | int | None:
-        """Return the number that an input is everywhere, and no parameter; None if it is none."""
+        """Return the only element of a constant input; None if it has several or is trained."""
         item = self.items[position]
         if not isinstance(item, Constant) or item.trained or item.size != 1:
             return None

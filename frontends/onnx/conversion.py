@@ -20,12 +20,12 @@ from shardwright.operators.info import Array
 
 @dataclass(frozen=True)
 class Scope:
-    """The names that a node can read, and the attributes of the function it stands in.
+    """The names that a node can read, and the attributes of the enclosing function.
 
     Parameters
     ----------
     names : ChainMap of str to Item
-        What each name stands for; those of the innermost graph first.
+        The item of each name; the innermost graph first.
     attributes : mapping of str to AttributeProto
         Attributes of the function that is inlined.
     opsets : mapping of str to int
@@ -51,7 +51,7 @@ class Conversion(ABC):
 
     @property
     def build(self) -> Builder:
-        """What grows the graph."""
+        """The importer."""
         return self.emission.build
 
     # Items
@@ -90,7 +90,7 @@ class Conversion(ABC):
         return self.value(self.item(array, dtype))
 
     def frozen(self, item: Item) -> Item:
-        """Return an item as one that is not trained; equal items give the same one."""
+        """Return an item as an untrained constant, one for each item."""
         if not isinstance(item, Constant) or not item.trained:
             return item
         if id(item) not in self._frozen:
@@ -98,7 +98,7 @@ class Conversion(ABC):
         return self._frozen[id(item)][1]
 
     def step(self) -> Value:
-        """Return the number of the training step, which is counted on."""
+        """Return the number of the training step; emit its counter once."""
         if self._step is None:
             number = Value(self.build.unique_name("step"), TensorType("int64", ()))
             attributes: Attributes = {"initializer": "zeros", "trainable": False}

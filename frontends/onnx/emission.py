@@ -24,17 +24,17 @@ class Emission:
     build : Builder
         Grows the graph.
     is_scratch : bool
-        Whether it is only there to be run once.
+        Whether it is run once, to fold constants.
     data : dict of str to array or Stored
-        What parameters begin as, or where that is stored.
+        Initial values of parameters, or where they are stored.
     constants : dict of int to (Constant, Value)
         The value of each constant, by its identity.
     equals : dict of object to Value
-        The value of each constant that is not trained, by its elements.
+        The value of each untrained constant, by its elements.
     held : set of str
         The names of the values of constants.
     names : dict of str to str
-        What things of the model are called here.
+        Names in our graph by names of the model.
     """
 
     build: Builder = field(default_factory=Builder)
@@ -46,7 +46,7 @@ class Emission:
     names: dict[str, str] = field(default_factory=dict)
 
     def enter(self, constant: Constant) -> Value:
-        """Return the value that a constant is; a parameter, or one number everywhere."""
+        """Return the value of a constant: a parameter, or a fill with one number."""
         if id(constant) not in self.constants:
             value = self._entered(constant) if constant.trained else self._shared(constant)
             self.constants[id(constant)] = (constant, value)
@@ -75,14 +75,14 @@ class Emission:
 
 
 def _elements(constant: Constant) -> object:
-    """Return what equal elements have in common; a name where they are not known."""
+    """Return a key that equal elements share; the name if the elements are missing."""
     if constant.is_absent:
         return constant.name
     return hashlib.sha256(np.ascontiguousarray(constant.array).data).digest()
 
 
 def _uniform(constant: Constant) -> Attribute:
-    """Return the one number that all elements are; None if they differ or are not known."""
+    """Return the number that all elements equal; None if they differ or are missing."""
     if constant.is_absent:
         return None
     array = constant.array
@@ -94,7 +94,7 @@ def _uniform(constant: Constant) -> Attribute:
 
 
 def evaluated(emission: Emission, items: Sequence[Item]) -> tuple[Item, ...]:
-    """Run what has been emitted, and return the items as constants."""
+    """Run the emitted nodes, and return the items as constants."""
     arrays: dict[str, Array] = dict(InitialValues(emission.data))
     types = {p.name: p.value.type for p in emission.build.parameters}
     for node in emission.build.nodes:

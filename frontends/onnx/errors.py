@@ -1,4 +1,4 @@
-"""What a converter refuses; `import_model` tells where."""
+"""Errors of converters; `import_model` adds the place."""
 
 
 class NeedsConstantError(Exception):
@@ -7,7 +7,7 @@ class NeedsConstantError(Exception):
     Parameters
     ----------
     name : str
-        The tensor, as the model calls it.
+        Name of the tensor in the model.
     """
 
     def __init__(self, name: str) -> None:
@@ -16,12 +16,12 @@ class NeedsConstantError(Exception):
 
 
 class UnsupportedError(Exception):
-    """A converter was asked for something that cannot be said in our IR.
+    """A converter met something that our IR cannot express.
 
     Parameters
     ----------
     what : str
-        What it was asked for.
+        The unsupported feature.
     """
 
     def __init__(self, what: str) -> None:

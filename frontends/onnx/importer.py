@@ -1,7 +1,7 @@
-"""The walk over an ONNX graph: names to values, constants folded, functions and branches inlined.
+"""The walk over an ONNX graph: resolves names, folds constants, inlines functions and branches.
 
-What is known when a model is imported (shapes, masks, positions) never reaches the program: a node
-all of whose inputs are constants is run by our own kernels at once, and is a constant too.
+Values that are known at import (shapes, masks, positions) never reach the program: a node with
+constant inputs is run at once by our own kernels, and becomes a constant.
 """
 
 from collections import ChainMap
@@ -39,7 +39,7 @@ from shardwright.ir.provenance import Provenance
 
 # Never folded as a whole: the nodes of a body are folded one by one.
 _WITH_BODY = ("If", "Loop", "Scan")
-# Where one number is a bound, a divisor or a choice, and no weight.
+# Operators in which a single number is a bound, divisor or choice, not a weight.
 _TAKE_NUMBERS = ("Clip", "Div", "Max", "Min", "Pow", "Where")
 
 
@@ -51,7 +51,7 @@ class Importer(Conversion):
     functions : mapping of (str, str) to FunctionProto
         The functions of the model, by domain and name.
     names : iterable of str
-        What the model calls its inputs, weights and results; they are kept for these.
+        Names of inputs, weights and results in the model, which are reserved for them.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Importer(Conversion):
     # Graphs
 
     def graph(self, graph: GraphProto, scope: Scope) -> tuple[Item, ...]:
-        """Convert a graph whose inputs are in scope, and return what its outputs are."""
+        """Convert a graph whose inputs are in scope, and return its outputs."""
         for tensor in graph.initializer:
             if tensor.name not in scope.names.maps[0]:
                 scope.names[tensor.name] = Constant(
@@ -106,7 +106,7 @@ class Importer(Conversion):
             names.pop()
         for name in names:
             if name and name not in scope.names:
-                raise IRError(f"the node reads `{name}`, which nothing defines")
+                raise IRError(f"the node reads `{name}`, which is not defined")
         items = [scope.names[name] if name else None for name in names]
         attributes = self._attributes(node, scope)
         mark = len(self.build.nodes)
@@ -117,7 +117,7 @@ class Importer(Conversion):
         self._node, self.build.scope = outer, place
 
     def _attributes(self, node: NodeProto, scope: Scope) -> dict[str, AttributeProto]:
-        """Return the attributes of a node; those of the function around it where it says so."""
+        """Return the attributes of a node, with references to function attributes resolved."""
         found = {}
         for attribute in node.attribute:
             if not attribute.ref_attr_name:
@@ -136,7 +136,7 @@ class Importer(Conversion):
         attributes: Mapping[str, AttributeProto],
         scope: Scope,
     ) -> tuple[Item, ...]:
-        """Return what a node makes of its inputs."""
+        """Return the results of a node."""
         local = self.functions.get((node.domain, node.op_type))
         if local is not None:
             return self._inlined(local, items, attributes, scope)
@@ -163,7 +163,7 @@ class Importer(Conversion):
         attributes: Mapping[str, AttributeProto],
         scope: Scope,
     ) -> tuple[Item, ...]:
-        """Return what a node makes of its inputs, as ONNX itself composes it of others."""
+        """Return the results of a node, converted as its function body in the ONNX standard."""
         plain = NodeProto(op_type=node.op_type, domain=node.domain, name=node.name)
         plain.input.extend(node.input)
         plain.output.extend(node.output)
@@ -174,7 +174,7 @@ class Importer(Conversion):
         return self._inlined(body, items, {**_defaults(node, scope), **attributes}, scope)
 
     def _proto(self, item: Item) -> TypeProto:
-        """Return the type of an item as ONNX says it; an empty one where there is none."""
+        """Return the ONNX type of an item; empty if it is no tensor."""
         if item is None or isinstance(item, tuple):
             return TypeProto()
         shape = item.shape if isinstance(item, Constant) else item.type.shape
@@ -207,7 +207,7 @@ class Importer(Conversion):
     # Constants
 
     def _folded(self, call: Call) -> tuple[Item, ...]:
-        """Run a node on constants, with our kernels, or with numpy where nothing is left of it."""
+        """Run a node on constants, with our kernels, or with numpy if a constant is empty."""
         outer, self.emission = self.emission, Emission(is_scratch=True)
         try:
             found = items_of(CONVERTERS[call.operator](call))
@@ -237,7 +237,7 @@ class Importer(Conversion):
     # Names
 
     def named(self, item: Item, name: str, mark: int) -> Item:
-        """Return a value that was emitted since `mark` under the name that the model gives it."""
+        """Rename a value that was emitted since `mark` to its name in the model."""
         if not isinstance(item, Value) or item.name in self.emission.held:
             return item
         nodes, new = self.build.nodes, self.emission.names[name]
@@ -248,14 +248,14 @@ class Importer(Conversion):
 
 
 def renamed_result(node: Node, old: str, new: str) -> Node:
-    """Return a node in which a value that it reads or makes has another name."""
+    """Return a node with one of its operands or results renamed."""
     operands = tuple(new if name == old else name for name in node.operands)
     results = tuple(replace(r, name=new) if r.name == old else r for r in node.results)
     return replace(node, operands=operands, results=results, provenance=Provenance())
 
 
 def _check_emptiness(call: Call) -> None:
-    """Ask for all inputs of a node where one has no elements: it cannot be left to the program."""
+    """Require constant inputs if one has no elements: programs have no empty tensors."""
     if any(isinstance(item, Constant) and not item.size for item in call.items):
         for name, item in zip(call.names, call.items, strict=True):
             if isinstance(item, Value):

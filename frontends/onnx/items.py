@@ -18,13 +18,13 @@ class Constant:
     Parameters
     ----------
     data : array or Stored
-        Its elements, as numpy holds them, or where they are stored.
+        Its elements, or where they are stored.
     dtype : str
         Its element type.
     name : str
-        What the model calls it; empty if it does not.
+        Its name in the model, or empty.
     trained : bool
-        Whether it becomes a parameter that is trained, and so must not be folded away.
+        Whether it becomes a trained parameter, which is never folded.
     """
 
     data: Array | Stored

@@ -1,4 +1,4 @@
-"""An ONNX model as a graph of ours: its inputs, its weights, its nodes, and a loss."""
+"""The import of an ONNX model: inputs, weights, nodes and a loss."""
 
 import difflib
 from collections import ChainMap
@@ -39,8 +39,8 @@ from shardwright.operators.info import Array
 from shardwright.operators.verify import verify
 
 OLDEST_OPSET = 11
-_READ_AS = 13  # what older ones are brought to
-_NODES_NAMED = 3  # in a message, of each operator that is lacking
+_READ_AS = 13  # the version that older models are converted to
+_NODES_NAMED = 3  # in a message, for each missing operator
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Imported:
     initial : mapping of str to array
         The weights.
     highs : mapping of str to int
-        What the elements of integer inputs are below, as far as the program tells.
+        Exclusive upper bounds of integer inputs, as far as the program implies them.
     warnings : tuple of str
-        Sentences on parameters that are not trained as the module would train them.
+        Warnings about parameters that are trained differently from the original module.
     """
 
     graph: Graph
@@ -66,7 +66,7 @@ class Imported:
 
 
 def read_model(path: str | Path) -> ModelProto:
-    """Return the model in a file; weights in files of their own are read when they are needed.
+    """Return the model in a file; external weights are read on use.
 
     Raises
     ------
@@ -90,29 +90,28 @@ def import_model(
     loss: str = "none",
     class_axis: int | None = None,
 ) -> Imported:
-    """Return a model as a graph of ours.
+    """Return a model as a graph of our IR.
 
     Parameters
     ----------
     model : ModelProto
         The model.
     folder : str or Path
-        The folder that names of files with weights are relative to.
+        The folder of external weights.
     sizes : mapping of str to int, optional
-        Sizes of dimensions of inputs, by the names that the model gives them where it leaves them
-        open; ``batch`` is the first dimension of every input, ``INPUT.1`` one by its position.
+        Sizes of open dimensions of inputs, by their names in the model; ``batch`` is the first
+        dimension of every input, ``INPUT.1`` a dimension by its position.
     constants : mapping of str to array, optional
-        Inputs that are known now and become part of the program.
+        Inputs with fixed values, which become constants.
     loss : str
-        What is appended to the first output so that it can be trained; see `append_loss`.
+        The loss that is appended to the first output; see `append_loss`.
     class_axis : int, optional
-        Which dimension of the first output the classes are.
+        Position of the classes among the dimensions of the first output.
 
     Raises
     ------
     ModelError
-        If something in it cannot be said in our IR. Operators that are lacking are listed all at
-        once.
+        If our IR cannot express the model. The message lists all missing operators.
     """
     model = _recent(model)
     opsets = _opsets(model)
@@ -144,7 +143,7 @@ def import_model(
 def _imported(
     importer: Importer, model: ModelProto, outputs: tuple[Value, ...], folder: str
 ) -> Imported:
-    """Return what has been emitted, with compositions found and without what nothing reads."""
+    """Return the emitted graph, with patterns fused and without dead nodes."""
     graph = importer.build.graph(
         plain_name(model.graph.name or "model"), tuple(value.name for value in outputs)
     )
@@ -159,18 +158,18 @@ def _imported(
 
 
 def _recent(model: ModelProto) -> ModelProto:
-    """Return a model of an operator set that is read; ONNX itself brings older ones there."""
+    """Return the model in a supported opset; ONNX converts older models."""
     if _opsets(model).get("", OLDEST_OPSET) >= OLDEST_OPSET:
         return model
     failures = (version_converter.ConvertError, shape_inference.InferenceError)
     try:
         return version_converter.convert_version(model, _READ_AS)
     except (RuntimeError, ValueError, *failures):
-        return model  # what has changed since is listed then
+        return model  # the errors then list the changed operators
 
 
 def _names(graph: GraphProto) -> dict[str, None]:
-    """Return what a graph calls its inputs, weights and results, in order."""
+    """Return the names of inputs, weights and results of a graph, in order."""
     starts = [value.name for value in (*graph.input, *graph.initializer)]
     results = [name for node in graph.node for name in node.output if name]
     return dict.fromkeys([*starts, *results])
@@ -183,7 +182,7 @@ def _opsets(model: ModelProto) -> dict[str, int]:
 
 
 def _missing(graph: GraphProto, folder: str) -> list[str]:
-    """Return what is said of files with weights that are missing."""
+    """Return the warning about missing files of weights."""
     stored = [Stored(tensor, folder) for tensor in graph.initializer]
     files = dict.fromkeys(f"`{item.location}`" for item in stored if item.is_absent)
     if not files:
@@ -192,7 +191,7 @@ def _missing(graph: GraphProto, folder: str) -> list[str]:
 
 
 def _weights(importer: Importer, graph: GraphProto, folder: str) -> dict[str, Item]:
-    """Return what the tensors of a file are, by name."""
+    """Return the tensors of a file as constants, by name."""
     if graph.sparse_initializer:
         raise UnsupportedError("a weight of which only some elements are stored")
     known = importer.origins
@@ -236,7 +235,7 @@ def _convert(
 
 
 def _outputs(importer: Importer, items: list[Item], graph: GraphProto) -> tuple[Value, ...]:
-    """Return the results as values of their own, each with the name that the model gives it."""
+    """Return the results as distinct values with their names in the model."""
     starts = {v.name for v in importer.build.inputs} | {p.name for p in importer.build.parameters}
     found: list[Value] = []
     for item, output in zip(items, graph.output, strict=True):
@@ -258,7 +257,7 @@ def _dtype(declared: ValueInfoProto) -> str:
 
 
 def _shape(declared: ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of an input; sizes that are given go before those that the model has."""
+    """Return the shape of an input; sizes from the user override the model."""
     shape = []
     for position, dim in enumerate(declared.type.tensor_type.shape.dim):
         names = _size_names(declared, position)
@@ -277,7 +276,7 @@ def _shape(declared: ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...
 
 
 def _size_names(declared: ValueInfoProto, position: int) -> list[str]:
-    """Return what a size of an input can be called: as in the model, ``batch``, ``INPUT.1``."""
+    """Return the names of a size of an input: as in the model, ``batch``, ``INPUT.1``."""
     param = declared.type.tensor_type.shape.dim[position].dim_param
     names = [param] if param.isidentifier() else []
     return [*names, *["batch"] * (position == 0), f"{declared.name}.{position}"]
@@ -289,7 +288,7 @@ def _check_sizes(inputs: Sequence[ValueInfoProto], sizes: Mapping[str, int]) -> 
     Raises
     ------
     ModelError
-        Names the size, and those there are.
+        Names the size and the known sizes.
     """
     known = {
         name
@@ -304,7 +303,7 @@ def _check_sizes(inputs: Sequence[ValueInfoProto], sizes: Mapping[str, int]) -> 
             )
 
 
-# What is lacking
+# Missing operators
 
 
 def _check_operators(
@@ -312,12 +311,12 @@ def _check_operators(
     opsets: Mapping[str, int],
     functions: Mapping[tuple[str, str], FunctionProto],
 ) -> None:
-    """Refuse a model with operators that nothing is known of; lists them all.
+    """Refuse a model with unknown operators; list them all.
 
     Raises
     ------
     ModelError
-        Names the operators, where they stand, and what would be nearest.
+        Names the operators, their nodes, and the nearest known operators.
     """
     lacking: dict[str, list[str]] = {}
     for node in every_node(graph.node, functions):
@@ -342,7 +341,7 @@ def _reason(
     opsets: Mapping[str, int],
     functions: Mapping[tuple[str, str], FunctionProto],
 ) -> str | None:
-    """Return which operator is lacking; None if it is there."""
+    """Return the missing operator of a node; None if it is known."""
     if (node.domain, node.op_type) in functions:
         return None
     version = opsets.get("", OLDEST_OPSET)
@@ -359,7 +358,7 @@ def _reason(
 def every_node(
     nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str], FunctionProto]
 ) -> Iterator[NodeProto]:
-    """Give nodes, and those in their branches and in functions that they call."""
+    """Yield nodes, and the nodes in their branches and functions."""
     seen: set[tuple[str, str]] = set()
     waiting = list(nodes)
     for node in waiting:
@@ -384,14 +383,14 @@ def _without_unread(graph: Graph) -> Graph:
     return replace(graph, parameters=parameters, nodes=nodes)
 
 
-# What keeps positions as they are; `mod` those that are not counted from the back.
+# Operators that keep positions; `mod` keeps positions counted from the front.
 _PASSING = ("mod", "cast", "reshape", "transpose", "identity", "expand_dims", "squeeze")
-# Operators that look positions up, and by which operand's shape those are bounded.
+# Lookup operators, and the operand whose shape bounds the positions.
 _LOOKUPS = {"gather": 0, "gather_elements": 0, "pick": 0}
 
 
 def _highs(graph: Graph) -> dict[str, int]:
-    """Return what the elements of integer inputs are below, so that random ones can be made."""
+    """Return exclusive upper bounds of integer inputs, for random samples."""
     bounds: dict[str, int] = {}
     for node in reversed(graph.nodes):
         if node.operator in _LOOKUPS:

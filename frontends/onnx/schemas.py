@@ -1,4 +1,4 @@
-"""What ONNX says of its operators: versions, defaults, and how it composes them of others."""
+"""The schemas of ONNX operators: versions, defaults, function bodies."""
 
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,23 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def domain_of(domain: str) -> str:
-    """Return the name of a set of operators; the default one has none."""
+    """Return the domain of an operator set; empty for the default domain."""
     return "" if domain in _DEFAULT_DOMAINS else domain
 
 
 def key_of(node: NodeProto) -> str:
-    """Return under which name the table holds the operator of a node."""
+    """Return the key of a node's operator in the table."""
     domain = domain_of(node.domain)
     return f"{domain}.{node.op_type}" if domain else node.op_type
 
 
 def title(node: NodeProto) -> str:
-    """Return what a node is called; its first result where it has no name."""
+    """Return the name of a node; the first result if it has none."""
     return node.name or (node.output[0] if node.output else node.op_type)
 
 
 def folder(node: NodeProto) -> str:
-    """Return the scope that the name of a node tells: ``/encoder/layer.0/MatMul``.
+    """Return the scope in the name of a node: ``/encoder/layer.0/MatMul``.
 
     PyTorch's exporter names the modules in a note instead: ``['', 'encoder.layer.0', 'linear']``.
     """
@@ -41,12 +41,12 @@ def folder(node: NodeProto) -> str:
 
 
 def notes_of(proto: ValueInfoProto | NodeProto) -> dict[str, str]:
-    """Return what an exporter has noted of a node or a tensor."""
+    """Return the metadata of a node or tensor from the exporter."""
     return {item.key: item.value for item in proto.metadata_props}
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names in a list that is written as Python writes it."""
+    """Return the names in the text of a Python list."""
     try:
         found = literal_eval(text) if text else []
     except (ValueError, SyntaxError):
@@ -55,7 +55,7 @@ def names_in(text: str) -> list[str]:
 
 
 def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:
-    """Return what ONNX says of the operator of a node; None if it says nothing."""
+    """Return the schema of a node's operator; None if there is none."""
     domain = domain_of(node.domain)
     try:
         return defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
@@ -66,7 +66,7 @@ def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | Non
 def function_body(
     node: NodeProto, opsets: Mapping[str, int], types: Sequence[TypeProto] | None = None
 ) -> FunctionProto | None:
-    """Return how ONNX itself composes the operator of a node of others; None if it does not.
+    """Return the function body of a node's operator; None if there is none.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tensors that an ONNX file holds, read when their elements are asked for."""
+"""Tensors of an ONNX file, read on use."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from shardwright.operators.rule import Shape
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A tensor in an ONNX file, or in a file beside it.
+    """A tensor in an ONNX file, or in an external file.
 
     Parameters
     ----------
     tensor : TensorProto
         The tensor.
     folder : str
-        The folder of the model, which names of external files are relative to.
+        The folder of the model, where external files are.
     """
 
     tensor: TensorProto
@@ -41,7 +41,7 @@ class Stored:
 
     @property
     def is_external(self) -> bool:
-        """Whether the elements are in a file of their own."""
+        """Whether the elements are in an external file."""
         return uses_external_data(self.tensor)
 
     @property
@@ -79,19 +79,19 @@ class Stored:
             raise ModelError(f"`{self.tensor.name}` cannot be read: {reason}") from error
 
     def _copied(self) -> TensorProto:
-        """Return a tensor that may keep what is read from an external file."""
+        """Return a copy of a tensor, which may hold the elements of an external file."""
         copy = TensorProto()
         copy.CopyFrom(self.tensor)
         return copy
 
 
 class InitialValues(Mapping[str, Array]):
-    """The values that parameters begin with, each read when it is asked for.
+    """The initial values of parameters, each read on use.
 
     Parameters
     ----------
     sources : mapping of str to array or Stored
-        Where each value comes from; those in missing files are left out.
+        The source of each value; missing files are left out.
     """
 
     def __init__(self, sources: Mapping[str, Array | Stored]) -> None:

@@ -14,7 +14,7 @@ FOLDERS: dict[str, Callable[[Call, Sequence[Array]], Array]] = {}
 
 
 def converts(*operators: str) -> Callable[[Converter], Converter]:
-    """Put a function into the table, for each of the ONNX operators; a decorator."""
+    """Register a function as the converter of ONNX operators; a decorator."""
 
     def add(converter: Converter) -> Converter:
         for operator in operators:

@@ -1,4 +1,4 @@
-"""The updates of parameters that a graph of ONNX can hold."""
+"""ONNX operators that update parameters."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def _updates(call: Call, states: int, update: Update) -> list[Item | Array]:
 
 
 def _decayed(call: Call, x: Value, gradient: Value) -> Value:
-    """Return a gradient with that of the squares of the parameters."""
+    """Return a gradient plus the gradient of the squared norm of the parameters."""
     factor = float(call.attribute("norm_coefficient", 0.0))
     return call.emit("add", gradient, call.emit("scale", x, factor=factor)) if factor else gradient
 

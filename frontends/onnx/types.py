@@ -10,7 +10,7 @@ from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 
-MASKED = -1e4  # a score below this leaves no weight after a softmax
+MASKED = -1e4  # a score below this has no weight after a softmax
 _DTYPES: dict[int, str] = {
     TensorProto.DOUBLE: "float64",
     TensorProto.FLOAT: "float32",
@@ -30,12 +30,12 @@ _ENUMS = {dtype: enum for enum, dtype in _DTYPES.items()}
 
 
 def dtype_of(enum: int) -> str:
-    """Return our name of an ONNX element type.
+    """Return our name for an ONNX element type.
 
     Raises
     ------
     UnsupportedError
-        If programs do not have it.
+        If our IR lacks it.
     """
     if enum not in _DTYPES:
         raise UnsupportedError(f"the element type {TensorProto.DataType.Name(enum)}")
@@ -43,7 +43,7 @@ def dtype_of(enum: int) -> str:
 
 
 def enum_of(dtype: str) -> int:
-    """Return ONNX's number of an element type of ours."""
+    """Return the ONNX number of an element type of our IR."""
     return _ENUMS[dtype]
 
 
@@ -56,19 +56,19 @@ def array_of(tensor: TensorProto, directory: str = "") -> Array:
 
 
 def is_mask(numbers: Array) -> bool:
-    """Return whether numbers that are added to scores keep some of them and rule out the others."""
+    """Return whether added numbers form a mask: some keep scores, the others exclude them."""
     out = numbers <= MASKED
     return bool(out.any() and ((numbers == 0) | out).all())
 
 
 def plain_name(name: str) -> str:
-    """Return a name that the text form of a graph can hold, as near to the given one as can be."""
+    """Return the nearest name that the text form of a graph allows."""
     plain = re.sub(r"[^\w./-]", "_", name, flags=re.ASCII).lstrip("/.-")
     return plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
 
 
 def attribute_value(attribute: onnx.AttributeProto) -> object:
-    """Return an attribute as Python has it: text decoded, lists as tuples."""
+    """Return an attribute as a Python value: text decoded, lists as tuples."""
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()

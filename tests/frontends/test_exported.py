@@ -427,7 +427,7 @@ def test_a_model_is_planned_without_its_weights(
     capsys.readouterr()
     assert main(["run", plan, "--steps", "1"]) == 2
     error = capsys.readouterr().err
-    assert "compile it again where the files with its weights are" in error
+    assert "compile it again in the folder with the files of its weights" in error
 
 
 def test_an_element_that_is_needed_and_missing_is_told(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_node_that_reads_nothing_or_nonsense_is_named() -> None:
     node = helper.make_node
     proto = model("m", [node("Relu", ["z"], ["y"], "first")], {"x": (2, 2)}, "y", {})
     assert error_of(lambda: import_model(proto)) == (
-        "the node reads `z`, which nothing defines (in Relu `first`)"
+        "the node reads `z`, which is not defined (in Relu `first`)"
     )
     proto = model("m", [node("Transpose", ["x"], ["y"], perm=[0, 2])], {"x": (2, 2)}, "y", {})
     assert "in Transpose `y`" in error_of(lambda: import_model(proto))

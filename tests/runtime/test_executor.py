@@ -292,7 +292,7 @@ def test_copies_that_differ_are_named():
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({}, "the inputs given are [], graph `g` takes ['a']"),
+        ({}, "the inputs are [], graph `g` expects ['a']"),
         ({"a": np.ones(3)}, "`a` was given an array of shape (3,), expected (2, 2)"),
         (
             {"a": np.ones((2, 2), complex)},
@@ -332,7 +332,7 @@ def test_layouts_that_do_not_follow_are_refused():
 
 
 def test_a_communicator_for_another_mesh_is_refused():
-    with pytest.raises(ExecutionError, match="`g` is for x=2, the communicator for one device"):
+    with pytest.raises(ExecutionError, match="`g` has the mesh x=2, the communicator has one"):
         Executor(sliced("[2@x, 2]"), LocalCommunicator())
 
 

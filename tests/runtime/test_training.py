@@ -64,14 +64,14 @@ def test_a_training_run_with_logs(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("graph g {\nreturn\n}", "graph `g` has no outputs, the first must be the loss"),
+        ("graph g {\nreturn\n}", "graph `g` has no outputs, expected the loss as the first"),
         (
             "graph g {\ninput a: f32[3]\nreturn a\n}",
-            "the loss `a` is f32[3], it must be one number",
+            "the loss `a` is f32[3], expected a scalar",
         ),
         (
             "graph g on x=2 {\ninput a: f32[4@x]\nb: f32[] +x = reduce_sum(a)\nreturn b\n}",
-            "the loss `b` leaves as [] +x, it must leave whole",
+            "the loss `b` has the layout [] +x, expected a replicated one",
         ),
     ],
 )

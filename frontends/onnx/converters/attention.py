@@ -1,4 +1,4 @@
-"""Attention as one operator of ours, where ONNX asks for no more than it does."""
+"""Conversion of attention to one operator of our IR, where that is equivalent."""
 
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.errors import UnsupportedError
@@ -32,7 +32,7 @@ def _attention(call: Call) -> Value:
 
 
 def _check(call: Call) -> None:
-    """Leave to ONNX's own composition what our operator does not do."""
+    """Raise for variants that our operator lacks, which fall back to the function body."""
     if call.outputs > 1 or any(call.has(i) for i in (4, 5, 6)):
         raise UnsupportedError("keys and values that are kept between calls")
     windows = (call.attribute(f"{side}_window_size", -1) for side in ("left", "right"))

@@ -1,4 +1,4 @@
-"""Branches, loops, sequences and optionals, all of which are resolved when a model is imported."""
+"""Branches, loops, sequences and optionals, all resolved at import."""
 
 from collections.abc import Sequence
 
@@ -97,7 +97,7 @@ def _scan(call: Call) -> list[Item | Array]:
 
 
 def at(call: Call, item: Item, place: int, axis: int) -> Item:
-    """Return the slice at a place along a dimension, which it has no more."""
+    """Return the slice at a position along a dimension, which is dropped."""
     if isinstance(item, Constant):
         return Constant(np.take(item.array, place, axis), item.dtype)
     x = call.importer.value(item)
@@ -107,7 +107,7 @@ def at(call: Call, item: Item, place: int, axis: int) -> Item:
 
 
 def stack(call: Call, items: Sequence[Item], axis: int) -> Item:
-    """Put items behind each other along a new dimension."""
+    """Stack items along a new dimension."""
     if not items:
         raise UnsupportedError("a loop without iterations that collects results")
     constants = [item for item in items if isinstance(item, Constant)]

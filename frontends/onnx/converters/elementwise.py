@@ -14,7 +14,7 @@ from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 
-# ONNX operators on one tensor that are one of ours.
+# ONNX operators on one tensor with an equivalent of our IR.
 _UNARY = {
     "Abs": "abs",
     "Acos": "acos",
@@ -82,7 +82,7 @@ CONVERTERS.update({name: _variadic(ours) for name, ours in _VARIADIC.items()})
 
 
 def _nothing(call: Call, arrays: Sequence[Array]) -> Array:
-    """Return what is left of arithmetic on no elements."""
+    """Return an empty result of arithmetic on empty tensors."""
     return np.zeros(np.broadcast_shapes(*(array.shape for array in arrays)), arrays[0].dtype)
 
 
@@ -94,7 +94,7 @@ FOLDERS.update(dict.fromkeys(_ON_NOTHING, _nothing))
 
 
 def _number_beside(call: Call) -> tuple[Value, float, int] | None:
-    """Return the real tensor, the number that stands beside it, and the number's place."""
+    """Return the tensor operand, the number operand, and the position of the number."""
     for place in (1, 0):
         number = call.scalar(place)
         if number is None or call.known(1 - place) or len(call.shape(place)) > 1:
@@ -142,7 +142,7 @@ def _div(call: Call) -> Value:
         return call.emit("div", a, b)
     if a.type.dtype.startswith("u"):
         return call.emit("floor_div", a, b)
-    # Integers are divided towards zero.
+    # Integer division truncates towards zero.
     size = call.emit("floor_div", call.emit("abs", a), call.emit("abs", b))
     return call.emit("mul", size, call.emit("mul", call.emit("sign", a), call.emit("sign", b)))
 

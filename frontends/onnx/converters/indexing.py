@@ -18,7 +18,7 @@ from shardwright.operators.rule import dimension
 
 
 def positions(call: Call, place: int, size: int) -> Value:
-    """Return positions along a dimension of `size`; those counted from the back from the front."""
+    """Return positions along a dimension of `size`, counted from the front."""
     item = call.item(place)
     if isinstance(item, Constant):
         array = item.array.astype(np.int64)
@@ -27,7 +27,7 @@ def positions(call: Call, place: int, size: int) -> Value:
 
 
 def front(call: Call, index: Value, size: int) -> Value:
-    """Return positions counted from the front, where the model counts some from the back."""
+    """Return positions counted from the front; negative ones count from the back."""
     return call.emit("mod", index, call.like(size, index))
 
 
@@ -57,7 +57,7 @@ def _gather_elements(call: Call) -> Value:
 
 
 def _along(call: Call, x: Value, axis: int, shape: tuple[int, ...]) -> Value:
-    """Return what of a value lies beside positions of a shape: its first part elsewhere."""
+    """Return the part of a value that aligns with positions of a smaller shape."""
     end = [n if i == axis else shape[i] for i, n in enumerate(x.type.shape)]
     return cut(call, x, (0,) * x.type.rank, end)
 
@@ -125,7 +125,7 @@ def _with_last_at(call: Call, x: Value, axis: int) -> Value:
 def _one_hot(call: Call) -> Value:
     depth = int(call.array(1).ravel()[0])
     index = call.cast(call.value(0), "int64")
-    # What lies outside stays outside: positions from -depth to depth - 1 are counted as usual.
+    # Positions outside -depth to depth - 1 stay outside.
     negative = call.emit("less", index, call.like(0, index))
     index = call.emit("where", negative, call.emit("add_scalar", index, value=depth), index)
     marks = call.emit("one_hot", index, depth=depth, dtype="int32")
@@ -138,7 +138,7 @@ def _one_hot(call: Call) -> Value:
     return call.emit("where", on, on_value, off_value)
 
 
-# Parts chosen by position
+# Selection by position
 
 
 @converts("Trilu")

@@ -19,7 +19,7 @@ def _matmul(call: Call) -> Value:
 
 
 def product(call: Call, a: Value, b: Value) -> Value:
-    """Return the product of two values as numpy multiplies them: vectors are rows, then columns."""
+    """Return the matrix product of two values by the rules of numpy for vectors."""
     row, column = a.type.rank == 1, b.type.rank == 1
     a = call.reshape(a, (1, *a.type.shape)) if row else a
     b = call.reshape(b, (*b.type.shape, 1)) if column else b
@@ -60,7 +60,7 @@ def _einsum(call: Call) -> Value:
 
 
 def _diagonal(call: Call, x: Value, term: str) -> tuple[Value, str]:
-    """Return the diagonal of dimensions that a term names twice, and the term that is left."""
+    """Return the diagonal of dimensions that a term names twice, and the remaining term."""
     names = term.removeprefix("...")
     for letter in names:
         if names.count(letter) == 1:
@@ -80,7 +80,7 @@ def _diagonal(call: Call, x: Value, term: str) -> tuple[Value, str]:
 
 
 def geometry(call: Call, kernel: Sequence[int], space: Sequence[int]) -> dict[str, Any]:
-    """Return stride, padding and dilation of windows, as our operators take them."""
+    """Return stride, padding and dilation of windows as attributes of our operators."""
     rank = len(space)
     stride = tuple(call.attribute("strides", (1,) * rank))
     dilation = tuple(call.attribute("dilations", (1,) * rank))
@@ -97,7 +97,7 @@ def geometry(call: Call, kernel: Sequence[int], space: Sequence[int]) -> dict[st
 
 
 def _shared(total: int, automatic: str) -> tuple[int, int]:
-    """Share padding between both ends; the odd one is behind, or before."""
+    """Divide padding between both ends; the odd one is at the end, or at the start."""
     less, more = total // 2, total - total // 2
     return (less, more) if automatic == "SAME_UPPER" else (more, less)
 
@@ -129,7 +129,7 @@ def _conv_transpose(call: Call) -> Value:
         lower = "SAME_UPPER" if automatic == "SAME_UPPER" else "SAME_LOWER"
         padding = tuple(_shared(max(t, 0), lower) for t in totals)
         full = [f + max(-t, 0) for f, t in zip(full, totals, strict=True)]
-    # Emitted with the whole space, of which the padding is cut off, unless our operator can do so.
+    # Emitted on the padded space, then sliced, unless our operator supports the padding.
     size = tuple(n - a - b for n, (a, b) in zip(full, padding, strict=True))
     how: dict[str, Any] = {"stride": stride, "dilation": dilation}
     groups = call.attribute("group", 1)

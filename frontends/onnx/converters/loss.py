@@ -6,30 +6,30 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.models.loss import emit_cross_entropy
 
-_IMAGE_RANK = 4  # from here on scores are those of pixels, [sample, class, row, column]
+_IMAGE_RANK = 4  # from this rank, scores are per pixel: [sample, class, row, column]
 _LOSSES = ("auto", "none", "cross_entropy", "mse", "mean")
 
 
 def append_loss(
     build: Builder, outputs: tuple[Value, ...], loss: str, class_axis: int | None = None
 ) -> tuple[Value, ...]:
-    """Append a loss to the first output and return it alone, or the outputs where there is none.
+    """Append a loss to the first output and return the loss; without a loss, the outputs.
 
     Parameters
     ----------
     build : Builder
         Holds the model.
     outputs : tuple of Value
-        What the model returns.
+        The outputs of the model.
     loss : str
-        ``cross_entropy`` of scores with an input ``label`` of classes, where a softmax at the end
-        is taken off; ``mse``, the mean square of the distance to an input ``label``; ``mean`` of
-        the output; ``none``. With ``auto`` it is none where the first output is a real scalar,
-        cross entropy where it has several classes, else ``mse``.
+        ``cross_entropy`` of scores with an input ``label`` of classes, without a final softmax;
+        ``mse``, the mean squared error to an input ``label``; ``mean`` of the output; ``none``.
+        ``auto`` means none if the first output is a floating-point scalar, cross entropy if it has
+        several classes, else ``mse``.
     class_axis : int, optional
-        Which dimension of the scores the classes are. Unless given it is that of the softmax at the
-        end; without one it is the second of scores ``[sample, class, row, column]``, which have at
-        least four dimensions, and else the last.
+        Position of the classes among the dimensions of the scores. By default the dimension of the
+        final softmax; without a softmax, the second of scores with at least four dimensions
+        (``[sample, class, row, column]``), else the last.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def _suiting(kind: TensorType, class_axis: int) -> str:
 
 
 def _class_axis(build: Builder, output: Value, given: int | None) -> int:
-    """Return which dimension of the output the classes are, counted from the front.
+    """Return the dimension of the classes in the output, counted from the front.
 
     Raises
     ------
@@ -99,13 +99,13 @@ def _class_axis(build: Builder, output: Value, given: int | None) -> int:
 
 
 def _softmax(build: Builder, output: Value) -> Node | None:
-    """Return the softmax that makes the output; None if another operator does."""
+    """Return the softmax that produces the output; None for another operator."""
     node = build.graph("model", (output.name,)).producers.get(output.name)
     return node if node and node.operator in ("softmax", "log_softmax") else None
 
 
 def _scores(build: Builder, output: Value, axis: int) -> Value:
-    """Return what goes into a softmax at the end of a model; the output itself without one."""
+    """Return the operand of the final softmax; the output itself without a softmax."""
     node = _softmax(build, output)
     if node is None or node.attributes["axis"] not in (axis, axis - output.type.rank):
         return output

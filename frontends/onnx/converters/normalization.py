@@ -120,7 +120,7 @@ def _lp_normalization(call: Call) -> Value:
 
 
 def _never_zero(x: Value) -> bool:
-    return x.type.dtype == "float16"  # which has no room for a least square
+    return x.type.dtype == "float16"  # which has no epsilon
 
 
 @converts("LRN")
@@ -144,7 +144,7 @@ def _local_response(call: Call) -> Value:
 
 
 def _shifted(call: Call, x: Value, shift: int) -> Value:
-    """Return for each channel the one `shift` behind it, and zero where there is none."""
+    """Return for each channel the channel `shift` later, or zero."""
     if shift == 0:
         return x
     rank, channels = x.type.rank, x.type.shape[1]

@@ -1,4 +1,4 @@
-"""Quantized tensors: to small integers and back, and products of them."""
+"""Quantization, dequantization, and products of quantized tensors."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shardwright.operators.rule import dimension
 
 
 def _aligned(call: Call, value: Value, x: Value) -> Value:
-    """Return a scale or zero point in a shape that meets the tensor it is of."""
+    """Return a scale or zero point in a shape that broadcasts to its tensor."""
     if value.type.elements == 1:
         return call.reshape(value, ())
     axis, block = dimension(call.attribute("axis", 1), x.type.rank), call.attribute("block_size", 0)
@@ -45,7 +45,7 @@ def _quantize(call: Call) -> Value:
 
 
 def quantized(call: Call, x: Value, scale: Value, zero: Value | None, dtype: str) -> Value:
-    """Return a tensor, divided by a scale, as small integers."""
+    """Return a tensor, quantized by a scale, in a narrow integer type."""
     kind = "float32" if x.type.dtype != "float64" else "float64"
     if dtype not in ("int8", "int16", "uint8", "uint16"):
         raise UnsupportedError(f"a tensor quantized to {dtype}")
@@ -69,7 +69,7 @@ def _dequantize(call: Call) -> Value:
 
 
 def _centred(call: Call, x: Value, zero: Value | None, dtype: str) -> Value:
-    """Return small integers less their zero point, as another type."""
+    """Return quantized integers minus their zero point, in another type."""
     found = call.cast(x, dtype)
     return found if zero is None else call.emit("sub", found, call.cast(zero, dtype))
 
@@ -116,7 +116,7 @@ def _first(call: Call, position: int) -> Value | None:
 
 
 def _integer_convolution(call: Call, x_at: int, w_at: int, zeros: tuple[int, int]) -> Value:
-    """Return the convolution of small integers less their zero points, as whole numbers."""
+    """Return the convolution of quantized integers minus their zero points, as integers."""
     x_zero, w_zero = (_first(call, zero) for zero in zeros)
     x = _centred(call, call.value(x_at), x_zero, "int32")
     w = _centred(call, call.value(w_at), w_zero, "int32")

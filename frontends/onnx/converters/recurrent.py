@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over time; products with the inputs are taken of all steps at once."""
+"""Recurrent layers, unrolled over time; one product covers the inputs of all steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ class _Layer:
     gates : tuple of callable
         The activations.
     inputs : Value
-        What the inputs bring to every gate: ``[step, batch, gate hidden]``.
+        The inputs times their weights: ``[step, batch, gate hidden]``.
     recurrent : Value
         Weights ``[gate hidden, hidden]`` of the last state.
     bias : Value or None
-        What is added with the last state, ``[gate hidden]``.
+        Bias of the recurrent product, ``[gate hidden]``.
     peepholes : Value or None
-        Weights ``[3 hidden]`` with which gates of an LSTM see the cell.
+        Peephole weights ``[3 hidden]`` of an LSTM.
     """
 
     call: Call
@@ -54,7 +54,7 @@ class _Layer:
         return self.recurrent.type.shape[1]
 
     def part(self, x: Value, gate: int) -> Value:
-        """Return what belongs to a gate, along the last dimension."""
+        """Return the part of a gate along the last dimension."""
         begin, end = [0] * x.type.rank, list(x.type.shape)
         begin[-1], end[-1] = gate * self.hidden, (gate + 1) * self.hidden
         return cut(self.call, x, begin, end)
@@ -65,7 +65,7 @@ class _Layer:
         return cut(self.call, self.recurrent, (rows[0], 0), (rows[1], self.hidden))
 
     def recalled(self, h: Value, gate: int | None = None) -> Value:
-        """Return what a state brings to a gate, or to all."""
+        """Return a state times the recurrent weights of a gate, or of all gates."""
         weight = self.recurrent if gate is None else self.weight(gate)
         found = self.call.emit("matmul", h, weight, transpose_b=True)
         if self.bias is None:
@@ -74,7 +74,7 @@ class _Layer:
         return self.call.emit("add", found, bias)
 
     def clipped(self, x: Value) -> Value:
-        """Return what goes into an activation."""
+        """Return the operand of an activation, clipped."""
         limit = self.call.attribute("clip")
         return self.call.emit("clip", x, low=-float(limit), high=float(limit)) if limit else x
 
@@ -164,7 +164,7 @@ def _run(call: Call, x: Value, number: int, back: bool) -> tuple[Value, tuple[Va
 
 
 def _turned(call: Call, x: Value, lengths: Value | None) -> Value:
-    """Return a sequence in opposite order, up to the length of each."""
+    """Return sequences in reverse order, each up to its length."""
     if lengths is None:
         return call.emit("reverse", x, axis=0)
     found: Value = call.run("ReverseSequence", x, lengths, time_axis=0, batch_axis=1)
@@ -172,7 +172,7 @@ def _turned(call: Call, x: Value, lengths: Value | None) -> Value:
 
 
 def _running(call: Call, lengths: Value, step: int) -> Value:
-    """Return which sequences of a batch are not over at a step."""
+    """Return which sequences of a batch are longer than a step."""
     found = call.emit("greater", lengths, call.like(step, lengths))
     return call.reshape(found, (*lengths.type.shape, 1))
 

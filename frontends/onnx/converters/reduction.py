@@ -39,7 +39,7 @@ def _reduced(
 
 
 def _mapped(ours: str) -> Callable[[Call, Value], Value]:
-    """Return one of our operators as a function of a value; whole numbers take it as real ones."""
+    """Return an operator as a function of a value; integers are converted to floating point."""
 
     def apply(call: Call, x: Value) -> Value:
         if x.type.is_float or ours in ("abs", "square"):
@@ -60,7 +60,7 @@ converts("ReduceSumSquare")(_reduced("reduce_sum", _mapped("square")))
 converts("ReduceLogSum")(_reduced("reduce_sum", None, _mapped("log")))
 
 
-# What is left of a dimension without elements.
+# Reductions of an empty dimension.
 _NOTHING = {
     "ReduceSum": 0.0,
     "ReduceSumSquare": 0.0,

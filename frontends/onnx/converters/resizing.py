@@ -1,4 +1,4 @@
-"""Resizing: each dimension is multiplied by a matrix, or looked up where the nearest is taken."""
+"""Resizing: a product with a matrix along each dimension, or a lookup of the nearest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class _Axis:
-    """How one dimension is resized.
+    """The resizing of one dimension.
 
     Parameters
     ----------
     before, after : int
         Its sizes.
     scale : float
-        What its size is multiplied by, before that is made a whole number.
+        Ratio of the sizes, before rounding.
     region : (float, float)
-        The part of the dimension that is resized, where coordinates ask for one.
+        The region of interest along the dimension, if the coordinates use one.
     """
 
     before: int
@@ -43,7 +43,7 @@ class _Axis:
     region: tuple[float, float] = (0.0, 1.0)
 
     def places(self, coordinates: str) -> Array:
-        """Return where each element of the result lies among those of the operand."""
+        """Return the position of each result element among the elements of the operand."""
         index, width = np.arange(self.after, dtype=np.float64), self.scale * self.before
         if coordinates == "asymmetric":
             return index / self.scale
@@ -92,7 +92,7 @@ def _matrix(axis: _Axis, place: Array, call: Call) -> Array:
 
 
 def _axes(call: Call) -> dict[int, _Axis]:
-    """Return how each dimension is resized."""
+    """Return the resizing of each dimension."""
     shape = call.shape(0)
     axes = [dimension(a, len(shape)) for a in call.attribute("axes", tuple(range(len(shape))))]
     region = (
@@ -145,7 +145,7 @@ def _resize(call: Call) -> Value:
 
 
 def _within(call: Call, inside: Value | None, along: Array, axis: int, x: Value) -> Value:
-    """Return which elements lie inside along this dimension and those before."""
+    """Return which elements are inside along this dimension and the previous ones."""
     shape = tuple(-1 if i == axis else 1 for i in range(x.type.rank))
     now = call.constant(along.reshape(shape), "bool")
     return now if inside is None else call.emit("logical_and", inside, now)
@@ -162,7 +162,7 @@ def _multiplied(call: Call, x: Value, matrix: Array, axis: int) -> Value:
 
 
 def _is_ours(call: Call, axes: dict[int, _Axis], mode: str, coordinates: str) -> bool:
-    """Whether our operator resizes so: the space of images, by one of its coordinates."""
+    """Return whether our operator supports it: the space of images, by known coordinates."""
     exact = all(how.scale * how.before == how.after for how in axes.values())
     outer = all(how.before == how.after for axis, how in axes.items() if axis < 2)
     rounding = call.attribute("nearest_mode", "round_prefer_floor")

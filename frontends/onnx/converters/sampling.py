@@ -1,4 +1,4 @@
-"""Samples of images at places that are computed: each is a sum of neighbours, looked up."""
+"""Sampling of images at computed positions: lookups and weighted sums of neighbours."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -37,7 +37,7 @@ def sampled(
     settle: Callable[[Value, int], Value],
     combine: str = "add",
 ) -> Value:
-    """Return ``[n, channel, *places]``: for each place the weighted sum of its neighbours.
+    """Return ``[n, channel, *places]``: the weighted sum of the neighbours of each position.
 
     Parameters
     ----------
@@ -46,11 +46,11 @@ def sampled(
     x : Value
         Images ``[n, channel, *space]``.
     taps : sequence of sequence of (Value, Value)
-        For each dimension of the space positions ``[n, *places]``, and their weights.
+        Positions ``[n, *places]`` and weights of the neighbours, for each dimension.
     settle : callable
-        Brings a position along a dimension to where it is looked up; zeros lie outside.
+        Maps a position to the position that is looked up; outside are zeros.
     combine : str
-        What is made of weighted neighbours: their sum, or the greatest (``maximum``).
+        Reduction of weighted neighbours: ``add`` or ``maximum``.
     """
     rank = len(taps)
     order = (0, *range(2, rank + 2), 1)
@@ -83,7 +83,7 @@ def _last(call: Call, grid: Value, place: int) -> Value:
 
 
 def _coordinate(call: Call, g: Value, size: int) -> Value:
-    """Return from -1 to 1 where a place lies among `size` elements."""
+    """Return the position among `size` elements of a coordinate from -1 to 1."""
     if call.attribute("align_corners", 0):
         half = (size - 1) / 2
         place = call.emit("add_scalar", call.emit("scale", g, factor=half), value=half)
@@ -97,7 +97,7 @@ def _coordinate(call: Call, g: Value, size: int) -> Value:
 
 
 def _reflected(call: Call, place: Value, size: int) -> Value:
-    """Return a place, thrown back at both ends until it lies between them."""
+    """Return a position, reflected at both ends until it is inside."""
     low, high = (0.0, size - 1.0) if call.attribute("align_corners", 0) else (-0.5, size - 0.5)
     span = high - low
     if span == 0:
@@ -109,7 +109,7 @@ def _reflected(call: Call, place: Value, size: int) -> Value:
 
 
 def _settled(call: Call, position: Value, size: int) -> Value:
-    """Return the position of a neighbour, which may lie outside where its place does not."""
+    """Return the position of a neighbour, which may be outside."""
     padding = call.attribute("padding_mode", "zeros")
     if padding == "reflection":
         position = _reflected(call, position, size)
@@ -123,7 +123,7 @@ def _nearest(call: Call, place: Value, size: int) -> list[Tap]:
 
 
 def linear(call: Call, place: Value, size: int) -> list[Tap]:
-    """Return the two neighbours of a place."""
+    """Return the two neighbours of a position."""
     low = call.emit("floor", place)
     ratio = call.emit("sub", place, low)
     rest = call.emit("add_scalar", call.emit("neg", ratio), value=1.0)
@@ -131,7 +131,7 @@ def linear(call: Call, place: Value, size: int) -> list[Tap]:
 
 
 def _cubic(call: Call, place: Value, size: int) -> list[Tap]:
-    """Return the four neighbours of a place, by the cubic of Keys with a = -0.75."""
+    """Return the four neighbours of a position, by the cubic of Keys with a = -0.75."""
     low = call.emit("floor", place)
     ratio = call.emit("sub", place, low)
     a = -0.75
@@ -164,7 +164,7 @@ _TAPS: dict[str, Callable[[Call, Value, int], list[Tap]]] = {
 
 @converts("DeformConv")
 def _deformed(call: Call) -> Value:
-    """Samples for every tap of the kernel at moved places, and a product with the weights."""
+    """Sample at the moved position of every tap, and multiply by the weights."""
     x, w, offset = (call.value(i) for i in range(3))
     kernel, rank = w.type.shape[2:], x.type.rank - 2
     how = geometry(call, kernel, x.type.shape[2:])
@@ -199,7 +199,7 @@ def _deformed(call: Call) -> Value:
 
 
 def _component(call: Call, x: Value, *places: int) -> Value:
-    """Return what stands at some places of the dimensions behind the first."""
+    """Return the component at an index of the dimensions after the first."""
     shape = x.type.shape
     begin = (0, *places, *(0,) * (len(shape) - 1 - len(places)))
     size = (shape[0], *(1,) * len(places), *shape[1 + len(places) :])
@@ -248,7 +248,7 @@ def _roi_align(call: Call) -> Value:
 
 
 def _roi_places(call: Call, rois: Value, first: int, n: int, ratio: int) -> Value:
-    """Return where the samples of each region lie along one dimension."""
+    """Return the positions of the samples of each region along one dimension."""
     half = call.attribute("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     scale = float(call.attribute("spatial_scale", 1.0))
     ends = []

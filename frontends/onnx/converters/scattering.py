@@ -1,4 +1,4 @@
-"""Operators that write at positions into a tensor."""
+"""Operators that write into a tensor by position."""
 
 from math import prod
 
@@ -12,7 +12,7 @@ from shardwright.ir.graph import Value
 from shardwright.operators.indexing.scatter import emit_scatter_elements_add, emit_scatter_nd_add
 from shardwright.operators.rule import dimension
 
-# For each reduction: the operator on all updates of a row, and the one with what is there.
+# For each reduction: the operator over the updates of a row, and the one with the old value.
 _EXTREMES = {
     "max": ("unsorted_segment_max", "maximum"),
     "min": ("unsorted_segment_min", "minimum"),
@@ -26,7 +26,7 @@ def _scatter_elements(call: Call) -> Value:
     index = positions(call, 1, x.type.shape[axis])
     beside = [i for i in range(x.type.rank) if i != axis]
     if how in ("none", "add") and any(x.type.shape[i] != index.type.shape[i] for i in beside):
-        raise UnsupportedError("updates that are smaller than the tensor beside the axis")
+        raise UnsupportedError("updates that are smaller than the tensor outside the axis")
     if how == "none":
         return call.emit("scatter_elements", x, index, updates, axis=axis)
     if how == "add":
@@ -57,7 +57,7 @@ def _combined_columns(
 
 
 def _row_of_each(call: Call, axis: int) -> Value | None:
-    """Return the positions along the axis where they are the same beside it, as one dimension."""
+    """Return the positions along the axis, if they are equal along all other dimensions."""
     index = call.item(1)
     if not isinstance(index, Value):
         return None
@@ -73,7 +73,7 @@ def _row_of_each(call: Call, axis: int) -> Value | None:
 
 
 def _combined(call: Call, x: Value, place: Value, updates: Value, how: str) -> Value:
-    """Combine the rows of a tensor with the rows of updates at places in the first dimension."""
+    """Combine the rows of a tensor with the rows of updates, by position."""
     if how in _EXTREMES:
         ours, combine = _EXTREMES[how]
         found = call.emit(ours, updates, place, segments=x.type.shape[0])

@@ -1,4 +1,4 @@
-"""Shapes, and operators that regroup, repeat, cut and join tensors."""
+"""Shapes, and operators that reshape, repeat, slice and join tensors."""
 
 from collections.abc import Sequence
 from math import prod
@@ -70,14 +70,14 @@ def _eye_like(call: Call) -> Item:
 
 
 def resolved_shape(call: Call, asked: Sequence[int], keeps_zero: bool) -> tuple[int, ...]:
-    """Return the shape that a reshape asks for: 0 stands for the old size, -1 for what is left."""
+    """Return the target shape of a reshape: 0 means the old size, -1 the quotient."""
     before = call.shape(0)
     shape = [before[i] if n == 0 and not keeps_zero else n for i, n in enumerate(asked)]
     if -1 in shape:
         rest = prod(n for n in shape if n != -1)
         shape[shape.index(-1)] = prod(before) // rest if rest else 0
     elif prod(shape) != prod(before) == before[0] * prod(shape[1:]):
-        shape[0] = before[0]  # the batch that the model had is not the one it is imported with
+        shape[0] = before[0]  # the batch size of the exported model differs from the imported size
     return tuple(shape)
 
 
@@ -97,7 +97,7 @@ def _flatten(call: Call) -> Value:
 
 
 def squeezed(shape: Sequence[int], axes: Sequence[int] | None) -> tuple[int, ...]:
-    """Return a shape without some dimensions of size one; without all such if none is named."""
+    """Return a shape without some dimensions of size one; by default without all of them."""
     if axes is None:
         return tuple(n for n in shape if n != 1)
     gone = {dimension(a, len(shape)) for a in axes}
@@ -105,7 +105,7 @@ def squeezed(shape: Sequence[int], axes: Sequence[int] | None) -> tuple[int, ...
 
 
 def unsqueezed(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape with dimensions of size one put in where `axes` are in the result."""
+    """Return a shape with dimensions of size one inserted at `axes` of the result."""
     rank = len(shape) + len(axes)
     new = {dimension(a, rank) for a in axes}
     rest = iter(shape)
@@ -150,7 +150,7 @@ def _concat(call: Call) -> Value:
 
 
 def join(call: Call, values: Sequence[Value], axis: int) -> Value:
-    """Put values behind each other; one alone stays as it is."""
+    """Concatenate values; a single value is returned unchanged."""
     return values[0] if len(values) == 1 else call.emit("concat", *values, axis=axis)
 
 
@@ -174,7 +174,7 @@ def _pad(call: Call) -> Value:
 def padded(
     call: Call, x: Value, before: Sequence[int], after: Sequence[int], value: float = 0.0
 ) -> Value:
-    """Return a value with a number around it; what is negative is cut off."""
+    """Return a value padded with a number; negative padding slices."""
     if any(n < 0 for n in (*before, *after)):
         begin = tuple(max(-n, 0) for n in before)
         ends = (n - max(-a, 0) for n, a in zip(x.type.shape, after, strict=True))
@@ -186,7 +186,7 @@ def padded(
 
 
 def _extended(call: Call, x: Value, axis: int, before: int, after: int, mode: str) -> Value:
-    """Return a value with elements of its own put before and after it along a dimension."""
+    """Return a value extended by its own elements before and after it along a dimension."""
     if not before and not after:
         return x
     size = x.type.shape[axis]
@@ -200,7 +200,7 @@ def _extended(call: Call, x: Value, axis: int, before: int, after: int, mode: st
 
 
 def take(call: Call, x: Value, places: Array, axis: int) -> Value:
-    """Return the slices at known places along a dimension."""
+    """Return the slices at constant positions along a dimension."""
     return call.emit("gather", x, call.constant(places, "int64"), axis=axis)
 
 
@@ -228,7 +228,7 @@ def _split(call: Call) -> list[Item | Array]:
 
 
 def parts_of(call: Call, x: Value, axis: int, sizes: Sequence[int]) -> tuple[Item, ...]:
-    """Return a value cut into parts of some sizes, which may be zero."""
+    """Return the parts of a value, of sizes that may be zero."""
     if len(sizes) == 1:
         return (x,)
     if len(set(sizes)) == 1:
@@ -248,7 +248,7 @@ def parts_of(call: Call, x: Value, axis: int, sizes: Sequence[int]) -> tuple[Ite
 
 
 def _slices(call: Call) -> dict[int, slice]:
-    """Return the bounds of each dimension that a slice cuts."""
+    """Return the bounds of each sliced dimension."""
     shape = call.shape(0)
     starts, ends = call.ints(1), call.ints(2)
     axes = call.ints(3) if call.has(3) else range(len(starts))

@@ -75,7 +75,7 @@ def _dft(call: Call) -> Value:
 
 
 def _of_length(call: Call, x: Value, length: int) -> Value:
-    """Return a value with its last dimension cut, or filled with zeros."""
+    """Return a value with its last dimension sliced, or padded with zeros."""
     rank, missing = x.type.rank, length - x.type.shape[-1]
     return padded(call, x, (0,) * rank, (*(0,) * (rank - 1), missing))
 
@@ -83,7 +83,7 @@ def _of_length(call: Call, x: Value, length: int) -> Value:
 def _real_inverse(
     call: Call, real: Value, imaginary: Value | None, length: int, back: list[int]
 ) -> Value:
-    """Return the real signal of a spectrum of which only the first half is given."""
+    """Return the real signal of a one-sided spectrum."""
     count = length // 2 + 1
     real = _of_length(call, real, count)
     cos, sin = _waves(count, length, length)
@@ -109,7 +109,7 @@ def _stft(call: Call) -> Value:
     elif window is not None:
         length = window.type.shape[0]
     else:
-        raise UnsupportedError("a spectrum without a length of its frames")
+        raise UnsupportedError("a spectrum without a frame length")
     size = x.type.shape[1]
     frames = (size - length) // step + 1
     places = np.arange(frames)[:, None] * step + np.arange(length)[None, :]
@@ -125,7 +125,7 @@ def _stft(call: Call) -> Value:
 
 
 def _framed(call: Call, x: Value, places: Value, window: Value | None) -> Value:
-    """Return the frames of a signal, each seen through a window."""
+    """Return the frames of a signal, times a window."""
     frames = call.emit("gather", x, places, axis=1)
     return frames if window is None else call.emit("mul", frames, window)
 

@@ -1,4 +1,4 @@
-"""Poolings: the greatest, the mean or the norm of windows, positions, and the way back."""
+"""Poolings: maximum, mean or norm of windows, positions, and unpooling."""
 
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def _filled(call: Call, how: dict[str, Any], kernel: tuple[int, ...]) -> Pairs:
-    """Return the padding with what a last window needs that reaches over the end."""
+    """Return the padding, with room for an incomplete last window."""
     space = call.shape(0)[2:]
     if not call.attribute("ceil_mode", 0):
         return how["padding"]
@@ -42,7 +42,7 @@ def window_sums(call: Call, x: Value, kernel: tuple[int, ...]) -> tuple[Value, d
 
 
 def window_counts(call: Call, how: dict[str, Any], kernel: tuple[int, ...], pads: bool) -> Array:
-    """Return how many elements of a mean each window holds; those of the padding too if asked."""
+    """Return the number of elements in each window's mean, optionally with padding."""
     space = call.shape(0)[2:]
     filled = _filled(call, how, kernel)
     total = np.ones((), np.float64)
@@ -116,7 +116,7 @@ def _col2im(call: Call) -> Value:
 
 
 def max_pool_with_positions(call: Call) -> list[Item | Array]:
-    """Return the greatest element of each window, and where it stands in the whole tensor."""
+    """Return the maximum of each window, and its flat position in the tensor."""
     x, kernel = call.value(0), tuple(call.attribute("kernel_shape"))
     how = geometry(call, kernel, x.type.shape[2:])
     padding, rank = _filled(call, how, kernel), len(kernel)
@@ -146,7 +146,7 @@ def max_pool_with_positions(call: Call) -> list[Item | Array]:
 
 
 def _strides(space: tuple[int, ...], columns_first: bool) -> list[int]:
-    """Return how far apart neighbours along each dimension are in the flat space."""
+    """Return the stride of each dimension in the flat space."""
     if columns_first:
         return [prod(space[:d]) for d in range(len(space))]
     return [prod(space[d + 1 :]) for d in range(len(space))]
@@ -168,10 +168,10 @@ def _max_unpool(call: Call) -> Value:
 
 
 def spread_average(call: Call, kernel: tuple[int, ...]) -> Value:
-    """Return the mean of each window whose elements lie apart."""
+    """Return the mean of each dilated window."""
     x = call.value(0)
     total, how = window_sums(call, x, kernel)
     counts = window_counts(call, how, kernel, bool(call.attribute("count_include_pad", 0)))
     if counts.shape != total.type.shape[2:]:
-        raise UnsupportedError("windows that lie beside the space")
+        raise UnsupportedError("windows outside the space")
     return call.emit("mul", total, call.like(1 / counts, total))

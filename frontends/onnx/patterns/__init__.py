@@ -1,1 +1,1 @@
-"""Compositions of ONNX operators that are one operator here."""
+"""Patterns of ONNX operators that are one operator of our IR."""

@@ -1,4 +1,4 @@
-"""Attention that exporters write out, as softmax(scale q k' + mask) v with what they put between.
+"""The patterns of decomposed attention: softmax(scale q k' + mask) v and its variants.
 
 That is: scales of queries and keys apart, masks chosen or added, zeros for queries that read no
 key, keys and values repeated for several heads of queries, and casts around the softmax.
@@ -18,7 +18,7 @@ Masked = tuple[str, Value | None, bool]  # scores, their mask, and whether it is
 
 
 def match_attention(m: Matches, node: Node) -> Value | None:
-    """Match the product of weights and values for every head, or for every sample alone."""
+    """Match the product of weights and values, per head or per sample."""
     weights = _softmax(m, node.operands[0])
     values = m.value(node.operands[1])
     plain = not attribute_of(node, "transpose_a") and not attribute_of(node, "transpose_b")
@@ -52,7 +52,7 @@ def _emitted(
     scale: float,
     before: str,
 ) -> Value | None:
-    """Emit the operator, in the type that the softmax was computed in."""
+    """Emit the operator, in the type of the softmax."""
     queries, keys, values = (_by_head(m, value) for value in operands)
     leading = queries.type.shape[:2]
     if keys.type.shape[:2] != leading or values.type.shape[:2] != leading:
@@ -71,7 +71,7 @@ def _emitted(
 
 
 def _softmax(m: Matches, name: str) -> Node | None:
-    """Return the softmax that weights are, where rows without numbers may be set to zero."""
+    """Return the softmax that produces weights, past a replacement of NaN rows by zero."""
     name = m.rounded(name)
     chosen = m.made(name, "where")
     if chosen is None:
@@ -88,7 +88,7 @@ def _softmax(m: Matches, name: str) -> Node | None:
 
 
 def _unscaled(m: Matches, name: str) -> tuple[float, str]:
-    """Return a number and the value that a value is the product of."""
+    """Return a value as a number times another value."""
     factor, scaled = 1.0, m.made(name, "scale")
     while scaled is not None:
         factor *= float(str(attribute_of(scaled, "factor")))
@@ -111,7 +111,7 @@ def _keys(m: Matches, product: Node) -> tuple[float, Value] | None:
 
 
 def _turned(m: Matches, keys: Value) -> Value:
-    """Return keys of their transpose ``[..., feature, key]``, without transposing where it can."""
+    """Return keys from their transpose ``[..., feature, key]``, without a node if possible."""
     rank = keys.type.rank
     swap = (*range(rank - 2), rank - 1, rank - 2)
     shape = tuple(keys.type.shape[i] for i in swap)
@@ -134,7 +134,7 @@ def _turned(m: Matches, keys: Value) -> Value:
 
 
 def _as_shape(m: Matches, value: Value, shape: Shape) -> Value:
-    """Return a value in another shape: one that it was reshaped from, if that has it."""
+    """Return a value in another shape: the source of a reshape, if it has that shape."""
     found = value
     while found.type.shape != shape:
         node = m.producer(found.name)
@@ -147,7 +147,7 @@ def _as_shape(m: Matches, value: Value, shape: Shape) -> Value:
 
 
 def _by_head(m: Matches, value: Value) -> Value:
-    """Return a value ``[batch, head, position, feature]``; without heads each is a sample."""
+    """Return a value as ``[batch, head, position, feature]``, of one head if it has none."""
     shape = value.type.shape
     if len(shape) == 4:
         return value
@@ -171,7 +171,7 @@ def _unrepeated(m: Matches, keys: Value, values: Value) -> tuple[Value, Value]:
 
 
 def _repeated(m: Matches, value: Value) -> Value | None:
-    """Return what is repeated ``[batch, group, 1, position, feature]`` along the dimension of 1."""
+    """Return the source of a repetition: ``[batch, group, 1, position, feature]``."""
     batch, heads, *rest = value.type.shape
     node = m.producer(value.name)
     while node is not None and node.operator == "reshape":
@@ -188,7 +188,7 @@ def _repeated(m: Matches, value: Value) -> Value | None:
 
 
 def _four(m: Matches, mask: Value, rank: int, dtype: str) -> Value:
-    """Return a mask of four dimensions; that of samples alone is of one head."""
+    """Return a mask of four dimensions; a mask per sample gets one head."""
     shape = mask.type.shape
     shape = (*(1,) * (rank - len(shape)), *shape)
     if rank == 3:
@@ -233,13 +233,13 @@ def _condition(m: Matches, mask: str) -> Value | None:
 
 
 def _holds_product(m: Matches, name: str) -> bool:
-    """Whether a value is itself the scores that are masked."""
+    """Return whether a value contains the scores that are masked."""
     _, rest = m.factors(name, whole=False)
     return len(rest) == 1 and m.made(rest[0], "matmul") is not None
 
 
 def _widened(mask: Value, shape: Shape) -> Shape | None:
-    """Return the shape, if a mask can be repeated to it and has all its keys."""
+    """Return the shape, if a mask broadcasts to it and has all its keys."""
     own = mask.type.shape
     if not own or own[-1] != shape[-1] or len(own) > len(shape):
         return None
@@ -248,7 +248,7 @@ def _widened(mask: Value, shape: Shape) -> Shape | None:
 
 
 def _chosen(m: Matches, node: Node, shape: Shape) -> Masked | None:
-    """Return what `_unmasked` does, of a choice between scores and a number far below them."""
+    """Return the result of `_unmasked` for a selection of scores or a large negative number."""
     condition, *choices = node.operands
     mask, filled = m.value(condition), [_filled(m, name) for name in choices]
     below = [number is not None and number <= MASKED for number in filled]
@@ -262,7 +262,7 @@ def _chosen(m: Matches, node: Node, shape: Shape) -> Masked | None:
         return scores, _chosen_mask(m, mask, below[0], number, scores), False
     read = ~known if below[0] else known  # where keys are read
     if number != -np.inf and not read.any(axis=-1).all():
-        return None  # a query that reads no key reads all alike there
+        return None  # a query without keys reads all keys equally there
     if _is_causal(read, shape):
         return scores, None, True
     return scores, m.build.emit("logical_not", mask) if below[0] else mask, False
@@ -271,9 +271,9 @@ def _chosen(m: Matches, node: Node, shape: Shape) -> Masked | None:
 def _chosen_mask(
     m: Matches, mask: Value, is_below: bool, number: float | None, scores: str
 ) -> Value:
-    """Return a mask that is computed: where keys are read, or numbers that are added.
+    """Return a computed mask: where keys are read, or numbers to add.
 
-    A query that reads no key gives zero, or the mean where the scores become one finite number.
+    A query without keys gives zero, or the mean if all its scores are one finite number.
     """
     if number == -np.inf:
         return m.build.emit("logical_not", mask) if is_below else mask
@@ -283,7 +283,7 @@ def _chosen_mask(
 
 
 def _filled(m: Matches, name: str) -> float | None:
-    """Return the one number that a value is everywhere; None if it is none."""
+    """Return the number that all elements of a value equal; None if they differ."""
     fill = m.graph.producers.get(name)
     if fill is None or fill.operator != "fill":
         return None
@@ -291,6 +291,6 @@ def _filled(m: Matches, name: str) -> float | None:
 
 
 def _is_causal(known: Array, shape: Shape) -> bool:
-    """Whether the query at a position reads the keys up to it."""
+    """Return whether each query reads exactly the keys up to its position."""
     causal = np.tri(shape[-2], shape[-1], dtype=bool)
     return bool((np.broadcast_to(known, shape) == causal).all())

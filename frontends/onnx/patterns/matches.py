@@ -1,4 +1,4 @@
-"""Looking around in an imported graph for compositions of nodes."""
+"""Queries that patterns make of an imported graph."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ Factors = tuple[float, list[str]]
 
 
 class Matches:
-    """A graph in which compositions are looked for.
+    """A graph in which patterns are matched.
 
     Parameters
     ----------
     graph : Graph
         The program.
     data : mapping of str to array
-        What its parameters begin as.
+        Initial values of its parameters.
     """
 
     def __init__(self, graph: Graph, data: Mapping[str, Array]) -> None:
@@ -28,19 +28,19 @@ class Matches:
         self.reads.update(graph.kept())
         self.trained = {p.name for p in graph.parameters if p.trainable}
 
-    # Looking around
+    # Queries
 
     def value(self, name: str) -> Value:
         """Return a value."""
         return self.graph.values[name]
 
     def producer(self, name: str) -> Node | None:
-        """Return the node that makes a value, in the graph or in what is emitted now."""
+        """Return the node that defines a value, in the graph or among new nodes."""
         emitted = (node for node in self.build.nodes if node.name == name)
         return self.graph.producers.get(name) or next(emitted, None)
 
     def made(self, name: str, operator: str, reads: int = 1) -> Node | None:
-        """Return the node that makes a value, if it is such an operator, read so often."""
+        """Return the node that defines a value, if it has this operator and number of readers."""
         node = self.graph.producers.get(name)
         if node is None or node.operator != operator or self.reads[name] != reads:
             return None
@@ -62,7 +62,7 @@ class Matches:
         return 1.0, [name]
 
     def mean_of_last(self, name: str, reads: int = 1) -> str | None:
-        """Return of what a value is the mean along the last dimension, which stays."""
+        """Return the value whose mean along the last dimension, kept, a value is."""
         node = self.made(name, "reduce_mean", reads)
         if node is None or not attribute_of(node, "keep_dims"):
             return None
@@ -71,7 +71,7 @@ class Matches:
         return node.operands[0] if axes in ((-1,), (rank - 1,), -1, rank - 1) else None
 
     def rounded(self, name: str) -> str:
-        """Return the real value that another is a rounding of; itself if it is of none."""
+        """Return the value before a cast between floating-point types; else the value itself."""
         cast = self.made(name, "cast")
         if cast is None or not self.value(cast.operands[0]).type.is_float:
             return name
@@ -113,10 +113,10 @@ class Matches:
         return square.operands[0], epsilon
 
     def is_row(self, name: str, of: str) -> bool:
-        """Whether a value is a vector along the last dimension of another."""
+        """Return whether a value is a vector along the last dimension of another."""
         return self.value(name).type.shape == self.value(of).type.shape[-1:]
 
 
 def attribute_of(node: Node, attribute: str) -> Attribute:
-    """Return an attribute of a node, given or by default."""
+    """Return an attribute of a node, or its default."""
     return node.attributes.get(attribute, operator_class(node.operator).defaults[attribute])

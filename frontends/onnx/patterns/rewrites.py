@@ -1,7 +1,7 @@
-"""Compositions that exporters write out, found and made one operator again.
+"""Fusion of decomposed patterns into one operator.
 
-Until recently ONNX had no operator for a layer normalization, a gelu or attention. As one operator
-each keeps less for its gradient, and a search has fewer choices to make.
+Until recently ONNX had no operator for a layer normalization, a gelu or attention. A single
+operator saves less for backward, and gives the search fewer choices.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,14 @@ from shardwright.operators.info import Array
 
 
 def fuse(graph: Graph, data: Mapping[str, Array]) -> Graph:
-    """Return the graph with compositions replaced; what they leave behind is not removed.
+    """Return the graph with patterns replaced; dead nodes are not removed.
 
     Parameters
     ----------
     graph : Graph
         The imported program.
     data : mapping of str to array
-        What its parameters begin as.
+        Initial values of its parameters.
     """
     found = Matches(graph, data)
     nodes: list[Node] = []
@@ -33,7 +33,7 @@ def fuse(graph: Graph, data: Mapping[str, Array]) -> Graph:
 
 
 def _replacement(found: Matches, node: Node) -> list[Node]:
-    """Return what takes the place of a node: itself if it ends no composition."""
+    """Return the replacement of a node; the node itself if no pattern ends there."""
     found.build.nodes, found.build.scope = [], node.scope
     for pattern in _PATTERNS.get(node.operator, ()):
         made = pattern(found, node)
