@@ -343,7 +343,7 @@ def test_a_class_axis_that_is_none_is_refused(tmp_path: Path) -> None:
     assert load(f"{path}:class_axis=3").inputs[1].type.shape == (2, 3, 5)
     with pytest.raises(ModelError, match="no dimension 4 of classes; `class_axis` is"):
         load(f"{path}:class_axis=4")
-    with pytest.raises(ModelError, match="`class_axis` is `x`, it must be a whole number"):
+    with pytest.raises(ModelError, match="`class_axis` is `x`, expected an integer"):
         load(f"{path}:class_axis=x")
 
 
