@@ -1,7 +1,7 @@
-"""Where the time and the traffic of an emitted program come from.
+"""What each operator of the model costs in an emitted program: seconds and traffic.
 
-A node counts for the operator of its provenance: the operator itself, its gradient, and the
-collectives that bring its operands and return their gradients.
+A node counts for the operator of its provenance: so an operator costs its own node, its gradient,
+and the collectives that redistribute its operands and their gradients.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from shardwright.operators.info import SplitCounts, operator_info
 
 @dataclass(frozen=True)
 class Volume:
-    """How often something is sent, and how much of it.
+    """The traffic of some collectives in a step.
 
     Parameters
     ----------
     count : int
-        Number of collectives in a step.
+        Number of collectives.
     bytes : float
-        Bytes that one device sends for them, by a ring.
+        Bytes that one device sends for them, by ring algorithms.
     """
 
     count: int = 0
@@ -41,7 +41,7 @@ Traffic = Mapping[str, Volume]  # by the name of the collective
 
 @dataclass
 class OperatorCost:
-    """What one operator of the model costs in a step, forward and backward.
+    """The cost of one operator of the model in a step, forward and backward.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class OperatorCost:
     split_counts : tuple of tuple of int
         Slices of each dimension of each operand.
     strategy : Strategy or None
-        The mesh axes of its factors; None where nothing was decided.
+        The mesh axes of its factors; None where no strategy was decided.
     seconds : float
         Predicted time of all its nodes.
     communication : dict of str to Volume
@@ -90,22 +90,22 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
 
 
 def traffic(program: Graph) -> dict[str, Volume]:
-    """Return what a program sends in a step, by the name of the collective, sorted."""
-    found: dict[str, Volume] = {}
+    """Return the traffic of a step, by the name of the collective, sorted."""
+    volumes: dict[str, Volume] = {}
     for node in program.nodes:
-        _add_volume(found, node, program)
-    return dict(sorted(found.items()))
+        _add_volume(volumes, node, program)
+    return dict(sorted(volumes.items()))
 
 
-def _add_volume(found: dict[str, Volume], node: Node, program: Graph) -> None:
-    # Most nodes are no collectives; their operands need not be looked at.
+def _add_volume(volumes: dict[str, Volume], node: Node, program: Graph) -> None:
+    # Only collectives have axes: the operands of all other nodes need no look-up.
     size = sent_bytes(node, program) if node.attributes.get("axes") is not None else None
     if size is not None:
-        found[node.operator] = found.get(node.operator, Volume()) + Volume(1, size)
+        volumes[node.operator] = volumes.get(node.operator, Volume()) + Volume(1, size)
 
 
 def split_counts(compiled: Compiled) -> dict[str, SplitCounts]:
-    """Return the strategy of every operator in MindSpore's form, where strategies were decided."""
+    """Return the strategies in MindSpore's form; empty where none were decided."""
     if compiled.decisions is None:
         return {}
     table = {}
@@ -118,7 +118,7 @@ def split_counts(compiled: Compiled) -> dict[str, SplitCounts]:
 
 
 def operator_costs(compiled: Compiled, cluster: Cluster) -> list[OperatorCost]:
-    """Return what each operator costs, in the order of the model, the optimizer last."""
+    """Return the cost of each operator, in the order of the model, the optimizer last."""
     counts = split_counts(compiled)
     chosen = compiled.decisions.strategies if compiled.decisions is not None else {}
     costs = {

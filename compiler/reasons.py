@@ -1,4 +1,4 @@
-"""Why every collective is in a program: which operator, which tensor, and what it is for.
+"""Why every collective is in a program: its operator, its tensor and its purpose.
 
 Its provenance tells the operator, the tensor and the part of the step; the layout of the tensor
 tells whether slices are gathered or partial values reduced.
@@ -18,7 +18,7 @@ from shardwright.operators.info import operator_class
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of a program and what it is for.
+    """One collective of a program, and its purpose.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Collective:
     operator : str
         The operator of the model that it belongs to.
     tensor : str
-        What is moved: a tensor of the model, or the gradient of one.
+        The tensor that is sent: one of the model, or the gradient of one.
     axes : tuple of str
         Mesh axes over which it runs.
     nbytes : float
@@ -35,9 +35,9 @@ class Collective:
     seconds : float
         Predicted time.
     forward : bool
-        Whether it is in the forward half of the step.
+        Whether it belongs to the forward phase of the step.
     move : str
-        The change of layout that it is a step of.
+        The redistribution that it is a step of.
     reason : str
         Why it is there, in one sentence.
     """
@@ -65,13 +65,13 @@ def collectives(compiled: Compiled, cluster: Cluster) -> list[Collective]:
     """
     program = compiled.program
     explain = _Explanation(compiled.source, program)
-    found = []
+    reasons = []
     for node in program.nodes:
         nbytes = sent_bytes(node, program) if node_axes(node, program) else None
         if nbytes is None:
             continue
         tensor = explain.tensor(node)
-        found.append(
+        reasons.append(
             Collective(
                 node,
                 node.provenance.operator,
@@ -84,11 +84,11 @@ def collectives(compiled: Compiled, cluster: Cluster) -> list[Collective]:
                 explain.reason(node, tensor),
             )
         )
-    return found
+    return reasons
 
 
 def _move(node: Node) -> tuple[str, str]:
-    """Return what the steps of one change of layout have in common."""
+    """Return a key that the steps of one redistribution share."""
     return node.provenance.role, node.provenance.target or node.name
 
 
@@ -101,14 +101,14 @@ class _Explanation:
 
     @cached_property
     def moves(self) -> dict[tuple[str, str], list[Node]]:
-        """The steps of every change of layout, in order."""
-        found: dict[tuple[str, str], list[Node]] = {}
+        """The steps of every redistribution, in order."""
+        steps: dict[tuple[str, str], list[Node]] = {}
         for node in self.program.nodes:
-            found.setdefault(_move(node), []).append(node)
-        return found
+            steps.setdefault(_move(node), []).append(node)
+        return steps
 
     def tensor(self, node: Node) -> str:
-        """Return what a collective moves."""
+        """Return the tensor that a collective sends."""
         provenance = node.provenance
         if provenance.role == "forward":
             return self.program.copied_tensor(node.operands[0])
@@ -120,7 +120,7 @@ class _Explanation:
         return provenance.tensor
 
     def reason(self, node: Node, tensor: str) -> str:
-        """Return why a collective is there, which moves a tensor."""
+        """Return why a collective sends a tensor."""
         if node.provenance.role == "forward":
             return "the model itself asks for it"
         forward, steps = node.provenance.phase == "forward", self.moves[_move(node)]
@@ -149,7 +149,7 @@ class _Explanation:
         return f"{reader} {verb} {own}, which is stored split"
 
     def _contracted(self, value: str) -> str:
-        """Name the factor over which an operator adds, and which is split."""
+        """Name the split factors over which an operator adds."""
         producer, layout = self.program.producers.get(value), self.program.values[value].layout
         if producer is None or producer.strategy is None or layout is None:
             return ""
@@ -162,11 +162,11 @@ class _Explanation:
         return f", whose factors {' and '.join(names)} are split"
 
     def _readers(self, name: str) -> list[Node]:
-        """Return who reads a value once it has been moved."""
-        found = []
+        """Return the nodes that read a value after all its redistributions."""
+        readers = []
         for reader, _ in self.program.uses[name]:
-            found += self._readers(reader.name) if _moves(reader) else [reader]
-        return found
+            readers += self._readers(reader.name) if _moves(reader) else [reader]
+        return readers
 
     def _reader(self, node: Node) -> str:
         names = [reader.provenance.operator for reader in self._readers(node.name)]
@@ -181,7 +181,7 @@ class _Explanation:
         return name in self.source.values and name not in self.source.producers
 
     def _called(self, name: str) -> str:
-        """Return an operator of the model as a person knows it: its scope and its kind."""
+        """Return an operator of the model as the user knows it: its scope and its kind."""
         producer = self.source.producers.get(name)
         if producer is None or not producer.scope:
             return name
@@ -193,7 +193,7 @@ def _moves(node: Node) -> bool:
 
 
 def _way(steps: list[Node]) -> str:
-    """Return how a reader wants what collectives bring."""
+    """Return the layout that collectives make, as a part of a sentence."""
     last = steps[-1]
     if last.operator == "all_gather":
         gathered = {str(s.attributes["dimension"]) for s in steps if s.operator == "all_gather"}

@@ -28,7 +28,7 @@ def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
         label = f"{node.operator}\n{node.name}: {type_text(node.results[0])}"
         provenance = node.provenance.text(node.name)
         label += f"\n{provenance}" if provenance else ""
-        # Whatever an operator does: over mesh axes, it moves a tensor between ranks.
+        # An operator over mesh axes is communication.
         moves = "axes" in node.attributes or node.operator == "redistribute"
         view.add_node(node.name, kind="move" if moves else "node", label=label)
     for node in graph.nodes:
@@ -39,7 +39,7 @@ def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
 
 
 def to_dot(graph: Graph) -> str:
-    """Return the graph in Graphviz's language; what moves tensors between ranks is coloured."""
+    """Return the graph in Graphviz's language; communication is coloured."""
     view = to_networkx(graph)
     lines = [f'digraph "{graph.name}" {{', "  node [fontname=monospace];"]
     for name, data in view.nodes(data=True):

@@ -24,7 +24,7 @@ _SHOWN = 20  # nodes in a notebook
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named tensor: the type of the whole, and how it is spread once that is decided."""
+    """A named tensor: the type of the whole, and its layout once that is decided."""
 
     name: str
     type: TensorType
@@ -54,11 +54,11 @@ class Node:
     attributes : mapping
         Constants of the operator.
     scope : str
-        Where in the model it stands: ``layer1/attention/query``.
+        Its place in the user's model: ``layer1/attention/query``.
     strategy : Strategy, optional
         How it is split, once that is decided.
     provenance : Provenance, optional
-        Where it comes from; by default it is an operator of the model itself.
+        The operator it belongs to and its role; by default it is an operator of the model itself.
     """
 
     operator: str
@@ -129,17 +129,17 @@ class Graph:
     name : str
         Name of the program.
     inputs : tuple of Value
-        What each call receives.
+        Tensors that each call receives.
     parameters : tuple of Parameter
-        What is kept between calls.
+        Tensors that are kept between calls.
     nodes : tuple of Node
         The operations, in an order in which they can run.
     outputs : tuple of str
         Values returned.
     updates : tuple of (str, str)
-        Parameter, and the value it takes for the next call.
+        Parameters, with their values for the next call.
     mesh : Mesh, optional
-        The mesh that layouts speak of.
+        The mesh of all layouts.
     shared_layouts : tuple of (str, SharedLayout)
         Tensors with several readers, and the layout that their readers share: decided, and not yet
         carried out by the passes.

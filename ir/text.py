@@ -13,11 +13,11 @@ One line per input, parameter, node and update, the type on the name it defines:
 
 ``@axis`` after a size: split over that mesh axis, major to minor. ``+axis`` after a type: the
 values are still to be summed over the axis (``+axis:max`` for another reduction). ``*`` after a
-type: a layout is decided and replicates. ``y=4:1``: the axis lies in level 1 of the cluster.
-``from h as redistribution of w to v``: the `Provenance` of a node, left out where it is an operator
-of the model itself. A parameter is declared by its role: ``parameter`` for a weight, ``buffer``, or
-``state w.m of w: f32[4]``. A line ``shared h: f32[32, 512]* {gradient=('y',)}`` before the updates
-gives the `SharedLayout` of a tensor. ``#`` begins a comment.
+type: a layout is decided and replicates. ``y=4:1``: the links of axis y are at level 1 of the
+cluster. ``from h as redistribution of w to v``: the `Provenance` of a node, left out where it is an
+operator of the model itself. A parameter is declared by its role: ``parameter`` for a weight,
+``buffer``, or ``state w.m of w: f32[4]``. A line ``shared h: f32[32, 512]* {gradient=('y',)}``
+before the updates gives the `SharedLayout` of a tensor. ``#`` begins a comment.
 """
 
 import ast
@@ -53,7 +53,7 @@ _PARAMETER_ROLES: Mapping[str, ParameterRole] = {
 
 
 def type_text(value: Value) -> str:
-    """Return the type and layout of a value as they stand in text."""
+    """Return the text of the type and layout of a value."""
     dtype, layout = short_dtype(value.type.dtype), value.layout
     if layout is None:
         return str(value.type)
@@ -109,7 +109,7 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
     graph : Graph
         The graph.
     comment : callable, optional
-        Gives for a node a remark to stand behind its line; the parser drops it.
+        Returns for a node a remark to write behind its line; the parser drops it.
     """
     mesh = f" on {_mesh_text(graph.mesh)}" if graph.mesh else ""
     lines = [f"graph {graph.name}{mesh} {{"]
@@ -150,7 +150,7 @@ def _parse_mesh(text: str | None) -> Mesh | None:
 
 
 def parse_type(text: str) -> tuple[TensorType, Layout | None]:
-    """Return the type, and the layout if one is given, that `text` spells.
+    """Return the type that `text` spells, and the layout if it spells one.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def _parse_provenance(match: re.Match[str]) -> Provenance:
 def _parse_parameter(keyword: str, text: str) -> Parameter:
     declared = _PARAMETER.fullmatch(text)
     if declared is None:
-        return Parameter(_parse_binder(text))  # says what is wrong
+        return Parameter(_parse_binder(text))  # raises
     value = _parse_binder(declared[1] + declared[3])
     attributes = _parse_attributes(declared[4])
     return Parameter(value, attributes, _PARAMETER_ROLES[keyword], declared[2] or "")

@@ -20,7 +20,7 @@ class Builder:
     mesh : Mesh, optional
         With a mesh, every operand has a layout, and results get theirs from the operator's rule.
     graph : Graph, optional
-        A graph to go on from.
+        The graph to extend.
     """
 
     def __init__(self, mesh: Mesh | None = None, graph: Graph | None = None) -> None:
@@ -95,11 +95,11 @@ class Builder:
         operator : str
             Name of the operator.
         *operands : Value
-            What it reads.
+            Its operands.
         name : str, optional
             Name of the (first) result; else the operator's name with a number.
         like : Value, optional
-            A value whose split the result has, where the operands alone do not tell.
+            A value whose split the result gets, where the operands do not determine one.
         **attributes
             Attributes of the operator.
 
@@ -119,15 +119,9 @@ class Builder:
             layouts = self._layouts(info, operands, like)
         results = tuple(map(Value, names, info.result_types, layouts))
         operand_names = tuple(value.name for value in operands)
-        self.append(
-            Node(
-                operator,
-                operand_names,
-                results,
-                attributes,
-                self.scope,
-                provenance=self.provenance,
-            )
+        origin = self.provenance
+        self.nodes.append(
+            Node(operator, operand_names, results, attributes, self.scope, None, origin)
         )
         return results
 

@@ -1,8 +1,8 @@
 """Which tensors of an ONNX file were parameters, and what an exporter has merged or folded.
 
 ONNX does not tell parameters from constants. PyTorch's exporter (`dynamo=True`) notes the kind of
-each tensor, and for a tensor that its optimization has computed, from which it was computed.
-Without such notes the name decides: exporters keep the names of parameters, and number what they
+each tensor, and the sources of every tensor that its constant folding has computed. Without such
+notes the name decides: exporters keep the names of parameters, and number the tensors that they
 compute. PyTorch's older exporter replaces all but one of several equal parameters by `Identity`
 nodes, which keep their names.
 """
@@ -24,7 +24,7 @@ _ORIGINAL = "pkg.torch.onnx.original_node_name"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _TRACED = "pkg.torch.onnx.fx_node"
 
-# Names that exporters make up for what they compute.
+# Names that exporters give to tensors that they compute.
 _NUMBERED = re.compile(
     r"onnx::.+|_?val_\d+|\d+|const_fold.*|(.*/)?_?[Cc]onst(ant)?(_\d+)?(__\d+)?(_output_\d+)?(:\d+)?"
     r"|.*_output_\d+|.*const_fold_opt__\d+"
@@ -36,7 +36,7 @@ _BUFFERS = {
     *("masked_bias", "causal_mask", "attention_mask", "attn_mask"),
     *("relative_position_index", "relative_coords_table", "position_ids", "token_type_ids"),
 }
-# Operators whose results are constants that an optimizer folds, as PyTorch names those.
+# Operators whose results are folded as constants, by PyTorch's names.
 _OPERATIONS = {
     *("zeros", "ones", "full", "arange", "scalar_tensor", "zeros_like", "ones_like", "full_like"),
     *("expand", "unsqueeze", "squeeze", "view", "reshape", "permute", "transpose", "slice"),
@@ -50,28 +50,28 @@ _OPERATIONS = {
     *("new_full", "constant", "cast", "type_as", "expand_as", "view_as", "unflatten", "round"),
     *("convert_element_type_default",),
 }
-_LISTED = 24  # names in a warning; beyond, names that differ in numbers only are counted
+_LISTED = 24  # names in a warning; of more, names that differ in numbers only are counted
 _REMEDY = "export with `torch.onnx.export(..., dynamo=True, optimize=False)`"
 
 
 @dataclass(frozen=True)
 class TensorOrigins:
-    """What is known of the tensors of a file.
+    """The origins of the tensors of a file.
 
     Parameters
     ----------
     trained : frozenset of str
         The tensors that were parameters.
     copies : mapping of str to str
-        Parameters that were replaced by an equal one, and that one; each is imported by itself.
+        Parameters that were replaced by an equal one, and their replacements; each is imported by
+        itself.
     shared : mapping of str to str
-        Names of tensors that were the same as another, or equal to it; both are imported as one.
+        Tensors that were another one, or equal to it; both are imported as one.
     lost : tuple of str
-        Tensors of the model that others were computed from or that were replaced, and that are not
-        in the file.
+        Tensors of the model that were folded into others or replaced, and are not in the file.
     unnamed : mapping of str to tuple of str
-        Real tensors that are not trained, and that may have been parameters, and what they were
-        computed from, as far as that is noted.
+        Real tensors that are not trained and may have been parameters, with the tensors that they
+        were computed from, where the exporter has noted those.
     is_noted : bool
         Whether the exporter has noted which tensors were parameters.
     """
@@ -123,14 +123,14 @@ def _is_known_mask(item: Stored) -> bool:
 
 
 def _may_be_parameter(item: Stored) -> bool:
-    """Whether an unnamed tensor is more than one number and a mask."""
+    """Return whether an unnamed tensor is neither one number nor a mask."""
     if item.is_external:
         return True
     return not _is_uniform(item) and not is_mask(item.read())
 
 
 def _is_uniform(item: Stored) -> bool:
-    """Whether all elements are equal, as fresh biases are; a guess where they are not at hand."""
+    """Return whether all elements are equal; guess it of elements in another file."""
     if item.is_external:
         return len(item.shape) < 2
     array = item.read()
@@ -138,7 +138,7 @@ def _is_uniform(item: Stored) -> bool:
 
 
 def _equal(graph: GraphProto, real: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Give the tensors of the model that were replaced by equal ones, and those."""
+    """Yield the tensors of the model that were replaced by equal ones, and their replacements."""
     sources = {name: name for name in real}
     for node in graph.node:
         if node.op_type == "Identity" and node.input[0] in sources:
@@ -148,13 +148,13 @@ def _equal(graph: GraphProto, real: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield name, sources[name]
 
 
-# What the optimization of PyTorch's exporter has taken away
+# Tensors that PyTorch's exporter has folded or replaced
 
 
 def _lost(
     graph: GraphProto, stored: Mapping[str, Stored], notes: Mapping[str, Mapping[str, str]]
 ) -> tuple[str, ...]:
-    """Return the names of tensors of the model that are not in the file any more."""
+    """Return the names of tensors of the model that are missing from the file."""
     folded = {
         name
         for note in notes.values()
@@ -178,8 +178,8 @@ def _lost(
 def _computed(
     real: Mapping[str, Stored], notes: Mapping[str, Mapping[str, str]], lost: tuple[str, ...]
 ) -> dict[str, Sequence[str]]:
-    """Return the tensors that the exporter has computed of something that is not in `lost`."""
-    found: dict[str, Sequence[str]] = {}
+    """Return the tensors that the exporter has computed from tensors that are not in `lost`."""
+    computed: dict[str, Sequence[str]] = {}
     for name, item in real.items():
         note = notes.get(name, {})
         sources = names_in(note.get(_FOLDED, ""))
@@ -187,23 +187,23 @@ def _computed(
         if _KIND in note or not item.shape or set(sources) & set(lost):
             continue
         if states or (not sources and _may_be_parameter(item)):
-            found[name] = states
-    return found
+            computed[name] = states
+    return computed
 
 
 def _is_no_parameter(name: str) -> bool:
-    """Whether a name is that of a buffer, or of a result: the operator, and a number."""
+    """Return whether a name belongs to a buffer or a result (an operator with a number)."""
     is_result = _NUMBERED.fullmatch(name) or re.sub(r"(_\d+)*$", "", name) in _OPERATIONS
     return bool(is_result) or _is_buffer(name) or ".lifted_tensor_" in name
 
 
 def _flat(name: str) -> str:
-    """Return what PyTorch calls a parameter in its graph."""
+    """Return the name of a parameter in PyTorch's graph."""
     return "p_" + re.sub(r"\W", "_", name.lower())
 
 
 def _dotted(flat: str, modules: Iterable[str]) -> str:
-    """Return the name of a parameter whose dots were replaced, from names of modules."""
+    """Return the dotted name of a parameter of PyTorch's graph, by the names of modules."""
     for scope in sorted(modules, key=len, reverse=True):
         start = _flat(scope) + "_"
         if scope and flat.startswith(start):
@@ -216,58 +216,60 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
 
 
-# What is said
+# Warnings
 
 
-def warnings_of(found: TensorOrigins, graph: GraphProto, trained: Iterable[str]) -> tuple[str, ...]:
-    """Return the sentences that say what is not trained as the module would train it.
+def warnings_of(
+    origins: TensorOrigins, graph: GraphProto, trained: Iterable[str]
+) -> tuple[str, ...]:
+    """Return warnings about tensors that are not trained as the module would train them.
 
     Parameters
     ----------
-    found : TensorOrigins
-        What is known of the tensors of a file.
+    origins : TensorOrigins
+        The origins of the tensors of the file.
     graph : GraphProto
         The graph of the file.
     trained : iterable of str
         The tensors of the file that are trained in the imported program.
     """
-    said = []
+    warnings = []
     readers = _readers(graph)
-    notes = {n: _note(sources, readers.get(n, "")) for n, sources in found.unnamed.items()}
-    if found.lost:
-        said.append(
+    notes = {n: _note(sources, readers.get(n, "")) for n, sources in origins.unnamed.items()}
+    if origins.lost:
+        warnings.append(
             "the exporter has merged or folded at least "
-            f"{_count(len(found.lost), 'parameter')} of the model, which are not trained by "
-            f"themselves: {_listed(found.lost)}; {_REMEDY} to keep them"
+            f"{_count(len(origins.lost), 'parameter')} of the model, which are not trained by "
+            f"themselves: {_listed(origins.lost)}; {_REMEDY} to keep them"
         )
-    if found.unnamed:
-        said.append(
-            f"not trained: {_count(len(found.unnamed), 'real tensor')} that the exporter has "
-            f"computed or given no name of a parameter, {_listed(found.unnamed, notes)}; if "
+    if origins.unnamed:
+        warnings.append(
+            f"not trained: {_count(len(origins.unnamed), 'real tensor')} that the exporter has "
+            f"computed or given no name of a parameter, {_listed(origins.unnamed, notes)}; if "
             f"parameters are among them, {_REMEDY}"
         )
-    parted = [name for name in found.copies if name in found.trained]
+    parted = [name for name in origins.copies if name in origins.trained]
     if parted:
-        said.append(
+        warnings.append(
             f"the exporter has merged {_count(len(parted), 'parameter')} into others of the same "
             f"constant value, and each is trained by itself again: {_listed(parted)}; if some were "
             f"shared, {_REMEDY}"
         )
-    if found.shared:
-        pairs = [f"`{name}` with `{source}`" for name, source in found.shared.items()]
-        said.append(
+    if origins.shared:
+        pairs = [f"`{name}` with `{source}`" for name, source in origins.shared.items()]
+        warnings.append(
             f"the exporter has merged equal parameters, which are trained as one: "
             f"{', '.join(pairs)}; if some were not shared, {_REMEDY}"
         )
-    return (*said, *_unread(found, set(trained)))
+    return (*warnings, *_unread(origins, set(trained)))
 
 
-def _unread(found: TensorOrigins, trained: set[str]) -> list[str]:
-    """Return what is said of parameters that are not in the program."""
+def _unread(origins: TensorOrigins, trained: set[str]) -> list[str]:
+    """Return the warnings about parameters that are not in the program."""
     if not trained:
         return ["nothing is trained: no tensor of the file is known to be a parameter"]
-    unread = sorted(found.trained - trained, key=_natural)
-    if not found.is_noted or not unread:
+    unread = sorted(origins.trained - trained, key=_natural)
+    if not origins.is_noted or not unread:
         return []
     return [
         f"not trained: {_count(len(unread), 'parameter')} that no result depends on, or whose "
@@ -289,7 +291,7 @@ def _listed(names: Iterable[str], notes: Mapping[str, str] | None = None) -> str
 
 
 def _note(sources: Sequence[str], reader: str) -> str:
-    """Return what is said beside a tensor: what it was computed from, or which node reads it."""
+    """Return the remark on a tensor: its sources, or the node that reads it."""
     if sources:
         return f" (computed from {', '.join(f'`{name}`' for name in sources)})"
     return f" (read by `{reader}`)" if reader else ""
