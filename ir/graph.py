@@ -247,7 +247,7 @@ class Graph:
 
         Nodes, outputs and updates that read a value of `names` read the value that it maps to,
         through several steps if that one is replaced too. A node whose results are all replaced is
-        removed.
+        removed, and nodes that come from it come from the producer of its replacement.
 
         Examples
         --------
@@ -263,10 +263,20 @@ class Graph:
         nodes = (n for n in self.nodes if not all(value.name in final for value in n.results))
         return replace(
             self,
-            nodes=tuple(renamed(node, final) for node in nodes),
+            nodes=tuple(self._inheriting(renamed(node, final), final) for node in nodes),
             outputs=tuple(final.get(name, name) for name in self.outputs),
             updates=tuple((name, final.get(new, new)) for name, new in self.updates),
         )
+
+    def _inheriting(self, node: Node, names: Mapping[str, str]) -> Node:
+        """Return a node whose provenance speaks of the values that `names` maps to."""
+        origin = node.provenance
+        if names.keys().isdisjoint((origin.operator, origin.tensor, origin.target)):
+            return node
+        producer = self.producers.get(names.get(origin.operator, origin.operator))
+        operator = producer.name if producer is not None else ""
+        tensor, target = (names.get(name, name) for name in (origin.tensor, origin.target))
+        return replace(node, provenance=Provenance(operator, origin.role, tensor, target))
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

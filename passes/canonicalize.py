@@ -1,7 +1,7 @@
 """Canonical form: no identities, no two equal nodes, no dead nodes."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from shardwright.dataflow.properties import LIVE, WHOLE
 from shardwright.ir.graph import Graph, Node, renamed
@@ -47,27 +47,11 @@ class Canonicalize(Pass):
 
     def run(self, graph: Graph) -> Graph:
         """Return the program in canonical form."""
-        names = self.merged_values(graph)
-        kept = (node for node in graph.nodes if node.results[0].name not in names)
-        nodes = tuple(_inherited(renamed(node, names), names, graph) for node in kept)
-        outputs = tuple(names.get(name, name) for name in graph.outputs)
-        updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
-        return without_dead_nodes(replace(graph, nodes=nodes, outputs=outputs, updates=updates))
+        return without_dead_nodes(graph.replacing(self.merged_values(graph)))
 
     def merged_values(self, graph: Graph) -> dict[str, str]:
         """Return the values that others replace in canonical form, and by which."""
         return merged_values(graph, (self.pins, self.result_pins))
-
-
-def _inherited(node: Node, names: Mapping[str, str], graph: Graph) -> Node:
-    """Return a node that comes from the operator that its own was merged with."""
-    origin = node.provenance
-    if origin.operator not in names and origin.tensor not in names:
-        return node
-    producer = graph.producers.get(names.get(origin.operator, origin.operator))
-    operator = producer.name if producer is not None else ""
-    tensor = names.get(origin.tensor, origin.tensor)
-    return replace(node, provenance=replace(origin, operator=operator, tensor=tensor))
 
 
 def merged_values(graph: Graph, pins: Pins = ()) -> dict[str, str]:
