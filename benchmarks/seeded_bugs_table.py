@@ -266,9 +266,9 @@ BUGS = {
         ),
     ),
     "storage_kept": bug(
-        "parameters that are gathered again are taken to be kept",
+        "parameters that are regathered are taken to be saved for backward",
         "search.space.storage:storage_bytes",
-        ("2 if option.again else 1", "1"),
+        ("2 if option.regathered else 1", "1"),
     ),
 }
 

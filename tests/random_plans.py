@@ -14,7 +14,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.optimizer import Optimizer
 from shardwright.passes.partition import Partition
-from shardwright.search.heuristics.baselines import complete
+from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
 
@@ -41,7 +41,7 @@ def random_plan(
         Partition(),
         InsertMirrors(),
         Differentiate(),
-        LowerRedistributions(profile.planner.cluster),
+        LowerRedistributions(profile.cluster),
         AppendOptimizer.of(optimizer),
         CleanUp(),
     )

@@ -1,5 +1,6 @@
-"""A search space in the making: its variables, the edges between them, and who saves what."""
+"""A search space in the making: its variables, and the edges between them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,9 +23,9 @@ class EdgeEnd:
     variable : int
         The choice that decides on the layout.
     key : object
-        What it is made of, for interning.
-    ports : tuple of EdgeLayout
-        The layouts that its options mean.
+        What the end is made of, for interning.
+    layouts : tuple of EdgeLayout
+        The layouts of the tensor and its gradient, for each option.
     moment : int
         When its operator runs forward.
     saved : array of shape (options,), optional
@@ -33,26 +34,31 @@ class EdgeEnd:
         Of the tensor, among the operands of its operator and then the results.
     separate : bool
         Whether the gradient that comes back from here is a buffer of its own.
-    leaves : bool
+    is_output : bool
         Whether the tensor leaves the program here.
-    stays : bool
+    fixes_consumers : bool
         Whether all readers must use the layout of this end.
     """
 
     variable: int
     key: object
-    ports: tuple[EdgeLayout, ...]
+    layouts: tuple[EdgeLayout, ...]
     moment: int
     saved: Floats | None = None
     position: int = -1
     separate: bool = False
-    leaves: bool = False
-    stays: bool = False
+    is_output: bool = False
+    fixes_consumers: bool = False
 
     @property
-    def returns(self) -> bool:
+    def has_cotangent(self) -> bool:
         """Whether a gradient comes back from here."""
-        return any(port.cotangent is not None for port in self.ports)
+        return any(layout.cotangent is not None for layout in self.layouts)
+
+
+def saving_ends(ends: Sequence[EdgeEnd]) -> list[EdgeEnd]:
+    """Return the ends at which a tensor is saved for backward, in forward order."""
+    return sorted((end for end in ends if end.saved is not None), key=lambda end: end.moment)
 
 
 @dataclass
@@ -64,9 +70,9 @@ class Draft:
     choices, costs
         The variables, and the cost of their options.
     pairs, edges
-        Priced edges, and what each of them prices.
+        Priced pairs, and the tensor that each of them prices.
     copies
-        Pairs that price nothing: they tie the copies saved for backward to what is read.
+        Pairs that price nothing: they tie the copies saved for backward to the tensor.
     """
 
     choices: list[Choice] = field(default_factory=list)
@@ -74,7 +80,7 @@ class Draft:
     pairs: list[Pair] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     copies: list[Pair] = field(default_factory=list)
-    _known: dict[Identity, Edge] = field(default_factory=dict)
+    _edges: dict[Identity, Edge] = field(default_factory=dict)
 
     def add(self, choice: Choice, cost: Floats) -> int:
         """Add a variable and return its number."""
@@ -86,6 +92,10 @@ class Draft:
         """Add a priced edge."""
         self.pairs.append(Pair(writer.variable, reader.variable, table))
         key = Identity(table)  # equal layers share the edge as they share the table
-        if key not in self._known:
-            self._known[key] = Edge(tensor, writer.ports, reader.ports)
-        self.edges.append(self._known[key])
+        if key not in self._edges:
+            self._edges[key] = Edge(tensor, writer.layouts, reader.layouts)
+        self.edges.append(self._edges[key])
+
+    def tie(self, copy: int, other: int, table: Floats) -> None:
+        """Tie the variable of a copy to another variable."""
+        self.copies.append(Pair(copy, other, table, "copy"))

@@ -1,4 +1,4 @@
-"""What equal layers have in common is made once, and is then one object for all of them."""
+"""Interning: equal layers share tables, options and layouts by reference."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,14 +7,18 @@ T = TypeVar("T")
 
 
 class Interner:
-    """Things by what they are made of; equal keys give the same object."""
+    """One object for all equal keys.
+
+    A key says what the object is made of. A part that is itself shared by reference stands in the
+    key as its `solver.problem.Identity`.
+    """
 
     def __init__(self) -> None:
-        self._made: dict[object, Any] = {}
+        self._objects: dict[object, Any] = {}
 
     def intern(self, key: object, make: Callable[[], T]) -> T:
-        """Return what belongs to a key, made if it is asked for the first time."""
-        if key not in self._made:
-            self._made[key] = make()
-        found: T = self._made[key]
-        return found
+        """Return the object of a key; `make` it at the first call."""
+        if key not in self._objects:
+            self._objects[key] = make()
+        interned: T = self._objects[key]
+        return interned

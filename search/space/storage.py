@@ -1,9 +1,9 @@
-"""How a parameter can be stored, and what each way costs.
+"""The storage options of a parameter, their costs and their memory.
 
-Stored as its reader takes it: nothing moves, and gradients are all-reduced (data and tensor
-parallel). Stored finer: gathered for the reader, gradients reduce-scattered, the optimizer's work
-and states divided; the gathered copy is kept for the gradient (ZeRO 1 and 2) or gathered again
-(ZeRO 3).
+Stored in its reader's layout, a parameter is not redistributed, and its gradient is all-reduced
+(data and tensor parallel). Stored with a finer split, it is gathered for the reader, its gradient
+is reduce-scattered, and the optimizer's work and states are divided; the gathered copy is saved for
+backward (ZeRO 1 and 2) or regathered (ZeRO 3).
 
 References
 ----------
@@ -30,23 +30,23 @@ Floats = NDArray[np.float64]
 def storage_options(
     tensor: TensorType,
     used: Sequence[Layout],
-    kept: bool,
+    saved: bool,
     profile: CostProfile,
     everywhere: Sequence[Layout],
     scattered: bool,
 ) -> tuple[Storage, ...]:
-    """Return the ways to store a parameter.
+    """Return the options to store a parameter.
 
     Parameters
     ----------
     tensor : TensorType
         Its type.
     used : sequence of Layout
-        Those in which its one reader takes it; empty where several readers decide for themselves.
-    kept : bool
-        Whether the gradient reads it.
+        The layouts that its one reader uses; empty where each of several readers has its own.
+    saved : bool
+        Whether it is saved for backward.
     profile : CostProfile
-        Says whether it may be stored otherwise than it is read, and which axes are alike.
+        Its rules, and the kinds of axes.
     everywhere : sequence of Layout
         All layouts that its shape allows.
     scattered : bool
@@ -57,10 +57,10 @@ def storage_options(
     else:
         options = [Storage(layout, layout) for layout in used]
         options += [
-            Storage(finer, layout, again)
+            Storage(finer, layout, regathered)
             for layout in (used if profile.rules.free_storage else ())
             for finer in _refinements(layout, tensor, profile)
-            for again in (False, True)[: 1 + kept]
+            for regathered in (False, True)[: 1 + saved]
         ]
     return tuple(_finest(options) if scattered else options)
 
@@ -68,12 +68,12 @@ def storage_options(
 def _readable(tensor: TensorType, layouts: Sequence[Layout], profile: CostProfile) -> list[Layout]:
     """Return the layouts from which a parameter can be made whole."""
     whole = EdgeLayout(Layout.replicated(tensor.rank), None)
-    seconds = profile.edges(tensor, [EdgeLayout(layout, None) for layout in layouts], [whole])
-    return [layout for layout, cost in zip(layouts, seconds[:, 0], strict=True) if cost < np.inf]
+    costs = profile.edges(tensor, [EdgeLayout(layout, None) for layout in layouts], [whole])
+    return [layout for layout, cost in zip(layouts, costs[:, 0], strict=True) if cost < np.inf]
 
 
 def _refinements(layout: Layout, tensor: TensorType, profile: CostProfile) -> Iterator[Layout]:
-    """Yield the layouts that split further what a layout splits, by axes that it does not use."""
+    """Yield the refinements of a layout: split further, by axes that it does not use."""
     mesh = profile.mesh
     free = [a.name for a in mesh.axes if a.size > 1 and a.name not in layout.split_axes]
     places = range(tensor.rank + 1)  # a dimension, or replicated
@@ -90,7 +90,7 @@ def _refinements(layout: Layout, tensor: TensorType, profile: CostProfile) -> It
 
 
 def _finest(options: Sequence[Storage]) -> list[Storage]:
-    """Return for each way to use a parameter the ways to store it that split it most."""
+    """Return for each layout of the reader the storage options over the most axes."""
     most: dict[Layout | None, int] = {}
     for option in options:
         axes = len(option.layout.split_axes)
@@ -101,7 +101,7 @@ def _finest(options: Sequence[Storage]) -> list[Storage]:
 def storage_costs(
     tensor: TensorType, options: Sequence[Storage], trained: bool, profile: CostProfile
 ) -> Floats:
-    """Return what the update costs for each way to store a parameter; 0 if it is not trained."""
+    """Return the cost of the update for each storage option; 0 if the parameter is not trained."""
     if not trained:
         return np.zeros(len(options))
     return np.array([profile.update(tensor, option.layout) for option in options])
@@ -109,16 +109,16 @@ def storage_costs(
 
 @dataclass(frozen=True, eq=False)
 class StorageBytes:
-    """Bytes of a parameter on a rank, for each way to store it.
+    """Bytes of a parameter on a rank, for each storage option.
 
     Parameters
     ----------
     stored : array
         The parameter itself.
     gathered : array
-        The copy that its reader takes; 0 where that is the parameter itself, or is gathered again.
+        The copy saved for backward; 0 where the reader uses the parameter itself, or regathers it.
     regathered : array
-        The copy that is gathered again for the gradient; 0 where there is none.
+        The copy that is regathered for the gradient; 0 where there is none.
     """
 
     stored: Floats
@@ -127,13 +127,13 @@ class StorageBytes:
 
 
 def storage_bytes(tensor: TensorType, options: Sequence[Storage], mesh: Mesh) -> StorageBytes:
-    """Return the bytes of each way to store a parameter."""
-    found = np.zeros((3, len(options)))
+    """Return the bytes of a parameter for each storage option."""
+    sizes = np.zeros((3, len(options)))
     for i, option in enumerate(options):
-        found[0, i] = local_bytes(tensor, option.layout, mesh)
+        sizes[0, i] = local_bytes(tensor, option.layout, mesh)
         if option.used is not None and option.used != option.layout:
-            found[2 if option.regathered else 1, i] = local_bytes(tensor, option.used, mesh)
-    return StorageBytes(*found)
+            sizes[2 if option.regathered else 1, i] = local_bytes(tensor, option.used, mesh)
+    return StorageBytes(*sizes)
 
 
 def storage_edges(
@@ -141,13 +141,13 @@ def storage_edges(
     options: Sequence[Storage],
     sources: Sequence[EdgeLayout],
     targets: Sequence[EdgeLayout],
-    taken: Sequence[Layout],
+    used: Sequence[Layout],
     profile: CostProfile,
 ) -> Floats:
-    """Return the cost from each way to store a parameter to each way to read it.
+    """Return the cost from each storage option of a parameter to each option of its reader.
 
-    Infinite where the parameter is gathered for another layout than is read, or than stands for
-    what is read.
+    Infinite where the parameter is gathered to another layout than the reader uses; `used` are the
+    representatives of the reader's layouts.
     """
     table = profile.edges(tensor, sources, targets)
     regathered = np.array([option.regathered for option in options])
@@ -155,7 +155,7 @@ def storage_edges(
         stored = [EdgeLayout(option.layout, None) for option in options]
         wanted = [EdgeLayout(target.layout, None) for target in targets]
         table = table + regathered[:, None] * profile.edges(tensor, stored, wanted)
-    index = {layout: i for i, layout in enumerate(dict.fromkeys(taken))}
-    wants = np.array([index[layout] for layout in taken])
+    index = {layout: i for i, layout in enumerate(dict.fromkeys(used))}
+    wants = np.array([index[layout] for layout in used])
     gives = np.array([-1 if option.used is None else index[option.used] for option in options])
     return np.where(gives[:, None] == wants[None, :], table, np.inf)

@@ -155,7 +155,7 @@ def test_building_the_problem_looks_at_the_time_at_every_edge(
     """Time runs out after the last operator; the edges are not all priced."""
     profile = TimeProfile(MESH, POD, UpdateRule("sgd_update", 0, False), by_orbit=True)
     graph = random_graph(1, nodes=5)
-    module = "shardwright.search.space.builder"
+    module = "shardwright.search.space.context"
     ticks = count()
     clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
     monkeypatch.setattr(f"{module}.time", clock)

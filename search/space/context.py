@@ -1,0 +1,117 @@
+"""The state that all parts of the builder of a search space share."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.profile import CostProfile, OperatorTable
+from shardwright.cost_model.redistribution.layout_graph import layouts
+from shardwright.cost_model.redistribution.layout_orbits import representative
+from shardwright.cost_model.roofline import local_bytes
+from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.types import TensorType
+from shardwright.search.space.draft import Draft, EdgeEnd
+from shardwright.search.space.interning import Interner
+from shardwright.search.space.memory import MemoryAccount
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class BuildContext:
+    """A program, its costs, and the search space so far.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program.
+    profile : CostProfile
+        Prices the choices.
+    time_limit : float
+        Seconds that building may take.
+    """
+
+    graph: Graph
+    profile: CostProfile
+    time_limit: float = math.inf
+    draft: Draft = field(default_factory=Draft)
+    tables: dict[str, OperatorTable] = field(default_factory=dict)
+    kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # of pinned operators
+
+    def __post_init__(self) -> None:
+        self.started = time.perf_counter()
+        self.mesh = self.profile.mesh
+        self.flow: CotangentFlow = cotangent_flow(self.graph)
+        self.memory = MemoryAccount(len(self.graph.nodes))
+        self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in self.graph.values}
+        self.intern = Interner().intern
+
+    def has_gradient(self, name: str) -> bool:
+        """Return whether a value has a gradient."""
+        return name in self.flow.values
+
+    def check_time(self) -> None:
+        """Refuse to go on once time is up; name the operator with the most strategies.
+
+        Raises
+        ------
+        StrategyError
+            If it is.
+        """
+        if time.perf_counter() - self.started <= self.time_limit:
+            return
+        name, table = max(self.tables.items(), key=lambda item: len(item[1].strategies))
+        raise StrategyError(
+            f"building the search takes longer than the time limit of {self.time_limit:g} s: "
+            f"`{name}` alone has {len(table.strategies)} strategies on mesh {self.mesh}",
+            hint="merge axes of the mesh, or allow more time",
+        )
+
+    # Layouts
+
+    def representative(self, layout: Layout) -> Layout:
+        """Return the layout that stands for the orbit of a layout."""
+        kinds = self.profile.kinds
+        return layout if kinds is None else representative(layout, self.mesh, kinds)
+
+    def representatives(self, end: EdgeEnd) -> list[Layout]:
+        """Return the layout at an end for each of its options."""
+        return [self.representative(edge.layout) for edge in end.layouts]
+
+    def all_layouts(self, tensor: TensorType) -> list[Layout]:
+        """Return the layouts without partial axes that a tensor's shape allows."""
+
+        def make() -> list[Layout]:
+            return [
+                layout
+                for layout in layouts(self.mesh, tensor.rank, False, self.profile.kinds)
+                if all(
+                    size >= count
+                    for size, count in zip(tensor.shape, layout.counts(self.mesh), strict=True)
+                )
+            ]
+
+        return self.intern(("layouts", tensor.shape), make)
+
+    # Memory
+
+    def bytes_at(self, tensor: TensorType, end: EdgeEnd) -> Floats:
+        """Return the bytes of a tensor at one end, for each of its options."""
+        return self.intern(
+            ("bytes at", tensor, end.key),
+            lambda: np.array([local_bytes(tensor, e.layout, self.mesh) for e in end.layouts]),
+        )
+
+    def gradient_start(self, readers: Sequence[EdgeEnd]) -> int | None:
+        """Return from when on the gradient of a tensor surely has a buffer of its own."""
+        ends = sorted((end for end in readers if end.has_cotangent), key=lambda end: -end.moment)
+        if ends and ends[0].separate:
+            return self.memory.backward(ends[0].moment) + 1
+        return self.memory.backward(ends[1].moment) + 1 if len(ends) > 1 else None  # their sum

@@ -1,0 +1,212 @@
+"""Parameters of a search space: how they are stored, gathered, updated, and held in memory."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.profile import EdgeLayout
+from shardwright.ir.graph import Value
+from shardwright.operators.models.optimizer import state_type
+from shardwright.search.space.context import BuildContext
+from shardwright.search.space.draft import EdgeEnd, saving_ends
+from shardwright.search.space.edges import connect
+from shardwright.search.space.saved_tensors import SavedTensors
+from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
+from shardwright.search.space.space import Choice, Storage
+from shardwright.search.space.storage import (
+    StorageBytes,
+    storage_bytes,
+    storage_costs,
+    storage_edges,
+    storage_options,
+)
+
+Floats = NDArray[np.float64]
+
+
+class ParameterChoices:
+    """Adds the parameters of a program to a search space.
+
+    Parameters
+    ----------
+    context : BuildContext
+        The space.
+    saved : SavedTensors
+        Counts what is saved for backward.
+    states : int
+        Tensors that the optimizer keeps for each parameter.
+    scattered : bool
+        Whether parameters must be stored as finely split as they can be.
+    """
+
+    def __init__(
+        self, context: BuildContext, saved: SavedTensors, states: int, scattered: bool
+    ) -> None:
+        self.context, self.saved = context, saved
+        self.states, self.scattered = states, scattered
+
+    def add(self, value: Value, updated: str | None) -> None:
+        """Add a parameter; `updated` is the value that the model itself writes to it."""
+        context, trained = self.context, self.context.has_gradient(value.name)
+        reader = self._reader(value)
+        key = ("parameter", value.type, trained, reader and reader.key)
+        options, cost = context.intern(key, lambda: self._storage(value, trained, reader))
+        variable = context.draft.add(Choice("parameter", value.name, options), cost)
+        sizes = context.intern(
+            ("bytes", key), lambda: storage_bytes(value.type, options, context.mesh)
+        )
+        self._hold(value, trained, variable, sizes, reader)
+        layouts = context.intern(
+            ("edge layouts", key),
+            lambda: tuple(EdgeLayout(o.layout, o.layout if trained else None) for o in options),
+        )
+        if updated is not None:  # the model's own update is redistributed to the stored layout
+            targets = tuple(EdgeLayout(option.layout, None) for option in options)
+            end = EdgeEnd(variable, ("update", key), targets, context.memory.operators)
+            context.readers[updated].append(end)
+        if reader is None:
+            self._connect_all(value, EdgeEnd(variable, key, layouts, 0))
+            return
+        table = context.intern(
+            ("stored", key), lambda: self._stored(value, options, layouts, reader)
+        )
+        context.draft.connect(EdgeEnd(variable, key, layouts, 0), reader, value.type, table)
+
+    def _connect_all(self, value: Value, writer: EdgeEnd) -> None:
+        """Connect a parameter with every reader by itself."""
+        agree = self.context.profile.rules.parameters_agree and self._can_agree(value)
+        writer.key, writer.fixes_consumers = (writer.key, agree), agree
+        for reader in self.context.readers[value.name]:
+            connect(self.context, value, writer, reader)
+
+    def _can_agree(self, value: Value) -> bool:
+        """Return whether all readers of a parameter can use one layout, with their pins."""
+        kept = self.context.kept
+        layouts = [
+            {
+                reader.layouts[i].layout
+                for i in kept.get(reader.variable, range(len(reader.layouts)))
+            }
+            for reader in self.context.readers[value.name]
+        ]
+        return bool(layouts) and bool(set.intersection(*layouts))
+
+    # Readers
+
+    def _reader(self, value: Value) -> EdgeEnd | None:
+        """Return the one reader of a parameter, or the shared layout of several; else None."""
+        readers = self.context.readers[value.name]
+        if len(readers) == 1:
+            return readers[0]
+        if not readers or not self.context.profile.rules.share_layouts:
+            return None
+        return self._shared_layout(value, readers)
+
+    def _shared_layout(self, value: Value, readers: Sequence[EdgeEnd]) -> EdgeEnd:
+        context, savers = self.context, saving_ends(readers)
+        wanted = context.has_gradient(value.name)
+        anywhere = context.intern(
+            ("anywhere", value.type, wanted),
+            lambda: tuple(
+                EdgeLayout(layout, layout if wanted else None)
+                for layout in context.all_layouts(value.type)
+            ),
+        )
+        origin = EdgeEnd(-1, ("anywhere", anywhere), anywhere, 0)
+        shared = add_shared_layout(context, value, origin, readers, savers, saved=bool(savers))
+        for reader in readers:
+            connect(context, value, shared, reader, savers)
+        shareable = np.ones(len(shared.layouts), dtype=bool)
+        for reader in savers:
+            self.saved.add_copy(value, reader, shared, shareable)
+        return shared
+
+    # Storage
+
+    def _storage(
+        self, value: Value, trained: bool, reader: EdgeEnd | None
+    ) -> tuple[tuple[Storage, ...], Floats]:
+        context = self.context
+        used = tuple(dict.fromkeys(context.representatives(reader))) if reader else ()
+        only = len(context.readers[value.name]) == 1
+        options = storage_options(
+            value.type,
+            used,
+            only and reader is not None and reader.saved is not None,
+            context.profile,
+            context.all_layouts(value.type),
+            scattered=self.scattered,
+        )
+        return options, storage_costs(value.type, options, trained, context.profile)
+
+    def _stored(
+        self,
+        value: Value,
+        options: Sequence[Storage],
+        layouts: tuple[EdgeLayout, ...],
+        reader: EdgeEnd,
+    ) -> Floats:
+        """Price a parameter between its storage and its reader.
+
+        A parameter gathered for several readers has the layout of the first that saves it.
+        """
+        used = self.context.representatives(reader)
+        profile = self.context.profile
+        table = storage_edges(value.type, options, layouts, reader.layouts, used, profile)
+        states = sharing_states(self.context.draft, reader)
+        if states:
+            gathered = np.array([option.layout != option.used for option in options])
+            table = np.where(gathered[:, None] & ~np.array(states), np.inf, table)
+        return table
+
+    # Memory
+
+    def _hold(
+        self,
+        value: Value,
+        trained: bool,
+        variable: int,
+        sizes: StorageBytes,
+        reader: EdgeEnd | None,
+    ) -> None:
+        """Count a parameter, the optimizer's states, its gathered copy and its gradient."""
+        memory = self.context.memory
+        wider = state_type(value.type).nbytes / value.type.nbytes
+        copies = 1 + self.states * wider if trained else 1
+        persistent = self.context.intern(
+            ("persistent", copies, sizes), lambda: copies * sizes.stored
+        )
+        memory.hold(variable, persistent, 0, memory.end + 1)
+        if reader is None:
+            return
+        self._hold_gathered(value, variable, sizes, reader)
+        if trained:
+            self._hold_gradient(value, variable, sizes, reader)
+
+    def _hold_gathered(
+        self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd
+    ) -> None:
+        memory, readers = self.context.memory, self.context.readers[value.name]
+        if len(readers) > 1:  # gathered at the beginning of the program
+            savers = saving_ends(readers)
+            last = max(end.moment for end in readers)
+            freed = memory.backward(savers[0].moment) if savers else last
+            memory.hold(variable, sizes.gathered, 0, freed)
+        elif reader.saved is not None:
+            backward = memory.backward(reader.moment)
+            memory.hold(variable, sizes.gathered, reader.moment, backward)
+
+    def _hold_gradient(
+        self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd
+    ) -> None:
+        memory, readers = self.context.memory, self.context.readers[value.name]
+        start = self.context.gradient_start(readers)
+        if start is None:
+            return
+        if len(readers) > 1:
+            usage = self.context.bytes_at(value.type, reader)
+            memory.hold_gradient(reader.variable, usage, start, memory.end)
+            memory.hold(variable, sizes.stored, memory.end, memory.end + 1)
+        else:
+            memory.hold_gradient(variable, sizes.stored, start, memory.end + 1)

@@ -1,0 +1,83 @@
+"""Shared layouts: the layout to which a tensor is redistributed once, for several readers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.profile import EdgeLayout
+from shardwright.ir.decisions import SharedLayout
+from shardwright.ir.graph import Value
+from shardwright.search.space.context import BuildContext
+from shardwright.search.space.draft import Draft, EdgeEnd
+from shardwright.search.space.space import Choice
+
+Floats = NDArray[np.float64]
+Options = tuple[tuple[SharedLayout, ...], Floats, tuple[EdgeLayout, ...]]
+
+
+def add_shared_layout(
+    context: BuildContext,
+    value: Value,
+    writer: EdgeEnd,
+    readers: Sequence[EdgeEnd],
+    savers: Sequence[EdgeEnd],
+    *,
+    saved: bool,
+) -> EdgeEnd:
+    """Add the variable of the shared layout of a tensor's readers, and return its end.
+
+    Parameters
+    ----------
+    context : BuildContext
+        The space.
+    value : Value
+        The tensor.
+    writer, readers : EdgeEnd
+        Where it is written and read.
+    savers : sequence of EdgeEnd
+        Where it is saved for backward, in forward order.
+    saved : bool
+        Whether the first saver may share the buffer of the shared layout.
+    """
+    context.check_time()
+    first = savers[0] if saved else None
+    keys = tuple((reader.key, reader is first) for reader in readers)
+    key = ("shared layout", value.type, writer.key, keys, saved)
+    options, cost, layouts = context.intern(
+        key, lambda: _options(context, value, (writer, *readers), saved)
+    )
+    variable = context.draft.add(Choice("tensor", value.name, options), cost)
+    return EdgeEnd(variable, key, layouts, writer.moment)
+
+
+def _options(context: BuildContext, value: Value, ends: Sequence[EdgeEnd], saved: bool) -> Options:
+    """Return the layouts that any end uses, with the cost of adding gradients there."""
+    shared: dict[SharedLayout, None] = {}
+    for edge in (edge for end in ends for edge in end.layouts):
+        partial = edge.cotangent.partial if edge.cotangent is not None else ()
+        layout = context.representative(edge.layout.with_partial(partial))
+        shared[SharedLayout(layout.reduced(), layout.partial)] = None
+    states = (True, False) if saved else (False,)
+    options = tuple(replace(option, saved=state) for state in states for option in shared)
+    additions = max(sum(end.has_cotangent for end in ends[1:]) - 1, 0)
+    accumulation = context.profile.accumulation
+    cost = np.array(
+        [
+            additions * accumulation(value.type, option.layout) if additions else 0.0
+            for option in options
+        ]
+    )
+    wanted = context.has_gradient(value.name)
+    layouts = (
+        EdgeLayout(option.layout, option.cotangent if wanted else None) for option in options
+    )
+    return options, cost, tuple(layouts)
+
+
+def sharing_states(draft: Draft, end: EdgeEnd) -> list[bool]:
+    """Return for each option of a shared layout whether the first saver shares it; else nothing."""
+    options = draft.choices[end.variable].options
+    states = [option.saved for option in options if isinstance(option, SharedLayout)]
+    return states if any(states) else []
