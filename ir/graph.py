@@ -273,8 +273,10 @@ class Graph:
         origin = node.provenance
         if names.keys().isdisjoint((origin.operator, origin.tensor, origin.target)):
             return node
-        producer = self.producers.get(names.get(origin.operator, origin.operator))
-        operator = producer.name if producer is not None else ""
+        operator = origin.operator
+        if operator in names:
+            producer = self.producers.get(names[operator])
+            operator = producer.name if producer is not None else ""
         tensor, target = (names.get(name, name) for name in (origin.tensor, origin.target))
         return replace(node, provenance=Provenance(operator, origin.role, tensor, target))
 

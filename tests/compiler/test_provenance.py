@@ -1,5 +1,6 @@
 """Where every node of a compiled program comes from, and what an operator costs by that."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from shardwright.compiler.driver import Compiled, CompileOptions, compile_graph
 from shardwright.compiler.reasons import collectives
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.provenance import Provenance
 from shardwright.ir.text import node_text, parse
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
@@ -123,3 +125,24 @@ graph g {
         ("a", "a", ""),
         ("d", "a", ""),
     ]
+
+
+def test_a_weight_that_is_gathered_for_forward_and_again_for_backward():
+    compilation = sw.compile(SMALL["mlp"], 4, cluster="cpu", search="fully_sharded", mesh="4")
+    nodes = compilation.plan.program.nodes
+    gathered = [n.provenance for n in nodes if n.operator == "all_gather"]
+    assert gathered[0].text("") == "from matmul_0 as redistribution of layer1.weight"
+    again = [origin for origin in gathered if origin.role == "recompute"]
+    assert [origin.text("") for origin in again] == [
+        "from matmul_2 as recompute of layer3.weight",
+        "from matmul_1 as recompute of layer2.weight",
+    ]
+
+
+def test_no_meaning_depends_on_provenance():
+    plan = sw.compile(SMALL["mlp"], 4, cluster="cpu", optimizer="adam", fusion=64.0).plan
+    nodes = tuple(replace(node, provenance=Provenance()) for node in plan.program)
+    parameters = tuple(replace(p, role="weight", weight="") for p in plan.program.parameters)
+    stripped = replace(plan, program=replace(plan.program, nodes=nodes, parameters=parameters))
+    assert sw.prove(stripped).proven
+    assert sw.verify(stripped, 1).equal
