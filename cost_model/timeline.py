@@ -1,12 +1,12 @@
-"""When every node of a program runs on a rank, and which communication hides behind computation.
+"""The overlapped step: the simulated schedule of the nodes of a program on a rank.
 
-All ranks run the same program in step, so one rank stands for all. It has a stream for computation
-and one for the links of each level of the cluster. A collective occupies the streams of all levels
-that it spans, since a hierarchical algorithm uses the links of each. Every stream takes its nodes
-in the order of the program; a node starts when its operands are there and all its streams have run
-what comes before. So the all-reduce of a gradient runs beside the backward computation that follows
-it. At every moment until the end some stream is busy: the first node that is not done waits for
-nothing.
+The serial step is the sum of the seconds of all nodes; here communication runs concurrently with
+computation. All ranks run the same program in lockstep, so one rank stands for all. It has a stream
+for computation and one for the links of each level of the cluster. A collective occupies the
+streams of all levels that it spans, since a hierarchical algorithm uses the links of each. Every
+stream takes its nodes in program order; a node starts when its operands are ready and its streams
+are free. So the all-reduce of a gradient overlaps the backward computation that follows it. Until
+the end at least one stream is busy: the first unfinished node waits for nothing.
 """
 
 import json

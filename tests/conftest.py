@@ -12,8 +12,9 @@ from hypothesis import settings
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
 from shardwright.operators import info as registry
-from shardwright.passes.base import PASSES, Pass
+from shardwright.passes.base import Pass
 from shardwright.passes.manager import PassManager
+from shardwright.passes.pipeline import PASSES  # registers the built-in passes
 from shardwright.search.driver import SEARCHES
 
 # The same examples in every run, and no limit of time, so that a slow machine fails no test.

@@ -1,4 +1,4 @@
-"""The storage options of a parameter, their costs and their memory.
+"""The storage options of a parameter, the sharded optimizer among them; their costs and memory.
 
 Stored in its reader's layout, a parameter is not redistributed, and its gradient is all-reduced
 (data and tensor parallel). Stored with a finer split, it is gathered for the reader, its gradient

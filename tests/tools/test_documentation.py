@@ -13,7 +13,7 @@ from shardwright.tools.main import COMMANDS, EXAMPLES, Parser, _load_plugins, ma
 from shardwright.zoo import load
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands():
@@ -40,7 +40,10 @@ def test_commands_are_understood(place, line, monkeypatch):
     parser.parse_args(_load_plugins(arguments))
 
 
-@pytest.mark.parametrize("path", [ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *DOCUMENTS])
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")] + DOCUMENTS,
+)
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), target
@@ -50,6 +53,32 @@ def test_architecture_names_files_that_there_are():
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for name in re.findall(r"`(\w+/[\w/]+\.py)`", text):
         assert (ROOT / name).is_file(), name
+
+
+GLOSSARY = re.findall(
+    r"^\| ([\w -]+?) \| .+ \| `([\w/.]+)` \|$",
+    (ROOT / "docs" / "glossary.md").read_text(),
+    re.MULTILINE,
+)
+
+
+def words(text):
+    return re.sub(r"[\s_-]+", " ", text.lower())
+
+
+@pytest.mark.parametrize(("term", "module"), GLOSSARY)
+def test_the_term_is_in_its_module(term, module):
+    assert words(term) in words((ROOT / module).read_text())
+
+
+def test_the_glossary_has_the_terms_of_the_field():
+    terms = {term for term, _ in GLOSSARY}
+    assert len(GLOSSARY) == len(terms) > 40
+    assert {"liveness", "transient", "peak memory", "orbit", "interning", "provenance"} <= terms
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
 
 
 def test_the_keys_of_documents_are_told(tmp_path, monkeypatch, capsys):
@@ -77,6 +106,16 @@ def test_the_cluster_in_the_documents_is_one(tmp_path):
     file = tmp_path / "my_cluster.yaml"
     file.write_text(block("docs/clusters.md", "yaml"))
     assert Cluster.load(file).size == 8
+
+
+def test_the_tutorial_prints_what_it_says(capsys):
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == text.count("```python")
+    names = {}
+    for code, expected in blocks:
+        exec(code, names)
+        assert capsys.readouterr().out == expected
 
 
 def test_the_script_in_the_readme_runs(capsys):
