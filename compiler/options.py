@@ -24,6 +24,7 @@ from shardwright.ir.values import (
     Range,
     check_choice,
     check_flag,
+    check_split_counts,
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
@@ -39,7 +40,6 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 # Modes in which the compiler does not partition the model.
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
 _MEMORY = Range(above=0, infinite=True)
-_SLICES = Range(whole=True, least=1)
 
 
 # Checks of the values that are neither numbers nor names
@@ -71,22 +71,6 @@ def _check_pins(name: str, value: object) -> None:
 def _check_passes(name: str, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(item, Pass) for item in value):
         raise wrong_value(name, value, "a tuple of passes, or a text such as `clean_up`")
-
-
-def check_split_counts(operator: str, counts: object) -> None:
-    """Refuse anything but a number of slices for each dimension of each tensor.
-
-    Raises
-    ------
-    OptionError
-        If it is something else.
-    """
-    if isinstance(counts, tuple | list) and all(isinstance(c, tuple | list) for c in counts):
-        slices = [count for tensor in counts for count in tensor]
-        if all(count in _SLICES for count in slices):
-            return
-    expected = "a number of slices for each dimension of each tensor"
-    raise wrong_value(f"strategy of {operator}", counts, expected, "write `((2, 4), (4, 1))`")
 
 
 @dataclass(frozen=True)

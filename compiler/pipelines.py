@@ -1,10 +1,9 @@
 """The pipeline of each mode: the passes that a program goes through, in order."""
 
-from collections.abc import Mapping
-
-from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.options import CompileOptions, Mode
+from shardwright.cost_model.cluster import cluster
 from shardwright.ir.decisions import Decisions
-from shardwright.operators.info import SplitCounts
+from shardwright.ir.mesh import Mesh
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.canonicalize import Canonicalize
@@ -20,7 +19,7 @@ from shardwright.passes.pipeline import Pipeline
 
 def canonical_form(options: CompileOptions) -> Canonicalize:
     """Return the pass that comes first in every mode, before the search."""
-    return Canonicalize(_as_tuples(options.pins), _as_tuples(options.result_pins))
+    return Canonicalize(options.pins, options.result_pins)
 
 
 def stand_alone(options: CompileOptions) -> Pipeline:
@@ -61,5 +60,14 @@ def _extra(options: CompileOptions) -> Pipeline:
     return options.extra_passes
 
 
-def _as_tuples(pins: Mapping[str, SplitCounts]) -> Mapping[str, SplitCounts]:
-    return {name: tuple(map(tuple, counts)) for name, counts in pins.items()}
+def pass_names(mode: Mode, extra_passes: Pipeline | str = ()) -> tuple[str, ...]:
+    """Return the names of the passes of a mode and of those that the user adds, in order."""
+    options = CompileOptions(mode=mode, extra_passes=extra_passes)
+    if mode == "stand_alone":
+        pipeline = stand_alone(options)
+    elif mode == "hybrid_parallel":
+        pipeline = hybrid_parallel(options, 1)
+    else:
+        nothing = Decisions(Mesh(()), {}, {})
+        pipeline = partitioned(options, nothing, LowerRedistributions(cluster("cpu")))
+    return tuple(work.name for work in (canonical_form(options), *pipeline))

@@ -271,7 +271,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
     parameters: list[Parameter] = []
     nodes: list[Node] = []
     updates: list[tuple[str, str]] = []
-    shared: list[tuple[str, SharedLayout]] = []
+    shared: list[tuple[Value, SharedLayout]] = []
     outputs: tuple[str, ...] = ()
     for number, line in lines[1:-1]:
         keyword, _, rest = line.partition(" ")
@@ -291,20 +291,29 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
                 nodes.append(_parse_node(line))
         except IRError as error:
             raise IRError(error.what, f"line {number}: {line}", error.hint) from None
-    mesh = _parse_mesh(head[2])
-    return Graph(
+    graph = Graph(
         head[1],
         tuple(inputs),
         tuple(parameters),
         tuple(nodes),
         outputs,
         tuple(updates),
-        mesh,
-        tuple(shared),
+        _parse_mesh(head[2]),
+        tuple((value.name, layout) for value, layout in shared),
     )
+    for value, _ in shared:
+        _check_shared_type(graph, value)
+    return graph
 
 
-def _parse_shared(text: str) -> tuple[str, SharedLayout]:
+def _check_shared_type(graph: Graph, value: Value) -> None:
+    tensor = graph.values.get(value.name)
+    if tensor is not None and tensor.type != value.type:
+        what = f"`{value.name}` is {tensor.type}, its shared layout is one of {value.type}"
+        raise IRError(what, f"shared {_binder(value)}")
+
+
+def _parse_shared(text: str) -> tuple[Value, SharedLayout]:
     declared = re.fullmatch(r"(.*?)(?: \{(.*)\})?", text)
     assert declared is not None
     value, attributes = _parse_binder(declared[1]), _parse_attributes(declared[2])
@@ -313,7 +322,7 @@ def _parse_shared(text: str) -> tuple[str, SharedLayout]:
         raise IRError(
             "a shared layout reads `shared name: f32[8, 16@x] {gradient=('y',)}`, this one does not"
         )
-    return value.name, SharedLayout(value.layout, tuple(map(str, gradient)))
+    return value, SharedLayout(value.layout, tuple(map(str, gradient)))
 
 
 def _names(parts: Iterable[str]) -> tuple[str, ...]:

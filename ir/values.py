@@ -118,6 +118,22 @@ def check_flag(name: str, value: object) -> None:
         raise wrong_value(name, value, "True or False")
 
 
+def check_split_counts(operator: str, counts: object) -> None:
+    """Refuse anything but a number of slices for each dimension of each tensor.
+
+    Raises
+    ------
+    OptionError
+        If it is something else.
+    """
+    if isinstance(counts, tuple | list) and all(isinstance(c, tuple | list) for c in counts):
+        slices = [count for tensor in counts for count in tensor]
+        if all(count in POSITIVE_INTEGER for count in slices):
+            return
+    expected = "a number of slices for each dimension of each tensor"
+    raise wrong_value(f"strategy of {operator}", counts, expected, "write `((2, 4), (4, 1))`")
+
+
 def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
     """Refuse names that are not known, and suggest the nearest.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from shardwright.dataflow.properties import ANNOTATED, WHOLE
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import OptionError, PassError
+from shardwright.ir.errors import OptionError, PassError, ShardwrightError
 from shardwright.ir.graph import Attributes, Graph, Parameter
 from shardwright.ir.text import parse
 from shardwright.passes.base import Pass, Spelled, register_pass
@@ -36,15 +36,17 @@ def decisions_of(graph: Graph) -> Decisions:
     )
 
 
-def _read(path: object) -> Decisions:
-    if not isinstance(path, str):
-        raise OptionError(f"`decisions` is {path!r}, expected {_DECISIONS.expected}")
+def _read(path: str) -> Decisions:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no text"
         raise OptionError(f"cannot read the decisions `{path}`: {reason}") from error
-    return decisions_of(parse(text))
+    try:
+        return decisions_of(parse(text))
+    except ShardwrightError as error:
+        where = f"{path}, {error.where}" if error.where else path
+        raise OptionError(error.what, where, error.hint) from None
 
 
 _DECISIONS = Spelled("the file of an annotated graph", _read, lambda item: "DECISIONS.ir")
@@ -106,17 +108,16 @@ class Annotate(Pass):
         )
 
     def _check(self, graph: Graph) -> None:
-        strategies = {node.name for node in graph.nodes}
-        stored = {value.name for value in graph.inputs} | {p.name for p in graph.parameters}
-        missing = (strategies - self.decisions.strategies.keys()) | (
-            stored - self.decisions.stored.keys()
-        )
-        if missing:
-            raise PassError(
-                f"the decisions say nothing of `{min(missing)}`",
-                f"graph {graph.name}",
-                "take decisions of the same program, in canonical form",
-            )
+        decided = {*self.decisions.strategies, *self.decisions.stored}
+        stored = {*(value.name for value in graph.inputs), *(p.name for p in graph.parameters)}
+        present = {*(node.name for node in graph.nodes), *stored}
+        for names, what in (
+            (present - decided, "the decisions do not decide `{}`"),
+            (decided - present, "the decisions decide `{}`, which the program does not have"),
+        ):
+            if names:
+                hint = "take decisions for the same program, in canonical form"
+                raise PassError(what.format(min(names)), f"graph {graph.name}", hint)
 
     def _stored(self, parameter: Parameter) -> Parameter:
         attributes: Attributes = dict(parameter.attributes)

@@ -7,11 +7,12 @@ from typing import Annotated, Self
 
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.properties import DIFFERENTIATED, UNIFORM, UPDATED
+from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Attribute, Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType
-from shardwright.ir.values import POSITIVE
+from shardwright.ir.values import POSITIVE, wrong_value
 from shardwright.operators.builder import Builder
 from shardwright.operators.models.optimizer import state_type
 from shardwright.passes.base import Pass, register_pass
@@ -59,8 +60,11 @@ class AppendOptimizer(Pass):
     overrides: Mapping[str, Mapping[str, Attribute]] = field(default_factory=dict)
     loss_scale: Annotated[float, POSITIVE] = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        """Check the settings of the optimizer."""
+        for name, settings in self.overrides.items():
+            if not isinstance(settings, Mapping):
+                raise wrong_value(f"overrides of {name}", settings, "a mapping")
         _ = self._rule
 
     @classmethod
@@ -75,6 +79,11 @@ class AppendOptimizer(Pass):
 
     def run(self, graph: Graph) -> Graph:
         """Return the differentiated program with its updates."""
+        known = {parameter.name for parameter in graph.parameters}
+        unknown = sorted(self.overrides.keys() - known)
+        if unknown:
+            what = f"`overrides` names `{unknown[0]}`, which is no parameter"
+            raise PassError(what, f"graph {graph.name}")
         build = Builder(graph.mesh, graph)
         build.provenance = Provenance("", "update")
         step = _count_steps(build) if self._rule.counts_steps else None

@@ -45,11 +45,14 @@ class Spelled:
         Makes the object of a literal (text, a number, a mapping); raises for a wrong one.
     spell : callable
         Returns the literal of an object.
+    literals : tuple of type
+        The types of literals that `read` takes.
     """
 
     expected: str
     read: Callable[[Any], Any]
     spell: Callable[[Any], Any]
+    literals: tuple[type, ...] = (str,)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Option:
         return value
 
     def _read(self, spelled: Spelled, value: object) -> object:
-        if not isinstance(value, str | int | float | Mapping):
+        if isinstance(value, bool) or not isinstance(value, spelled.literals):
             raise wrong_value(self.name, value, spelled.expected)
         return spelled.read(value)
 
@@ -162,16 +165,25 @@ class Pass(ABC):
     ensures: ClassVar[tuple[Property, ...]] = ()
 
     def __post_init__(self) -> None:
-        for option in options_of(type(self)):
-            try:
-                value = option.checked(getattr(self, option.name))
-            except OptionError as error:
-                raise OptionError(error.what, error.where or self._where, error.hint) from None
-            object.__setattr__(self, option.name, value)
+        try:
+            for option in options_of(type(self)):
+                self._set(option.name, option.checked(getattr(self, option.name)))
+            self.check()
+        except OptionError as error:
+            where = error.where or f"pass `{self.name}`"
+            raise OptionError(error.what, where, error.hint) from None
 
-    @property
-    def _where(self) -> str:
-        return f"pass `{self.name}`"
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def check(self) -> None:  # noqa: B027 (most passes have nothing to check)
+        """Check the options together; the type of each is checked already.
+
+        Raises
+        ------
+        OptionError
+            If a value is not allowed.
+        """
 
     @abstractmethod
     def run(self, graph: Graph) -> Graph:
@@ -203,7 +215,7 @@ def register_pass(kind: type[AnyPass]) -> type[AnyPass]:
     ...     def run(self, graph: Graph) -> Graph:
     ...         return graph
     """
-    where = f"class {kind.__qualname__}"
+    where = f"class {getattr(kind, '__qualname__', kind)}"
     if not (isinstance(kind, type) and issubclass(kind, Pass)):
         raise PassError("a pass is a subclass of `shardwright.passes.base.Pass`", where)
     if not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
@@ -212,10 +224,11 @@ def register_pass(kind: type[AnyPass]) -> type[AnyPass]:
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise PassError("a pass has a name in lower case", where, 'write `name = "my_pass"`')
-    unknown = [item for item in (*kind.requires, *kind.ensures) if item not in PROPERTIES]
-    if unknown:
-        known = f"expected some of {', '.join(item.name for item in PROPERTIES)}"
-        raise PassError(f"pass `{name}` names an unknown property: {unknown[0]}", where, known)
+    for item in (*kind.requires, *kind.ensures):
+        if item not in PROPERTIES:
+            known = f"expected some of {', '.join(known.name for known in PROPERTIES)}"
+            what = f"pass `{name}` requires or ensures the unknown property `{item.name}`"
+            raise PassError(what, where, known)
     PASSES.add(name, kind)
     return kind
 
@@ -254,4 +267,4 @@ def _meanings(docstring: str) -> dict[str, str]:
 
 def summary_of(kind: type[Pass]) -> str:
     """Return the first line of the docstring of a pass."""
-    return cleandoc(kind.__doc__ or "").partition("\n")[0]
+    return cleandoc(kind.__doc__ or "").partition("\n")[0].replace("``", "`")

@@ -4,8 +4,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from shardwright.dataflow.properties import LIVE, WHOLE
+from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, renamed
 from shardwright.ir.reachability import without_dead_nodes
+from shardwright.ir.values import check_split_counts
+from shardwright.operators.info import SplitCounts
 from shardwright.passes.base import Pass, register_pass
 
 Pins = tuple[Mapping[str, Hashable], ...]  # of each kind, by the name of the operator
@@ -42,11 +45,29 @@ class Canonicalize(Pass):
     requires = (WHOLE,)
     ensures = (WHOLE, LIVE)
 
-    pins: Mapping[str, Hashable] = field(default_factory=dict)
-    result_pins: Mapping[str, Hashable] = field(default_factory=dict)
+    pins: Mapping[str, SplitCounts] = field(default_factory=dict)
+    result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse pins that are no numbers of slices."""
+        for name in ("pins", "result_pins"):
+            pins = getattr(self, name)
+            for operator, counts in pins.items():
+                check_split_counts(operator, counts)
+            self._set(name, {key: tuple(map(tuple, counts)) for key, counts in pins.items()})
 
     def run(self, graph: Graph) -> Graph:
-        """Return the program in canonical form."""
+        """Return the program in canonical form.
+
+        Raises
+        ------
+        StrategyError
+            If a strategy is pinned on an operator that there is not.
+        """
+        unknown = sorted((self.pins.keys() | self.result_pins.keys()) - graph.producers.keys())
+        if unknown:
+            what = f"a strategy is pinned on `{unknown[0]}`, but the model has no such operator"
+            raise StrategyError(what)
         return without_dead_nodes(graph.replacing(self.merged_values(graph)))
 
     def merged_values(self, graph: Graph) -> dict[str, str]:

@@ -18,7 +18,7 @@ from shardwright.ir.graph import Attribute, Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType
-from shardwright.ir.values import NOT_NEGATIVE, check_names
+from shardwright.ir.values import NOT_NEGATIVE, check_names, wrong_value
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.fusion import buffer_layout, buffer_length
 from shardwright.operators.info import operator_class
@@ -31,20 +31,21 @@ def _read_fusion(literal: object) -> FusionSettings | float:
     if isinstance(literal, Mapping):
         check_names("all-reduce fusion has no setting", literal, [f.name for f in fields(_NONE)])
         return FusionSettings(**literal)
-    NOT_NEGATIVE.check("fusion", literal)
-    assert isinstance(literal, int | float)
+    if literal not in NOT_NEGATIVE or not isinstance(literal, int | float):
+        raise wrong_value("fusion", literal, _EXPECTED)
     return float(literal)
 
 
 def _spell_fusion(fusion: FusionSettings | float) -> object:
     if not isinstance(fusion, FusionSettings):
         return fusion
-    settings = asdict(fusion)
-    return {name: value for name, value in settings.items() if value != getattr(_NONE, name)}
+    changed = {k: v for k, v in asdict(fusion).items() if v != getattr(_NONE, k)}
+    return {"algorithm": fusion.algorithm, **changed}
 
 
 _NONE = FusionSettings()
-_FUSION = Spelled("a number of megabytes, or settings of MindSpore", _read_fusion, _spell_fusion)
+_EXPECTED = "a number of megabytes, or a mapping of MindSpore's settings"
+_FUSION = Spelled(_EXPECTED, _read_fusion, _spell_fusion, (int, float, Mapping))
 
 
 @register_pass
@@ -80,6 +81,11 @@ class FuseAllReduces(Pass):
     ensures = (LOWERED,)
 
     fusion: Annotated[FusionSettings | float, _FUSION] = field(default_factory=FusionSettings)
+
+    def check(self) -> None:
+        """Refuse a size below 0."""
+        if not isinstance(self.fusion, FusionSettings):
+            NOT_NEGATIVE.check("fusion", self.fusion)
 
     def run(self, graph: Graph) -> Graph:
         """Return the program with fused all-reduces."""

@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 
 from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.dataflow.properties import FORWARD, PARTITIONED, UNMIRRORED
+from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_info
@@ -71,14 +73,20 @@ def _shared_mirrors(graph: Graph) -> dict[str, tuple[str, ...]]:
         if not gradient:
             continue
         if value.layout != shared_layout.layout:
-            name = next(
-                node.name
-                for node, _ in graph.uses[name]
-                if node.operator == "redistribute"
-                and node.results[0].layout == shared_layout.layout
-            )
+            name = _shared_copy(graph, name, shared_layout.layout)
         found[name] = gradient
     return found
+
+
+def _shared_copy(graph: Graph, name: str, layout: Layout) -> str:
+    """Return the value that brings a tensor to the layout that its readers share."""
+    for node, _ in graph.uses[name]:
+        if node.operator == "redistribute" and node.results[0].layout == layout:
+            return node.name
+    raise PassError(
+        f"the readers of `{name}` share the layout {layout}, but no `redistribute` leaves it",
+        f"graph {graph.name}",
+    )
 
 
 def _met_as(graph: Graph, name: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from shardwright.ir.export import to_dot, to_json
 from shardwright.ir.files import begins, check_names, write_files
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import to_text
-from shardwright.ir.values import in_words
+from shardwright.ir.values import in_words, suggestion
 from shardwright.operators.verify import verify
 from shardwright.passes.base import PASSES, Pass
 
@@ -141,12 +142,17 @@ class PassManager:
         for record in self.records:
             if record.name == name:
                 return record
-        ran = ", ".join(record.name for record in self.records)
-        raise PassError(f"no pass called `{name}` has run", hint=f"those that have are {ran}")
+        raise pass_not_run(name, [record.name for record in self.records])
 
     def after(self, name: str) -> Graph:
         """Return the graph that the first pass of a name left; see `record`."""
         return self.record(name).graph
+
+
+def pass_not_run(name: str, names: Sequence[str]) -> PassError:
+    """Return the error that a pass is not among those that run."""
+    near = suggestion(name, names)
+    return PassError(f"pass `{name}` does not run", hint=near or f"expected {in_words(names)}")
 
 
 def _check_required(work: Pass, graph: Graph) -> None:
@@ -170,6 +176,8 @@ def _hint(required: Property) -> str | None:
 
 
 def _check_result(work: Pass, graph: Graph) -> None:
+    if not isinstance(graph, Graph):
+        raise PassError(f"pass `{work.name}` returned {type(graph).__name__}, expected a Graph")
     try:
         verify(graph)
     except ShardwrightError as error:

@@ -61,14 +61,15 @@ def pass_text(work: Pass) -> str:
     """Return the text form of one pass; options that have their defaults are left out."""
     values = [(option, getattr(work, option.name)) for option in options_of(type(work))]
     options = [
-        f"{option.name}={_value_text(option.literal(value))}"
+        f"{option.name}={value_text(option.literal(value))}"
         for option, value in values
         if option.required or option.default != value
     ]
     return work.name + (f"{{{','.join(options)}}}" if options else "")
 
 
-def _value_text(value: object) -> str:
+def value_text(value: object) -> str:
+    """Return the text of the value of an option."""
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
     if isinstance(value, str) and _BARE.fullmatch(value) and _value(value) == value:
@@ -100,6 +101,9 @@ def parse_pipeline(text: str) -> Pipeline:
 
 
 def _parse_pass(text: str) -> Pass:
+    if not text.strip():
+        hint = "separate the passes by single commas"
+        raise PassError("a pass is missing next to a comma", "the text of a pipeline", hint)
     item = _ITEM.fullmatch(text)
     if item is None:
         hint = "a pass reads `name` or `name{option=value,...}`"
@@ -129,6 +133,8 @@ def _options(name: str, text: str) -> Iterator[tuple[str, object]]:
         if not equals or not key.strip().isidentifier():
             hint = f"write `{name}{{option=value,...}}`"
             raise OptionError(f"`{item.strip()}` is not an option of pass `{name}`", hint=hint)
+        if not value.strip():
+            raise OptionError(f"the option `{key.strip()}` of pass `{name}` has no value")
         yield key.strip(), _value(value.strip())
 
 

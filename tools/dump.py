@@ -5,12 +5,14 @@ from difflib import unified_diff
 from pathlib import Path
 
 from shardwright.api import as_plan
+from shardwright.compiler.pipelines import pass_names
 from shardwright.compiler.plans.binding import bind_rank, rank_text
 from shardwright.ir.errors import PlanError
 from shardwright.ir.export import to_dot, to_json
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import to_text
 from shardwright.models import load_model
+from shardwright.passes.manager import pass_not_run
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,
@@ -69,6 +71,7 @@ def _graph(arguments: argparse.Namespace) -> Graph:
         return _traced(arguments)
     if arguments.after is not None and arguments.rank is not None:
         raise UsageError("a rank is bound after the last pass", hint="leave `--after` out")
+    _check_runs(arguments.after, arguments)
     compilation = compile_model(arguments.target, arguments)
     if arguments.after is None:
         return compilation.plan.program
@@ -84,6 +87,13 @@ def _check_no_pass(target: str, name: str | None) -> None:
         )
 
 
+def _check_runs(name: str | None, arguments: argparse.Namespace) -> None:
+    """Refuse a pass that the mode does not run, before a search that takes long."""
+    names = pass_names(arguments.mode, arguments.extra_passes)
+    if name is not None and name not in names:
+        raise pass_not_run(name, names)
+
+
 def _diff(arguments: argparse.Namespace) -> str:
     """Return the lines that a pass takes away and adds."""
     if arguments.after is not None or arguments.rank is not None or arguments.format != "text":
@@ -91,14 +101,10 @@ def _diff(arguments: argparse.Namespace) -> str:
         raise UsageError("`--diff` shows two graphs as text", hint=hint)
     if is_plan(arguments.target):
         _check_no_pass(arguments.target, arguments.diff)
+    _check_runs(arguments.diff, arguments)
     passes = compile_model(arguments.target, arguments).compiled.passes
-    after = to_text(passes.after(arguments.diff))
-    names = [record.name for record in passes.records]
-    position = names.index(arguments.diff)
-    if position:
-        before = to_text(passes.records[position - 1].graph)
-    else:
-        before = to_text(_traced(arguments))
+    record = passes.record(arguments.diff)
+    before, after = to_text(record.before), to_text(record.graph)
     lines = unified_diff(
         before.splitlines(),
         after.splitlines(),

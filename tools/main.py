@@ -31,6 +31,7 @@ COMMANDS = {
     "prove": "prove that a plan computes its model, at full size, without running it",
     "verify": "prove a plan, and compare its numbers with one device",
     "dump": "print a model, a plan, or the graph after a pass",
+    "opt": "run any passes on the text of a graph, or list the passes",
     "bench": "compare searches, or solve instances of the assignment problem",
     "models": "list the models of the zoo and their sizes",
     "operators": "list the operators with their rules, and the coverage of MindSpore",
@@ -54,6 +55,11 @@ EXAMPLES = {
         "gpt:layers=2 --devices 8 --after partition",
         "gpt:layers=2 --devices 8 --diff insert_mirrors",
         "plans/mlp-8 --rank 3",
+    ),
+    "opt": (
+        "graph.ir --passes canonicalize,differentiate",
+        "graph.ir --passes 'differentiate{loss_scale=2},append_optimizer{optimizer=adam}'",
+        "--list",
     ),
     "bench": (
         "strategies gpt:layers=24,hidden=1024,heads=16,batch=16,sequence=512 --devices 8",

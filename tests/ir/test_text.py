@@ -11,6 +11,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import DTYPES, TensorType
+from shardwright.ir.verify import verify_structure
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 4, 1)))
 
@@ -226,3 +227,49 @@ def test_a_wrong_frame_is_named(text: str, message: str) -> None:
     with pytest.raises(IRError) as error:
         parse(text)
     assert str(error.value) == message
+
+
+def test_shared_layouts_are_written_and_read_back() -> None:
+    text = (
+        "graph g on x=2 y=2 {\n  input a: f32[8@x, 4]\n"
+        "  b: f32[8, 4] = relu(a) split(d0=x)\n"
+        "  shared b: f32[8@y, 4] {gradient=('x',)}\n  shared a: f32[8, 4]*\n  return b\n}\n"
+    )
+    graph = parse(text)
+    assert to_text(graph) == text
+    assert [shared.gradient for _, shared in graph.shared_layouts] == [("x",), ()]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "shared a: f32[8, 4]",
+            "a shared layout reads `shared name: f32[8, 16@x] {gradient=('y',)}`, this one does "
+            "not (in line 3: shared a: f32[8, 4])",
+        ),
+        (
+            "shared a: f32[8, 4]* {saved=True}",
+            "a shared layout reads `shared name: f32[8, 16@x] {gradient=('y',)}`, this one does "
+            "not (in line 3: shared a: f32[8, 4]* {saved=True})",
+        ),
+        (
+            "shared a: f32[8]*",
+            "`a` is f32[8, 4], its shared layout is one of f32[8] (in shared a: f32[8]*)",
+        ),
+        ("shared b: f32[8]*", "the shared value `b` is not defined (in shared b: [*])"),
+        (
+            "shared a: f32[8@z, 4]",
+            "the mesh has no axis `z` (in shared a: [z, *]); its axes are ('x',)",
+        ),
+        (
+            "shared a: f32[8@x, 4] {gradient=('z',)}",
+            "the mesh has no axis `z` (in shared a: [x, *]); its axes are ('x',)",
+        ),
+    ],
+)
+def test_wrong_shared_layouts(line: str, said: str) -> None:
+    text = f"graph g on x=2 {{\n  input a: f32[8@x, 4]\n  {line}\n  return a\n}}\n"
+    with pytest.raises(IRError) as caught:
+        verify_structure(parse(text))
+    assert str(caught.value) == said

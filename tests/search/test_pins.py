@@ -95,7 +95,7 @@ def test_of_three_equal_nodes_those_are_merged_that_may_be() -> None:
     a, b, c, d = (build.emit("relu", x, name=name) for name in "abcd")
     e = build.emit("identity", a, name="e")
     graph = build.graph("g", tuple(value.name for value in (a, b, c, d, e)))
-    pins = ({"b": ROWS, "c": COLUMNS}, {"d": "rows", "e": "rows"})
+    pins = ({"b": ROWS, "c": COLUMNS}, {"d": ROWS, "e": ROWS})
     assert merged_values(graph, pins) == {"b": "a", "d": "a"}
     merged = Canonicalize(*pins).run(graph)
     assert [node.name for node in merged] == ["a", "c", "e"]

@@ -373,9 +373,8 @@ def test_a_plan_that_is_not_there(command, here, capsys):
 OTHERS = {
     "unknown_pass": (
         ["dump", "mlp", "--devices", "2", "--after", "magic"],
-        "no pass called `magic` has run; those that have are canonicalize, annotate, partition, "
-        "insert_mirrors, differentiate, lower_redistributions, append_optimizer, clean_up, "
-        "fuse_all_reduces",
+        "pass `magic` does not run; expected canonicalize, annotate, partition, insert_mirrors, "
+        "differentiate, lower_redistributions, append_optimizer, clean_up or fuse_all_reduces",
     ),
     "unknown_rank": (
         ["dump", "mlp", "--devices", "2", "--rank", "2"],
@@ -383,7 +382,7 @@ OTHERS = {
     ),
     "unknown_command": (
         ["complie", "mlp"],
-        "unknown command `complie`; expected one of compile, run, prove, verify, dump, bench, "
+        "unknown command `complie`; expected one of compile, run, prove, verify, dump, opt, bench, "
         "models, operators, clusters",
     ),
     "a_limit_where_nothing_is_compiled": (
