@@ -1,6 +1,6 @@
-"""What the gradient of one operator holds: saved tensors, and transient ones.
+"""Memory of the gradient of one operator: tensors saved for backward, and transient ones.
 
-All of it is counted from below: a tensor that may share its buffer with another is left out.
+All numbers are lower bounds: a tensor that may share its buffer with another is not counted.
 """
 
 from collections import Counter
@@ -22,14 +22,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class BackwardMemory:
-    """Bytes that the gradient of one operator holds at least on a rank, for each strategy.
+    """Lower bound on the memory of the gradient of one operator on a rank, for each strategy.
 
     Parameters
     ----------
     operands, results : tuple of (array of shape (strategies,))
-        Of each operand and result, the bytes saved for backward; 0 where it is not saved.
+        Bytes of each operand and result saved for backward; 0 if it is not saved.
     work : tuple of tuple of Moment
-        For each strategy, what is alive at each node of the gradient.
+        Live tensors at each node of the gradient, for each strategy.
     separate : tuple of bool
         For each operand, whether its gradient is a buffer of its own: no view, not the cotangent
         itself, and not the gradient of another operand.
@@ -42,13 +42,13 @@ class BackwardMemory:
 
     @classmethod
     def none(cls, operands: int, results: int, strategies: int) -> "BackwardMemory":
-        """Return that of an operator whose gradient nothing is known of."""
+        """Return zeros, for an operator with an unknown gradient."""
         zero = np.zeros(strategies)
         work = ((),) * strategies
         return cls((zero,) * operands, (zero,) * results, work, (False,) * operands)
 
     def peak(self, ending: frozenset[int]) -> Floats:
-        """Return the most bytes alive at once while the gradient runs, for each strategy.
+        """Return the peak bytes while the gradient runs, for each strategy.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class BackwardMemory:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is alive while one node of a gradient runs.
+    """The live tensors while one node of a gradient runs.
 
     Parameters
     ----------
@@ -101,17 +101,17 @@ def work_of(
 ) -> Work:
     """Return the memory of the gradient of an emitted operator.
 
-    Exchanges of halos around the gradient are left out. So are cotangents of scalars, and of
-    operators with several results, some of which may have none.
+    Halo exchanges around the gradient are not counted. Neither are cotangents of scalars, and of
+    operators with several results, which may lack some.
 
     Parameters
     ----------
     split : SplitOperator
-        The operator as it was emitted.
+        The emitted operator.
     gradient : SplitGradient
         Its gradient as it was emitted.
     wanted : sequence of bool
-        For each operand, whether its gradient is asked for.
+        For each operand, whether its gradient is wanted.
     mesh : Mesh
         The mesh.
     """
@@ -139,7 +139,7 @@ def _moments(
     roots: dict[str, str],
     mesh: Mesh,
 ) -> tuple[Moment, ...]:
-    """Return what is alive at each node, of cotangents, of what is made, and of what is given."""
+    """Return the live tensors at each node: cotangents, intermediates and saved tensors."""
     made = [result for node in nodes for result in node.results if result.name not in roots]
     sizes = {value.name: value_bytes(value, mesh) for value in (*cotangents, *made)}
     last = {roots.get(name, name): i for i, node in enumerate(nodes) for name in node.operands}

@@ -1,8 +1,8 @@
-"""What a cluster is: one kind of device, and the levels of links that join devices.
+"""Clusters: one kind of device, and the levels of links between devices.
 
 A cluster is a small YAML or JSON file; some come with the package (``cost_model/clusters``).
-``mesh_for`` lays a device mesh over a cluster, so that every mesh axis runs over the links of one
-level. Knows no operator and no collective.
+``mesh_for`` maps a device mesh to a cluster: every mesh axis uses the links of one level. Knows no
+operator and no collective.
 """
 
 import json
@@ -30,7 +30,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Description(BaseModel):
-    """What every part of a cluster file has in common: fixed once read, no unknown keys."""
+    """The base of all parts of a cluster file: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,16 +41,16 @@ class Device(_Description):
     Parameters
     ----------
     name : str
-        What the maker calls it.
+        Product name.
     peak_flops : dict of str to float
-        Peak rate of dense matrix products for each element type, in flop/s. ``float32`` must be
-        there: it also stands for the element types that are not.
+        Peak rate of dense matrix products for each element type, in flop/s. ``float32`` is
+        required: it is the default for other element types.
     memory_bandwidth : float
-        Bytes read or written each second.
+        Bytes read or written per second.
     memory_bytes : int
         Size of the memory.
     launch_seconds : float
-        Least time that one operator takes, however small.
+        Minimum time of one operator.
     """
 
     name: str
@@ -69,29 +69,29 @@ class Device(_Description):
         return peak_flops
 
     def __hash__(self) -> int:
-        # Written out because a dictionary, though never changed here, has no hash.
+        # Explicit, because a dictionary has no hash.
         return hash((self.name, frozenset(self.peak_flops.items())))
 
     def flops_per_second(self, dtype: str) -> float:
-        """Return the peak rate for an element type, float32's where the type has none itself."""
+        """Return the peak rate for an element type; by default float32's."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"])
 
 
 class Level(_Description):
-    """Links that join some devices, or some groups of devices of the level below.
+    """Links between devices, or between groups of devices of the level below.
 
     Parameters
     ----------
     name : str
-        Name of what the links make up: node, rack, pod.
+        Name of the group that the links connect: node, rack, pod.
     size : int
-        Fan-out: how many members of the level below (devices, for the innermost) it joins.
+        Fan-out: number of members of the level below (devices, for the innermost).
     bandwidth : float
-        Bytes each second that *each device* can send over these links while all devices do so at
-        once. For a node with 8 devices and 4 network ports of 12.5 GB/s that is 4 x 12.5 / 8 =
-        6.25 GB/s. Links are taken to carry as much in the other direction at the same time.
+        Bytes per second that *each device* can send over these links while all devices send. For a
+        node with 8 devices and 4 network ports of 12.5 GB/s that is 4 x 12.5 / 8 = 6.25 GB/s. Links
+        are full duplex.
     latency : float
-        Seconds from the start of sending an empty message until it is received.
+        Seconds from sending an empty message to receiving it.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Level(_Description):
 
 
 class Cluster(_Description):
-    """Devices of one kind, joined by levels of links from the device outwards.
+    """Devices of one kind, connected by levels of links.
 
     Parameters
     ----------
@@ -171,14 +171,14 @@ class Cluster(_Description):
         return prod(level.size for level in self.levels)
 
     def for_devices(self, devices: int) -> tuple[int, ...]:
-        """Return how `devices` devices fill the levels: the members used at each, innermost first.
+        """Return the number of members that `devices` devices use of each level, innermost first.
 
-        The devices of an inner level are used up before a second member of the level above is.
+        An inner level is filled before a second member of the level above is used.
 
         Raises
         ------
         ClusterError
-            If the cluster has fewer devices, or the number leaves an inner level partly used.
+            If the cluster has fewer devices, or an inner level would be partly used.
 
         Examples
         --------
@@ -192,7 +192,7 @@ class Cluster(_Description):
         left = devices
         for level in self.levels:
             if left > level.size and left % level.size:
-                what = f"{devices} devices leave a `{level.name}` of `{self.name}` partly used"
+                what = f"{devices} devices fill a `{level.name}` of `{self.name}` only partly"
                 raise ClusterError(what, hint=f"possible numbers are {self._possible_numbers()}")
             counts.append(min(left, level.size))
             left //= counts[-1]
@@ -214,7 +214,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def cluster(name: str) -> Cluster:
-    """Return the cluster that comes with the package under `name`, or that a file describes.
+    """Return a cluster of the package by name, or from a file.
 
     Parameters
     ----------
@@ -244,25 +244,25 @@ def mesh_for(
     shape: str | Sequence[int] | None = None,
     names: Sequence[str] | None = None,
 ) -> Mesh:
-    """Lay a mesh over the first `devices` devices of a cluster.
+    """Return a mesh over the first `devices` devices of a cluster.
 
     Parameters
     ----------
     cluster : Cluster
-        Gives the levels that the axes belong to.
+        The cluster, whose levels the axes belong to.
     devices : int
         Number of devices.
     shape : str or sequence of int, optional
-        Sizes of the axes from the outermost inwards: ``"2x2x2"``, ``"data=2,model=4"`` or
-        ``(2, 4)``. Without it there is one axis for every level in use; where that is the innermost
-        alone and it has at most 8 devices, it is cut into prime factors, the finest mesh.
+        Sizes of the axes from the outermost inwards: ``"2x2x2"``, ``"data=2,model=4"`` or ``(2,
+        4)``. By default one axis for every level in use; a single innermost level of at most 8
+        devices is divided into prime factors, the finest mesh.
     names : sequence of str, optional
-        Names of the axes; otherwise those of `shape`, or x, y, z, w, ...
+        Names of the axes; by default the names in `shape`, or x, y, z, w, ...
 
     Raises
     ------
     ClusterError
-        If the devices do not fill the levels, or an axis would run over more than one level.
+        If the devices do not fill the levels, or an axis would span more than one level.
 
     Examples
     --------
@@ -292,10 +292,10 @@ def mesh_for(
 
 
 def mesh_shapes(cluster: Cluster, devices: int, axes: int = 3) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the finest meshes with at most so many axes.
+    """Return the shapes of the finest meshes with at most a number of axes.
 
-    A mesh is finer than another where it cuts an axis in two: it allows all that the other does,
-    so the other is left out. There is an axis for each level in use, however few are asked for.
+    A mesh is finer than another if it divides an axis in two: it allows every strategy of the
+    other, which is omitted. There is at least one axis for each level in use.
 
     Examples
     --------
@@ -310,7 +310,7 @@ def mesh_shapes(cluster: Cluster, devices: int, axes: int = 3) -> tuple[tuple[in
 
 
 def _cuts(number: int, least: int = 2) -> tuple[tuple[int, ...], ...]:
-    """Return every way to write a number as a product of factors that do not fall."""
+    """Return every factorization of a number into non-decreasing factors."""
     longer = (
         (factor, *rest)
         for factor in range(least, isqrt(number) + 1)
@@ -350,7 +350,7 @@ def _parse_shape(text: str) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
 
 
 def _axis_levels(cluster: Cluster, counts: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return the level of each axis, walking from the outermost device inwards."""
+    """Return the level of each axis, from the outermost inwards."""
     levels = []
     level, left = len(counts) - 1, counts[-1]
     for size in sizes:
@@ -363,16 +363,16 @@ def _axis_levels(cluster: Cluster, counts: Sequence[int], sizes: Sequence[int]) 
                 f"an axis of {size} in mesh shape `{text}` does not fit into level "
                 f"`{cluster.levels[level].name}`, where {left} of {counts[level]} are left"
             )
-            raise ClusterError(what, hint=f"an axis lies in one level; `{fits}` would do")
+            raise ClusterError(what, hint=f"an axis spans one level: `{fits}` fits")
         levels.append(level)
         left //= size
     return levels
 
 
 def _in_one_sentence(error: ValidationError) -> str:
-    """Return what pydantic found wrong, without its line breaks, types and links."""
+    """Return the errors of pydantic in one sentence, without types and links."""
     entries = error.errors(include_url=False)
-    # A list whose items are wrong is reported as too short, too.
+    # Pydantic also reports a list with wrong items as too short.
     inner = {entry["loc"][:1] for entry in entries if len(entry["loc"]) > 1}
     entries = [e for e in entries if e["type"] != "too_short" or e["loc"] not in inner]
     findings = [_finding(entry) for entry in entries]

@@ -1,8 +1,7 @@
-"""Seconds that a collective takes over a group of ranks: a set of mesh axes on a cluster.
+"""The time of a collective over a group of ranks: a set of mesh axes on a cluster.
 
-Every algorithm is a straight line in the number of bytes (Hockney's model): latency plus bytes
-times seconds per byte. For n ranks joined by links of latency a and b seconds per byte, and bytes
-counted as ``KINDS`` says:
+The time of every algorithm is linear in the bytes (Hockney's model): latency plus bytes times
+seconds per byte. For n ranks, links of latency a and b seconds per byte, and bytes as in ``KINDS``:
 
 =============== ==================== ============================== ================================
 kind            algorithm            latency                        seconds per byte
@@ -23,9 +22,9 @@ log2 is rounded up; trees are pairs of binary trees that carry half of the bytes
 
 A group that spans levels can also go hierarchically, from the innermost level outwards: scatter
 inside, so that each rank carries 1/n of the bytes across, and gather inside; or, for few bytes,
-one level after the other on all bytes. A ring that spans levels moves at the pace of its slowest
-link. ``Level.bandwidth`` is what a device can send while all others send too, so the groups of a
-mesh that use a level at the same time do not slow each other further.
+level by level on all bytes. A ring that spans levels has the speed of its slowest link.
+``Level.bandwidth`` is the rate of a device while all others send too, so concurrent groups of a
+mesh on one level do not slow each other further.
 
 Knows no operator.
 
@@ -52,18 +51,18 @@ from shardwright.ir.mesh import MeshAxis
 
 KINDS = {
     "all_reduce": "bytes of the buffer on a rank",
-    "reduce_scatter": "bytes of the buffer on a rank before it, which is n times its result",
+    "reduce_scatter": "bytes of the buffer on a rank before the collective: n times its result",
     "all_gather": "bytes of the gathered result, which is n times the buffer on a rank",
     "broadcast": "bytes of the buffer",
     "all_to_all": "bytes of the buffer on a rank, of which 1/n stays there",
     "permute": "bytes of the buffer on a rank",
     "send": "bytes of the buffer",
 }
-"""The collectives, and what is counted as the bytes of each."""
+"""The collectives, and the meaning of their bytes."""
 
 
 class Algorithm(NamedTuple):
-    """One way to run a collective, and the line of its time over the bytes."""
+    """One algorithm of a collective, with its time as a linear function of the bytes."""
 
     name: str
     latency_seconds: float
@@ -78,7 +77,7 @@ class CollectiveCost(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """The ranks of a group that are joined by the links of one level."""
+    """The ranks of a group that the links of one level connect."""
 
     size: int
     latency: float
@@ -93,23 +92,23 @@ class _Stage(NamedTuple):
 def collective_seconds(
     kind: str, nbytes: float, axes: Sequence[MeshAxis], cluster: Cluster
 ) -> CollectiveCost:
-    """Return the time of a collective over the group that spans mesh axes, and by which algorithm.
+    """Return the time and the algorithm of a collective over the group of some mesh axes.
 
     Parameters
     ----------
     kind : str
         One of ``KINDS``.
     nbytes : float
-        Bytes, counted as ``KINDS`` says. No bytes take no time.
+        Bytes, as in ``KINDS``. No bytes take no time.
     axes : sequence of MeshAxis
         The axes that the group spans, in any order. A group of one rank takes no time.
     cluster : Cluster
-        Gives the links of each level.
+        The cluster, with the links of each level.
 
     Raises
     ------
     ClusterError
-        If there is no such collective, or an axis lies in a level that the cluster has not.
+        If there is no such collective, or an axis belongs to a level that the cluster lacks.
     """
     algorithms = collective_model(kind, axes, cluster)
     if not nbytes:
@@ -122,7 +121,7 @@ def collective_seconds(
 def collective_seconds_array(
     kind: str, nbytes: NDArray[np.generic], axes: Sequence[MeshAxis], cluster: Cluster
 ) -> NDArray[np.float64]:
-    """Return the times of collectives of many sizes over the same axes, as `collective_seconds`."""
+    """Return the times of a collective for many sizes; see `collective_seconds`."""
     algorithms = collective_model(kind, axes, cluster)
     sizes = np.asarray(nbytes, dtype=np.float64)
     seconds = np.full(sizes.shape, np.inf)
@@ -134,7 +133,7 @@ def collective_seconds_array(
 def collective_model(
     kind: str, axes: Iterable[MeshAxis], cluster: Cluster
 ) -> tuple[Algorithm, ...]:
-    """Return the algorithms worth a choice, by rising latency and falling seconds per byte."""
+    """Return the Pareto-optimal algorithms, by rising latency and falling seconds per byte."""
     return _model(kind, tuple(axes), cluster.levels)
 
 
@@ -151,11 +150,11 @@ def _model(
 
 
 def _stages(axes: tuple[MeshAxis, ...], levels: tuple[Level, ...]) -> tuple[_Stage, ...]:
-    """Return the part of a group in each level that it spans, innermost first."""
+    """Return the stages of a group, one for each level that it spans, innermost first."""
     sizes = [1] * len(levels)
     for axis in axes:
         if not 0 <= axis.level < len(levels):
-            what = f"mesh axis `{axis.name}` lies in level {axis.level}"
+            what = f"mesh axis `{axis.name}` is of level {axis.level}"
             raise ClusterError(f"{what}, but the cluster has levels 0 to {len(levels) - 1}")
         sizes[axis.level] *= axis.size
     return tuple(
@@ -166,7 +165,7 @@ def _stages(axes: tuple[MeshAxis, ...], levels: tuple[Level, ...]) -> tuple[_Sta
 
 
 def _cheapest(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:
-    """Drop every algorithm that another one beats, or equals, in both latency and bandwidth."""
+    """Drop every algorithm that another dominates in latency and bandwidth."""
     kept: list[Algorithm] = []
     for algorithm in sorted(algorithms, key=lambda a: (a.latency_seconds, a.seconds_per_byte)):
         if not kept or algorithm.seconds_per_byte < kept[-1].seconds_per_byte:
@@ -175,14 +174,14 @@ def _cheapest(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:
 
 
 def _then(name: str, *steps: tuple[Algorithm, float]) -> Algorithm:
-    """Return algorithms run one after another, each on a fraction of the bytes."""
+    """Return a sequence of algorithms, each on a fraction of the bytes."""
     latency = sum(step.latency_seconds for step, _ in steps)
     slope = sum(step.seconds_per_byte * fraction for step, fraction in steps)
     return Algorithm(name, latency, slope)
 
 
 def _as_one_level(stages: Sequence[_Stage]) -> _Stage:
-    """Return a group as if the slowest link it spans joined all of its ranks."""
+    """Return a group as if its slowest link connected all its ranks."""
     return _Stage(
         prod(stage.size for stage in stages),
         max(stage.latency for stage in stages),
@@ -197,7 +196,7 @@ def _ring(stages: Sequence[_Stage]) -> Algorithm:
 
 
 def _tree(stages: Sequence[_Stage], passes: int) -> Algorithm:
-    """Pass all bytes up or down a tree, which is a tree of trees where the group spans levels."""
+    """Send all bytes up or down a tree: a tree of trees if the group spans levels."""
     depth_seconds = sum(stage.depth * stage.latency for stage in stages)
     return Algorithm(
         "tree", passes * depth_seconds, passes * _as_one_level(stages).seconds_per_byte
@@ -262,7 +261,7 @@ def _pairwise(stage: _Stage) -> Algorithm:
 
 
 def _bruck(stage: _Stage) -> Algorithm:
-    """Send half of the buffer at each of log2(n) steps, parts travelling through other ranks."""
+    """Send half of the buffer at each of log2(n) steps, through other ranks."""
     return Algorithm("bruck", stage.depth * stage.latency, stage.depth / 2 * stage.seconds_per_byte)
 
 

@@ -1,4 +1,4 @@
-"""Memory of an emitted program: what one rank holds at the fullest moment of a step."""
+"""Peak memory of an emitted program on one rank, and what it is made of."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ _KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations"
 
 @dataclass(frozen=True)
 class MemoryUseReport:
-    """Bytes on one rank at the fullest moment.
+    """Peak memory of one rank.
 
     Parameters
     ----------
     peak_bytes : float
         The sum.
     by_kind : mapping of str to float
-        Parameters (with what the model keeps untrained), optimizer states, gradients, inputs, and
-        activations with all other buffers.
+        Parameters (with buffers of the model), optimizer states, gradients, inputs, and activations
+        with all other buffers.
     at : str
         The node during which the peak is reached.
     """
@@ -63,7 +63,7 @@ def buffers(graph: Graph) -> Buffers:
 def peak_memory(graph: Graph) -> MemoryUseReport:
     """Return the peak memory of one rank.
 
-    Buffers are freed after their last use; views take nothing, and updates are made in place.
+    Buffers are freed after their last use; views take no memory, and updates are in place.
 
     Parameters
     ----------

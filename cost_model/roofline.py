@@ -1,4 +1,4 @@
-"""Seconds of single operators: the larger of the time to compute and the time to read and write."""
+"""The roofline time of single operators: the maximum of compute time and memory time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from shardwright.operators.windows.halo_exchange import OverHalo
 Floats = NDArray[np.float64]
 
 
-@lru_cache(maxsize=2**16)  # an operator and its gradient ask again and again for few layouts
+@lru_cache(maxsize=2**16)  # an operator and its gradient ask repeatedly for few layouts
 def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
     """Return the bytes of the largest slice that a rank holds of a tensor."""
     return prod(layout.slice_shape(tensor.shape, mesh)) * item_bytes(tensor.dtype)
@@ -34,11 +34,11 @@ def value_bytes(value: Value, mesh: Mesh) -> float:
 
 
 def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:
-    """Return the largest share of an operator's work that falls to one rank."""
+    """Return the largest fraction of an operator's work on one rank."""
     shares: dict[tuple[str, ...], float] = {}
     for tensor, layout in tensors:
         for size, axes in zip(tensor.shape, layout.splits, strict=True):
-            if axes:  # a space and the windows over it may be shared otherwise
+            if axes:  # a space and its windows may have different shares
                 share = -(-size // mesh.extent(axes)) / size
                 shares[axes] = max(share, shares.get(axes, 0.0))
     return prod(shares.values())
@@ -60,9 +60,9 @@ def operator_seconds(
     info : OperatorInfo
         The operator.
     operands, results : sequence of Layout
-        How its operands and results are spread.
+        Layouts of its operands and results.
     mesh, cluster
-        Where it runs.
+        The mesh and the cluster.
     """
     if info.is_view:
         return 0.0
@@ -77,9 +77,9 @@ def operator_seconds(
 
 
 def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:
-    """Return the mesh axes over which a node sends between ranks; none where it does not.
+    """Return the mesh axes that a node communicates over; empty if it does not communicate.
 
-    In a hand-written program a communication operator that names no axes speaks of all ranks.
+    In a hand-written program a communication operator without axes spans all ranks.
     """
     if not operator_class(node.operator).is_collective:
         return ()
@@ -93,8 +93,8 @@ def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:
 def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     """Return the seconds of one node of a partitioned program.
 
-    A graph without a mesh runs whole on one device. A pair of ``send`` and ``receive`` is paid for
-    where it is received.
+    A graph without a mesh runs on one device. A pair of ``send`` and ``receive`` is priced at the
+    receiver.
     """
     mesh = graph.mesh or Mesh(())
     return emitted_seconds(node, graph.operand_values(node), mesh, cluster)
@@ -163,5 +163,5 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
 
 
 def program_seconds(graph: Graph, cluster: Cluster) -> float:
-    """Return the sum of the seconds of all nodes: a step without any overlap."""
+    """Return the sum of the seconds of all nodes: the time of a serial step."""
     return sum(node_seconds(node, graph, cluster) for node in graph.nodes)

@@ -19,23 +19,23 @@ from shardwright.cost_model.roofline import node_axes, node_seconds
 from shardwright.ir.graph import Graph, Node
 
 COMPUTE = "compute"
-"""The stream of computation; the others are called as the levels of the cluster."""
+"""The stream of computation; the others have the names of the levels of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One node, as it runs.
+    """The execution of one node.
 
     Parameters
     ----------
     node : Node
-        What runs.
+        The node.
     streams : tuple of str
-        What it occupies.
+        The streams that it occupies.
     start, seconds : float
-        From when on, and for how long.
+        Start and duration.
     nbytes : float
-        Bytes of its results on the rank; views and updates in place have none.
+        Bytes of its results on the rank; 0 for views and in-place updates.
     """
 
     node: Node
@@ -46,7 +46,7 @@ class Event:
 
     @property
     def end(self) -> float:
-        """When it is done."""
+        """Time at which it ends."""
         return self.start + self.seconds
 
 
@@ -59,18 +59,18 @@ class Timeline:
     step_seconds : float
         Time of the step.
     compute_seconds : float
-        Time in which the rank computes.
+        Time of computation.
     communication_seconds : float
         Sum of the times of all collectives.
     exposed_communication_seconds : float
-        Time in which the rank waits for communication: it does not compute.
+        Time in which the rank waits for communication without computing.
     peak_bytes : float
-        Most bytes that live at once. Buffers live from the start of the node that defines them to
-        the end of the last that reads them, so communication that runs ahead takes memory early.
+        Peak memory. A buffer is live from the start of the node that defines it to the end of its
+        last reader, so early communication takes memory early.
     events : tuple of Event
-        The nodes, in the order of the program.
+        The nodes, in program order.
     live_bytes : tuple of (float, float)
-        Moments at which the number of live bytes changes, and that number from then on.
+        Times at which the live bytes change, with the live bytes from then on.
     """
 
     step_seconds: float
@@ -95,11 +95,11 @@ def simulate(graph: Graph, cluster: Cluster) -> Timeline:
     Raises
     ------
     ClusterError
-        If an axis of the mesh lies in a level that the cluster has not.
+        If an axis of the mesh belongs to a level that the cluster lacks.
     """
     held = buffers(graph)
-    free: dict[str, float] = {}  # stream -> when it has run all it was given
-    ready: dict[str, float] = {}  # value -> when it is there
+    free: dict[str, float] = {}  # stream -> when it is free
+    ready: dict[str, float] = {}  # value -> when it is ready
     events = []
     for node in graph.nodes:
         streams = _streams(node, graph, cluster)
@@ -140,7 +140,7 @@ def _summary(graph: Graph, held: Buffers, events: Sequence[Event]) -> Timeline:
 def _live_bytes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[tuple[float, float]]:
     """Return the changes of the live bytes over time, and the bytes from then on."""
     present = [value.name for value in graph.inputs] + [p.name for p in graph.parameters]
-    # At one moment, in the order of the program: what a node defines, before what it frees.
+    # At equal times in program order, and within a node definitions before frees.
     changes = [(e.start, i, 0, e.nbytes) for i, e in enumerate(events) if e.nbytes]
     for name, uses in held.live.freed():
         if held.sizes[name]:

@@ -1,1 +1,1 @@
-"""Facts about a program that passes and the search both need: cotangents, names of gradients."""
+"""Data-flow facts that passes, search and cost model share: cotangents, liveness."""

@@ -1,7 +1,6 @@
 """Data flow of gradients: which values carry a cotangent, and which operands receive one.
 
-The one answer for every pass: `gradient` emits what is said here, the search prices it, and the
-partition places mirrors by it.
+The pass `gradient`, the search and the partition all follow this module.
 """
 
 from collections.abc import Mapping
@@ -16,13 +15,13 @@ from shardwright.operators.info import Linearization, OperatorInfo, operator_cla
 
 
 def gradient_name(parameter: str) -> str:
-    """Return the name that the gradient of a parameter has in every program."""
+    """Return the name of the gradient of a parameter in every program."""
     return f"{parameter}.grad"
 
 
 @dataclass(frozen=True)
 class CotangentFlow:
-    """Where cotangents flow in a program.
+    """The flow of cotangents in a program.
 
     Parameters
     ----------
@@ -42,10 +41,10 @@ class CotangentFlow:
 
 
 def cotangent_flow(graph: Graph) -> CotangentFlow:
-    """Return where the cotangents of a program flow; the first output is the loss.
+    """Return the flow of cotangents from the first output, the loss.
 
-    Nothing flows back to an operand that the gradient of its operator leaves out (the operand of
-    ``sign``, the labels of a loss), nor to integers.
+    No cotangent flows to an operand without a gradient (the operand of ``sign``, the labels of a
+    loss), nor to integers.
 
     Parameters
     ----------
@@ -74,10 +73,10 @@ def cotangent_flow(graph: Graph) -> CotangentFlow:
 
 
 def untrained_parameters(graph: Graph) -> tuple[str, ...]:
-    """Return the trainable parameters that get no gradient, and so no update, in their order.
+    """Return the trainable parameters without a gradient, and so without an update, in order.
 
-    The loss does not depend on them, or only through operands without a gradient, such as those of
-    ``stop_gradient`` and ``round``.
+    The loss depends on them not at all, or only through operands without a gradient, such as the
+    operand of ``stop_gradient`` or ``round``.
     """
     carrying = cotangent_flow(graph).values
     return tuple(p.name for p in graph.parameters if p.trainable and p.name not in carrying)
@@ -92,9 +91,9 @@ def _differentiable(graph: Graph, node: Node) -> tuple[bool, ...]:
 
 @lru_cache(maxsize=65536)
 def differentiable_operands(info: OperatorInfo) -> tuple[bool, ...]:
-    """Return for each operand of an operator whether its gradient has a cotangent for it.
+    """Return for each operand of an operator whether it has a gradient.
 
-    Asked of the gradient itself, emitted for whole tensors.
+    The gradient itself is emitted, for whole tensors.
     """
     build = Builder()
 

@@ -1,21 +1,21 @@
-"""The errors a person can cause, and how they read.
+"""Errors of users, and their text form.
 
-An error says what was found and what was expected, where, and how to mend it. The three parts
-are kept as fields, so that the command line, the JSON output and the tests read the same thing.
+An error states what was found and expected, where, and how to fix it. The three parts are fields,
+so that the command line, the JSON output and the tests agree.
 """
 
 
 class ShardwrightError(Exception):
-    """An error with a remedy.
+    """An error with a place and a hint.
 
     Parameters
     ----------
     what : str
-        What was found and what was expected, in one sentence without a final stop.
+        What was found and what was expected, in one sentence without a period.
     where : str, optional
         The place: a line of IR, a file, an option.
     hint : str, optional
-        What would be right.
+        How to fix it.
 
     Examples
     --------
@@ -36,11 +36,11 @@ class ShardwrightError(Exception):
 
 
 class ShardwrightWarning(UserWarning):
-    """Something that is allowed, and that the user probably did not mean."""
+    """A valid input that the user probably did not mean."""
 
 
 class OptionError(ShardwrightError):
-    """An option or an argument has a value that is not allowed, or does not exist."""
+    """An option or argument is unknown, or has a value that is not allowed."""
 
 
 class IRError(ShardwrightError):
@@ -48,11 +48,11 @@ class IRError(ShardwrightError):
 
 
 class StrategyError(ShardwrightError):
-    """An operator cannot be split the way it was asked to."""
+    """A strategy is not legal for an operator."""
 
 
 class ClusterError(ShardwrightError):
-    """A cluster description is wrong, or does not fit the number of devices."""
+    """A cluster description is invalid, or does not fit the number of devices."""
 
 
 class SolverError(ShardwrightError):
@@ -60,16 +60,16 @@ class SolverError(ShardwrightError):
 
 
 class NoPlanError(ShardwrightError):
-    """The search ended without a plan; catch this where the reason does not matter.
+    """The search ended without a plan; the base of the two reasons.
 
     Parameters
     ----------
     what, where, hint : str
-        As for every error.
+        As in `ShardwrightError`.
     least_memory_bytes : float, optional
-        Bytes a device of the leanest program found; None if no program was found at all.
+        Bytes per device of the smallest program found; None if no program was found.
     least_memory_bound : float, optional
-        Proven: no program needs fewer bytes a device; None if there is no such proof.
+        Proven lower bound on the bytes per device; None without a proof.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class NoPlanError(ShardwrightError):
 
 
 class InfeasibleError(NoPlanError):
-    """No plan exists within the limit: this is proven."""
+    """No plan exists within the limit, which is proven."""
 
 
 class NotFoundError(NoPlanError):
-    """No plan was found, and none is excluded: more time or another search may find one."""
+    """No plan was found; more time or another search may find one."""
 
 
 class PassError(ShardwrightError):
-    """A pass was asked for something it cannot do, or left a wrong graph behind."""
+    """A pass cannot do what was requested, or its result is not a valid graph."""
 
 
 class PlanError(ShardwrightError):
@@ -107,7 +107,7 @@ class PackageError(ShardwrightError):
 
 
 class OutputError(ShardwrightError):
-    """A file cannot be written, or it would replace one that the program did not write."""
+    """A file cannot be written, or would overwrite a file of the user."""
 
 
 class ModelError(ShardwrightError):
@@ -123,4 +123,4 @@ class ExecutionError(ShardwrightError):
 
 
 class OperatorError(ShardwrightError):
-    """An operator does not keep what its rule, kernel or gradient promises."""
+    """An operator breaks the promises of its rule, kernel or gradient."""

@@ -1,8 +1,7 @@
-"""Files that the program writes: complete or not at all, and never over a file of the user.
+"""Atomic output files, which never overwrite a file of the user.
 
-Content goes into a temporary file, which is renamed into place when it is complete: a full disk or
-an interrupt leaves what was there before. A file that is there already is replaced only if the
-program recognizes it as one that it wrote itself.
+Content goes into a temporary file, which is renamed when complete: a full disk or an interrupt
+leaves the old file. An existing file is replaced only if the program recognizes it as its own.
 """
 
 import os
@@ -20,7 +19,7 @@ Recognizer = Callable[[Path], bool]  # whether the program wrote a file
 
 
 def begins(*beginnings: bytes) -> Recognizer:
-    """Return a recognizer of files that begin in one of some ways; an empty file is recognized."""
+    """Return a recognizer of files with one of some prefixes; it accepts empty files."""
 
     def recognizes(path: Path) -> bool:
         with path.open("rb") as file:
@@ -34,21 +33,21 @@ def begins(*beginnings: bytes) -> Recognizer:
 
 
 def check_file(path: Path, what: str, ours: Recognizer) -> None:
-    """Check that a file may be written, before work that takes long.
+    """Check that a file can be written, before long work.
 
     Parameters
     ----------
     path : Path
         The file.
     what : str
-        What it will hold, for messages: ``the trace``.
+        Its content, for messages: ``the trace``.
     ours : callable
-        Recognizes files of this kind, which may be replaced.
+        Recognizes files that may be replaced.
 
     Raises
     ------
     OutputError
-        If there is no such folder, it may not be written to, or another file is there.
+        If the folder is missing or read-only, or another file exists.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
@@ -78,7 +77,7 @@ def write_file(path: Path, content: bytes, what: str, ours: Recognizer) -> None:
 
 @contextmanager
 def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of another when the block ends without an error.
+    """Open a file that replaces another when the block ends without an error.
 
     Raises
     ------
@@ -108,12 +107,12 @@ def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
 
 
 def check_folder(directory: Path, what: str) -> None:
-    """Check that files may be written into a folder, which may be new.
+    """Check that files can be written into a folder, which may be new.
 
     Raises
     ------
     OutputError
-        If it cannot be made or written to.
+        If it cannot be created or written to.
     """
     target = Path(os.path.realpath(directory))
     existing = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
@@ -124,7 +123,7 @@ def check_folder(directory: Path, what: str) -> None:
 
 
 def check_names(directory: Path, names: Iterable[str], what: str, ours: Recognizer) -> None:
-    """Check that files of these names may be written into a folder.
+    """Check that files of these names can be written into a folder.
 
     Raises
     ------
@@ -147,14 +146,14 @@ def check_names(directory: Path, names: Iterable[str], what: str, ours: Recogniz
 def write_files(
     directory: Path, files: Mapping[str, bytes], what: str, obsolete: Iterable[str] = ()
 ) -> None:
-    """Write files into a folder and remove obsolete ones: all of it, or nothing.
+    """Write files into a folder and remove obsolete ones, all or nothing.
 
-    What has the names is replaced; check first what that is.
+    Existing files are replaced; call `check_names` first.
 
     Raises
     ------
     OutputError
-        If they cannot be written; the folder is as it was before.
+        If they cannot be written; the folder is unchanged.
     """
     target = Path(os.path.realpath(directory))
     new = [folder for folder in (target, *target.parents) if not folder.exists()]
@@ -177,7 +176,7 @@ def write_files(
 
 
 def _exchange(target: Path, stage: Path, names: Iterable[str], replaced: Iterable[str]) -> None:
-    """Put the new files in the place of the old ones; back again if that fails."""
+    """Replace the old files by the new ones; roll back on failure."""
     try:
         for name in replaced:
             if os.path.lexists(target / name):
@@ -194,7 +193,7 @@ def _exchange(target: Path, stage: Path, names: Iterable[str], replaced: Iterabl
 
 
 def _write_through(path: Path, content: bytes) -> None:
-    """Write a file so that it is on the disk, not only on its way there."""
+    """Write a file and sync it to disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -205,17 +204,17 @@ def _move(path: Path, target: Path) -> None:
     path.rename(target)
 
 
-# What both have in common
+# Shared
 
 
 @contextmanager
 def failing_as(what: str, place: Path) -> Iterator[None]:
-    """Turn errors of the operating system into one sentence.
+    """Convert errors of the operating system to an `OutputError`.
 
     Raises
     ------
     OutputError
-        In the place of an `OSError`.
+        For an `OSError`.
     """
     try:
         yield
@@ -225,7 +224,7 @@ def failing_as(what: str, place: Path) -> Iterator[None]:
 
 
 def check_writable(existing: Path, what: str, place: Path) -> None:
-    """Check that a file or folder which is there may be written to.
+    """Check that an existing file or folder is writable.
 
     Raises
     ------
@@ -243,7 +242,7 @@ def _recognized(path: Path, what: str, ours: Recognizer) -> bool:
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether a path is a pipe or a device, which is written to as it is."""
+    """Return whether a path is a pipe or device, which is written in place."""
     try:
         mode = path.stat().st_mode
     except OSError:

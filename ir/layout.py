@@ -1,4 +1,4 @@
-"""Layouts and strategies: how tensors and operators are spread over a mesh."""
+"""Layouts of tensors and strategies of operators on a mesh."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ from shardwright.ir.mesh import Mesh
 
 @dataclass(frozen=True)
 class Layout:
-    """How one tensor is spread over a mesh.
+    """The layout of one tensor on a mesh.
 
-    An axis that splits no dimension and is not partial holds equal copies (replicated).
+    Over an axis that neither splits a dimension nor is partial, the tensor is replicated.
 
     Parameters
     ----------
     splits : tuple of tuple of str
-        For each tensor dimension the mesh axes that split it, major to minor.
+        The mesh axes that split each dimension, major to minor.
     partial : tuple of str
-        Mesh axes, in mesh order, over which the local values are still to be reduced.
+        Mesh axes, in mesh order, over which local values are a pending reduction.
     reduction : str
-        How partial values combine: ``sum``, ``max`` or ``min``.
+        The pending reduction: ``sum``, ``max`` or ``min``.
     """
 
     splits: tuple[tuple[str, ...], ...]
@@ -30,7 +30,7 @@ class Layout:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Every layout is looked up; a property that is cached when first read takes longer.
+        # Layouts are hashed often; a cached property would be slower.
         object.__setattr__(self, "_hash", hash((self.splits, self.partial, self.reduction)))
 
     def __hash__(self) -> int:
@@ -38,7 +38,7 @@ class Layout:
 
     @staticmethod
     def replicated(rank: int) -> "Layout":
-        """Return the layout of a tensor with `rank` dimensions that every rank holds whole."""
+        """Return the replicated layout of a tensor with `rank` dimensions."""
         return Layout(((),) * rank)
 
     @cached_property
@@ -47,7 +47,7 @@ class Layout:
         return tuple(axis for axes in self.splits for axis in axes)
 
     def reduced(self) -> "Layout":
-        """Return the layout without partial axes: where a gradient of this value ends."""
+        """Return the layout without partial axes, which cotangents of the value have."""
         return Layout(self.splits) if self.partial else self
 
     def with_partial(self, axes: tuple[str, ...], reduction: str = "sum") -> "Layout":
@@ -55,16 +55,16 @@ class Layout:
         return Layout(self.splits, axes, reduction if axes else "sum")
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Layout":
-        """Return the layout with other axes in the place of these."""
+        """Return the layout with axes renamed."""
         splits = tuple(tuple(names[axis] for axis in axes) for axes in self.splits)
         return Layout(splits, mesh.ordered(names[a] for a in self.partial), self.reduction)
 
     def counts(self, mesh: Mesh) -> tuple[int, ...]:
-        """Return into how many slices each dimension is split."""
+        """Return the number of slices of each dimension."""
         return tuple([mesh.extent(axes) for axes in self.splits])
 
     def check(self, shape: tuple[int, ...], mesh: Mesh) -> None:
-        """Check that a tensor of shape `shape` can lie so.
+        """Check that a tensor of shape `shape` can have the layout.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Layout:
         return not any(size % count for size, count in zip(shape, counts, strict=True))
 
     def slice_shape(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
-        """Return the shape of the largest slice, that of rank 0, of a tensor of shape `shape`."""
+        """Return the shape of the largest slice, on rank 0, of a tensor of shape `shape`."""
         self.check(shape, mesh)
         return tuple(
             [
@@ -117,7 +117,7 @@ class Layout:
 
     @property
     def partial_text(self) -> str:
-        """The partial axes as they stand after a type in text: `` +x+y`` or `` +x:max``."""
+        """The text of the partial axes, after a type: `` +x+y`` or `` +x:max``."""
         if not self.partial:
             return ""
         kind = "" if self.reduction == "sum" else f":{self.reduction}"
@@ -126,12 +126,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Strategy:
-    """How one operator is split: the mesh axes given to each factor of its rule.
+    """The strategy of one operator: the mesh axes that split each factor of its rule.
 
     Parameters
     ----------
     assignment : tuple of (str, tuple of str)
-        Factor and its mesh axes, major to minor; factors that are not split do not appear.
+        Factors with their mesh axes, major to minor; unsplit factors do not appear.
 
     Examples
     --------
@@ -143,7 +143,7 @@ class Strategy:
 
     @staticmethod
     def of(assignment: Mapping[str, Iterable[str]]) -> "Strategy":
-        """Return the strategy that gives each factor its axes."""
+        """Return the strategy with the axes of each factor."""
         items = ((factor, tuple(axes)) for factor, axes in assignment.items())
         return Strategy(tuple(item for item in items if item[1]))
 
@@ -153,7 +153,7 @@ class Strategy:
         return dict(self.assignment)
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Strategy":
-        """Return the strategy with other axes of the mesh in the place of these."""
+        """Return the strategy with axes renamed."""
         return Strategy(tuple((f, tuple(names[a] for a in axes)) for f, axes in self.assignment))
 
     def of_factors(self, factors: Iterable[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ class MeshAxis:
     size : int
         Number of ranks along the axis.
     level : int
-        Level of the cluster whose links the axis runs over; 0 is the innermost.
+        Level of the cluster whose links the axis uses; 0 is the innermost.
     """
 
     name: str
@@ -118,10 +118,10 @@ class Mesh:
         return position
 
     def part(self, size: int, names: Iterable[str], rank: int) -> tuple[int, int]:
-        """Return where the part of `rank` begins, and how long it is, of `size` things.
+        """Return the start and length of the slice of `rank` of `size` elements.
 
-        They are dealt out along one axis after another, major to minor; where an axis does not
-        divide what there is, its first ranks have one more.
+        They are split along each axis in turn, major to minor; if an axis does not divide the rest,
+        its first ranks have one more.
 
         Examples
         --------
@@ -137,7 +137,7 @@ class Mesh:
         return start, size
 
     def group(self, rank: int, names: Iterable[str]) -> tuple[int, ...]:
-        """Return the ranks that differ from `rank` only along the axes `names`, by their index."""
+        """Return the ranks that differ from `rank` only along the axes `names`, by index."""
         names = tuple(names)
         base = rank - sum(self.coordinate(rank, name) * self._strides[name] for name in names)
         members = [base]

@@ -24,7 +24,7 @@ _DTYPES = {
     "bool": ("bool", 1),
 }
 DTYPES = tuple(_DTYPES)
-_MOST_BYTES = 2**63 - 1  # what a size in memory can be
+_MOST_BYTES = 2**63 - 1  # the largest size in memory
 _FROM_SHORT = {short: name for name, (short, _) in _DTYPES.items()}
 
 
@@ -77,7 +77,7 @@ class TensorType:
 
     @property
     def is_float(self) -> bool:
-        """Whether the elements are real numbers, and so have gradients."""
+        """Whether the elements are floating-point numbers, which have gradients."""
         return "float" in self.dtype
 
     def with_shape(self, shape: tuple[int, ...]) -> "TensorType":
@@ -99,7 +99,7 @@ def short_dtype(dtype: str) -> str:
 
 
 def dtype_from_short(short: str) -> str:
-    """Return the element type that is spelled `short` in text.
+    """Return the element type with the short spelling `short`.
 
     Raises
     ------
@@ -114,8 +114,8 @@ def dtype_from_short(short: str) -> str:
 def numpy_dtype(dtype: str, float_dtype: str | None = None) -> np.dtype:
     """Return the numpy element type that holds `dtype`.
 
-    Numpy has no bfloat16, so it is held as float32. With `float_dtype`, every real type is held as
-    that one: a plan is verified in float64 whatever precision it was written for.
+    Numpy has no bfloat16, so it is stored as float32. With `float_dtype`, every floating-point type
+    is stored as that type: plans are verified in float64.
     """
     if "float" in dtype:
         return np.dtype(float_dtype or ("float32" if dtype == "bfloat16" else dtype))

@@ -1,4 +1,4 @@
-"""Bytes, seconds and names as a person reads them."""
+"""Bytes, seconds and names for people to read."""
 
 import re
 
@@ -21,7 +21,7 @@ def bytes_text(nbytes: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a time with the unit that suits it.
+    """Return a time with a suitable unit.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def shortened(text: str, length: int = 80) -> str:
 
 
 def pattern(name: str) -> str:
-    """Return a name with the numbers of repeated layers left out.
+    """Return a name with the numbers of repeated layers replaced by stars.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Checks of the values that a user gives: options, arguments of functions, settings.
+"""Checks of values from users: options, arguments, settings.
 
-Every check names the option, what was found and what was expected.
+Every error names the option, the value found and the values expected.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from shardwright.ir.errors import OptionError
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option may have.
+    """A range of numbers that an option accepts.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Range:
 
     @property
     def expected(self) -> str:
-        """What is allowed, in words."""
+        """The range in words."""
         bounds = {"of at least": self.least, "above": self.above, "below": self.below}
         words = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
         return " ".join(("an integer" if self.whole else "a number", " and ".join(words))).strip()
@@ -61,7 +61,7 @@ class Range:
         )
 
     def check(self, name: str, value: object) -> None:
-        """Refuse a value that is not in the range.
+        """Check that a value is in the range.
 
         Raises
         ------
@@ -80,7 +80,7 @@ SHARE = Range(least=0, below=1)
 
 
 def wrong_value(name: str, value: object, expected: str, hint: str | None = None) -> OptionError:
-    """Return the error of an option with a value that is not allowed."""
+    """Return the error for an option with a value that is not allowed."""
     shown = repr(value)
     if isinstance(value, str):
         shown = f"the text `{value}`"
@@ -90,7 +90,7 @@ def wrong_value(name: str, value: object, expected: str, hint: str | None = None
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Refuse a value that is none of the choices, and suggest the nearest.
+    """Check that a value is one of the choices; else suggest the nearest.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuse a value that is not True or False.
+    """Check that a value is True or False.
 
     Raises
     ------
@@ -135,21 +135,21 @@ def check_split_counts(operator: str, counts: object) -> None:
 
 
 def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse names that are not known, and suggest the nearest.
+    """Check that names are known; else suggest the nearest.
 
     Parameters
     ----------
     what : str
-        What the names are of: "`compile` has no option".
+        Start of the message: "`compile` has no option".
     names : iterable of str
         The names that are given.
     known : collection of str
-        Those that are allowed.
+        The known names.
 
     Raises
     ------
     OptionError
-        If one is not known.
+        If a name is unknown.
     """
     for name in names:
         if name not in known:
@@ -158,7 +158,7 @@ def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None
 
 
 def suggestion(name: object, known: Collection[str]) -> str | None:
-    """Return a question that names the nearest of the known names; None if none is near."""
+    """Return a hint with the nearest of the known names; None if none is near."""
     near = get_close_matches(name, known, 1, 0.7) if isinstance(name, str) else []
     return f"did you mean `{near[0]}`?" if near else None
 

@@ -1,8 +1,8 @@
-"""Structural rules that every graph obeys, whatever its operators mean.
+"""Structural rules of graphs, independent of operators.
 
 Names are defined once and before they are read; operands, outputs and updates exist; layouts fit
-their tensors and speak of axes of the mesh, each at most once; what enters and leaves a program is
-not partial; a parameter is updated once. ``operators.verify`` adds what operators demand.
+their tensors and use axes of the mesh at most once; inputs, parameters and outputs are not partial;
+a parameter is updated at most once. ``operators.verify`` adds the rules of operators.
 """
 
 from shardwright.ir.decisions import SharedLayout
@@ -18,7 +18,7 @@ def verify_structure(graph: Graph) -> None:
     Raises
     ------
     IRError
-        At the first rule broken; names the node, what was found and what was expected.
+        At the first broken rule; names the node, the value found and the value expected.
     """
     known: set[str] = set()
     for value in graph.inputs:

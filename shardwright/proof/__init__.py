@@ -1,4 +1,4 @@
-"""Proofs that a program computes its model: terms, erasure, and a training step of their own."""
+"""Proofs that a program computes its model: terms, erasure, and an independent training step."""
 
 from shardwright.proof.proof import TRUSTED, Proof, Provable, prove, prove_program
 from shardwright.proof.step import UpdateRule, training_step

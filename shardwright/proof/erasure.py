@@ -1,9 +1,8 @@
-"""Erasure: the values of a program when layouts and communication are left out.
+"""Erasure: the values of a program without layouts and communication.
 
-Every node is typed first: its operator's rule takes the layouts of its operands and leaves those of
-its results. Then what the ranks hold of a value represents a whole tensor, collectives keep that
-tensor, and the other operators compute whole tensors from whole tensors, which are numbered as
-terms.
+Every node is typed first: by its operator's rule, the layouts of the operands imply the layouts of
+the results. Then the slices of a value represent a whole tensor, collectives keep that tensor, and
+the other operators compute whole tensors from whole tensors, which are numbered as terms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,18 +27,18 @@ from shardwright.proof.terms import (
 from shardwright.proof.values import Bundle, Held, Runs
 from shardwright.proof.windows import RunsError, exchanged, windowed
 
-# What operators raise whose attributes are of another type than they take.
+# Errors of operators whose attributes have unexpected types.
 _MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _SIGNS: Mapping[str, tuple[float, ...]] = {"add": (1, 1), "sub": (1, -1), "neg": (-1,)}
 
 
 class ProofError(Exception):
-    """A program cannot be shown to compute what it should.
+    """The proof of a program fails.
 
     Parameters
     ----------
     place : str
-        The node, parameter or output at which this shows.
+        The node, parameter or output at which it fails.
     reason : str
         One sentence.
     """
@@ -50,17 +49,17 @@ class ProofError(Exception):
 
 
 def erase(graph: Graph) -> dict[str, Held]:
-    """Return what every value of a program stands for.
+    """Return the term of every value of a program.
 
     Parameters
     ----------
     graph : Graph
-        A program that is well formed as a structure, of one device or with layouts.
+        A structurally valid program, of one device or with layouts.
 
     Raises
     ------
     ProofError
-        At the first node whose types, layouts or communication are not right.
+        At the first node with wrong types, layouts or communication.
     """
     mesh = graph.mesh if has_layouts(graph) else None
     held: dict[str, Held] = {v.name: _leaf("input", v) for v in graph.inputs}
@@ -105,7 +104,7 @@ class _Erased:
     operands : sequence of Value
         What it reads.
     held : sequence of Held
-        What that stands for.
+        The terms of the operands.
     mesh : Mesh, optional
         The mesh; None on one device.
     """
@@ -153,7 +152,7 @@ class _Erased:
     # Values
 
     def results(self) -> list[Held]:
-        """Return what the results stand for."""
+        """Return the terms of the results."""
         name = self.node.operator
         if isinstance(self.info, Communication):
             return [self._moved()]
@@ -171,7 +170,7 @@ class _Erased:
         return list(self._computed(self._terms()))
 
     def _moved(self) -> Held:
-        """Return what a collective leaves: the same tensor."""
+        """Return the result of a collective: the same tensor."""
         (held,), name = self.held, self.node.operator
         if self.mesh is not None and isinstance(self.info, OverHalo):
             try:
@@ -179,7 +178,7 @@ class _Erased:
             except RunsError as error:
                 raise self._refuse(str(error)) from None
         if not self.info.keeps_tensor:
-            raise self._refuse(f"`{name}` is no collective that keeps the whole tensor")
+            raise self._refuse(f"`{name}` does not keep the whole tensor")
         if self.node.results[0].type != self.operands[0].type:
             raise self._refuse(f"`{name}` changes the type of the whole tensor")
         return held
@@ -203,12 +202,12 @@ class _Erased:
     def _unpacked(self) -> tuple[Term, ...]:
         (held,), attributes = self.held, self.info.attributes
         if not isinstance(held, Bundle):
-            raise self._refuse("`unpack` reads what was not packed")
+            raise self._refuse("`unpack` reads a value that is no flat buffer")
         shapes = tuple(tuple(shape) for shape in attributes["shapes"])
         splits = tuple(tuple(tuple(axes) for axes in part) for part in attributes["splits"])
         splits = splits or tuple(((),) * len(shape) for shape in shapes)
         if (shapes, splits) != (held.shapes, held.splits):
-            raise self._refuse("`unpack` names other slices than were packed")
+            raise self._refuse("`unpack` names other slices than `pack`")
         return held.terms
 
     def _sum_of_runs(self) -> Runs | None:

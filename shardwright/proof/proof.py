@@ -1,9 +1,9 @@
 """The proof that a program computes the training step of its model, at full size.
 
-Program and model are erased to terms (`erasure`); the model is first made a training step by a
-reverse pass and update rules that the compiler does not share (`step`). Where outputs, gradients
-and updates are the same terms, a step of the program on any number of ranks is a step of the model
-on one device, over the real numbers. Nothing is run.
+Program and model are erased to terms (`erasure`); the model is first extended to a training step by
+a reverse pass and update rules independent of the compiler (`step`). If outputs, gradients and
+updates are equal terms, a step of the program on any number of ranks equals a step of the model on
+one device, over the real numbers. Nothing is run.
 """
 
 import time
@@ -42,17 +42,17 @@ class Proof:
     Parameters
     ----------
     proven : bool or None
-        True; False where the program is refused; None where no proof can be tried.
+        True; False if the proof fails; None if no proof can be tried.
     first_failure : str or None
         The first node, parameter or output at which the proof fails.
     reason : str or None
-        Why it fails there, or why none can be tried; None where the program is proven.
+        Why the proof fails or cannot be tried; None if the program is proven.
     nodes : int
         Nodes of the program.
     seconds : float
-        What the proof took.
+        Time of the proof.
     trusted : tuple of str
-        What the proof assumes.
+        Assumptions of the proof.
     """
 
     proven: bool | None
@@ -93,11 +93,11 @@ class _Document(Protocol):
 
 
 class Provable(Protocol):
-    """A plan, as far as a proof reads it."""
+    """The part of a plan that a proof reads."""
 
     @property
     def model(self) -> Graph:
-        """The model as it was traced."""
+        """The traced model."""
         ...
 
     @property
@@ -124,11 +124,11 @@ def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
     Parameters
     ----------
     model : Graph
-        The model as it was traced; its first output is the loss.
+        The traced model; its first output is the loss.
     program : Graph
         The training step of every rank.
     rule : UpdateRule
-        How parameters are updated.
+        The update rule.
     """
     begin = time.perf_counter()
 
@@ -162,13 +162,13 @@ def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
 
 
 def _place(program: Graph, error: ShardwrightError) -> str:
-    """Return the value that an error of structure speaks of."""
+    """Return the value that a structural error names."""
     words = f"{error.where or ''} {error.what}".replace("`", " ").replace(":", " ").split()
     return next((word for word in words if word in program.values), program.name)
 
 
 def _merged_alike(model: Graph, ours: Mapping[str, Held]) -> Graph:
-    """Return the model with equal nodes merged where the program has merged them."""
+    """Return the model with equal nodes merged that the program has merged."""
     terms = erase(model)
     separate = frozenset(n for n in terms if n in ours and ours[n] == terms[n])
     return merge_equal_nodes(model, separate)
@@ -177,7 +177,7 @@ def _merged_alike(model: Graph, ours: Mapping[str, Held]) -> Graph:
 def _compare(
     step: Graph, program: Graph, theirs: Mapping[str, Held], ours: Mapping[str, Held]
 ) -> None:
-    """Compare what enters and what leaves the step of the model and the program."""
+    """Compare inputs, parameters, outputs and updates of the model's step and the program."""
     _compare_leaves(step, program)
     known = frozenset(term for term in theirs.values() if isinstance(term, int))
 
@@ -190,7 +190,7 @@ def _compare(
             raise ProofError(found, f"the {kind} `{name}` is partial over {list(layout.partial)}")
         if ours[found] != theirs[expected]:
             place = _first_unknown(program, found, ours, known)
-            reason = f"the {kind} `{name}` is not what the model computes"
+            reason = f"the {kind} `{name}` differs from the model's"
             at = "" if place == found else f": it depends on `{place}`, which the model lacks"
             raise ProofError(place, reason + at)
 

@@ -1,10 +1,10 @@
-"""The shrunken run: what a proof trusts, tried by numbers on every operator that a program has.
+"""The shrunken run: the assumptions of a proof, tested on every operator of a program.
 
 A program of full size may be too large to run. Its distinct nodes are few: an operator, with its
 operands and results in some layouts. Each is run on a mesh whose axes all have size 2, on small
-shapes that are split as the program splits them, and compared with the operator on whole tensors.
-Collectives are run likewise. Together with the proof, which says how nodes are put together, that
-covers the kernels and rules that the program uses.
+shapes split like in the program, and compared with the operator on whole tensors; so are
+collectives. Together with the proof, which covers the composition of nodes, it covers the kernels
+and rules that the program uses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ from shardwright.proof.windows import of_slices
 
 TOLERANCE = 1e-9
 _MOST_RANKS = 256
-_SIZE = 8  # from here on a number among attributes is taken for a size
+_SIZE = 8  # attributes of at least this number are sizes
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, ShardwrightError)
 _WITH_OTHERS = (OverHalo, Unpack)  # run together with their readers or producers
 _EMPTY = {"sum": 0.0, "max": -1e9, "min": 1e9}
@@ -43,18 +43,18 @@ _EMPTY = {"sum": 0.0, "max": -1e9, "min": 1e9}
 
 @dataclass(frozen=True)
 class Samples:
-    """What a shrunken run found.
+    """The result of a shrunken run.
 
     Parameters
     ----------
     compared : int
-        Distinct operators in their layouts that were run.
+        Number of distinct operators and layouts that were run.
     skipped : tuple of str
-        Nodes, one of each kind, that could not be made small.
+        Nodes, one of each kind, that could not be shrunk.
     max_relative_error : float
         The largest error among those compared.
     first_difference : str or None
-        The first node whose slices do not make up the whole.
+        The first node whose assembled slices differ from the whole.
     """
 
     compared: int
@@ -64,13 +64,13 @@ class Samples:
 
     @property
     def equal(self) -> bool:
-        """Whether all that was run agrees."""
+        """Whether all compared operators agree."""
         return self.first_difference is None
 
 
 @dataclass
 class _Case:
-    """A node, made small.
+    """A shrunken node.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class _Case:
     mesh : Mesh
         The axes that the node uses, each of size 2.
     strategy : Strategy
-        How it is split.
+        Its strategy.
     taken, left : sequence of Layout
         Layouts of the operands and the results.
     """
@@ -97,7 +97,7 @@ class _Case:
         Raises
         ------
         ShardwrightError
-            If slices are not as their layouts say.
+            If slices differ from their layouts.
         """
         operands, whole = self._operands()
         held = [self._spread(x, layout) for x, layout in zip(operands, self.taken, strict=True)]
@@ -111,7 +111,7 @@ class _Case:
         )
 
     def _operands(self) -> tuple[list[Array], tuple[Array, ...]]:
-        """Return random operands on which the whole operator works, and its results."""
+        """Return random operands that the operator accepts, and its results."""
         sizes = sorted({size for size in self.info.rule.sizes.values() if size > 1}, reverse=True)
         highs = [*dict.fromkeys((*sizes, 2))]
         for low in (-2.0, 0.1):
@@ -126,10 +126,10 @@ class _Case:
                     continue
                 if all(np.isfinite(np.asarray(x, float)).all() for x in whole):
                     return operands, whole
-        raise ValueError("no operands were found that the operator takes")
+        raise ValueError("the operator accepts none of the random operands")
 
     def _spread(self, whole: Array, layout: Layout) -> Parts:
-        """Return slices; where the layout is partial, of random terms that make up the whole."""
+        """Return slices; for a partial layout, slices of random terms of the whole."""
         mesh, count = self.mesh, self.mesh.extent(layout.partial)
         terms = np.stack([whole] * count)
         if layout.partial and layout.reduction == "sum":
@@ -157,10 +157,10 @@ def _drawn(
 
 
 class _Buffer(_Case):
-    """A flat buffer, packed and unpacked again."""
+    """A flat buffer, packed and unpacked."""
 
     def error(self) -> float:
-        """Return the largest relative error of what comes out."""
+        """Return the largest relative error of the results."""
         mesh, layouts = self.mesh, self.taken
         shapes: list[Shape] = [tuple(2 * mesh.extent(a) for a in p.splits) for p in layouts]
         whole = [np.asarray(self.random.uniform(-2, 2, shape)) for shape in shapes]
@@ -193,7 +193,7 @@ def run_samples(program: Graph) -> Samples:
     Parameters
     ----------
     program : Graph
-        A program with layouts that is proven: its types and layouts are right.
+        A proven program with layouts.
     """
     compared, worst, first = 0, 0.0, None
     skipped = []
@@ -218,7 +218,7 @@ def run_samples(program: Graph) -> Samples:
 
 
 def _distinct(program: Graph) -> Iterator[Node]:
-    """Give the first node of every operator in every combination of layouts."""
+    """Yield the first node of every operator in every combination of layouts."""
     seen = set()
     for node in program.nodes:
         values = (*program.operand_values(node), *node.results)
@@ -231,7 +231,7 @@ def _distinct(program: Graph) -> Iterator[Node]:
 
 
 def _switches(attributes: Attributes) -> str:
-    """Return the attributes that are no sizes: dimensions, axes, names, switches."""
+    """Return the attributes that are not sizes: dimensions, axes, names, switches."""
 
     def is_size(value: Attribute) -> bool:
         if isinstance(value, tuple):
@@ -242,7 +242,7 @@ def _switches(attributes: Attributes) -> str:
 
 
 def _case(program: Graph, node: Node) -> _Case | None:
-    """Return a node made small; None where it cannot be."""
+    """Return a node on small shapes; None if it cannot be shrunk."""
     assert program.mesh is not None
     operands = program.operand_values(node)
     taken = [value.layout for value in operands if value.layout is not None]

@@ -17,7 +17,7 @@ from shardwright.operators.windows.windowed import Windowed
 
 _REFUSED = (ShardwrightError, ArithmeticError, LookupError, TypeError, ValueError)
 _WINDOWS = 4  # windows over a slice
-_MOST = (4, 6, 12)  # sizes of factors that are not split, tried in turn
+_MOST = (4, 6, 12)  # sizes of unsplit factors, tried in order
 
 
 def shrunken(
@@ -28,14 +28,14 @@ def shrunken(
     mesh: Mesh,
     full: Mesh,
 ) -> OperatorInfo | None:
-    """Return an operator on small shapes; None where its attributes do not allow it.
+    """Return an operator on small shapes; None if its attributes do not allow it.
 
     Parameters
     ----------
     info : OperatorInfo
         The operator on shapes of full size.
     strategy : Strategy
-        How it is split.
+        Its strategy.
     taken, left : sequence of Layout
         Layouts of the operands and the results.
     mesh : Mesh
@@ -76,7 +76,7 @@ def _shape(dims: Sequence[Sequence[str]], sizes: Mapping[str, int]) -> tuple[int
 def _small_sizes(
     info: OperatorInfo, strategy: Strategy, mesh: Mesh, full: Mesh, most: int
 ) -> Iterator[tuple[str, int]]:
-    """Give each factor a small size that is split as often, evenly or unevenly as before."""
+    """Yield a small size of each factor, split evenly or unevenly like the original."""
     compound = {
         factor
         for dims in (*info.rule.operands, *info.rule.results)
@@ -112,7 +112,7 @@ def _small_windows(info: Windowed, strategy: Strategy, mesh: Mesh) -> dict[str, 
 
 
 def _small_attributes(info: OperatorInfo, sizes: Mapping[str, int]) -> Iterator[Attributes]:
-    """Give the attributes with sizes of tensors and factors replaced by the small ones."""
+    """Yield the attributes with the sizes of tensors and factors replaced by small ones."""
     shapes = {}
     for dims in (*info.rule.operands, *info.rule.results):
         shapes[_shape(dims, info.rule.sizes)] = _shape(dims, sizes)

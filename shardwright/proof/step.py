@@ -1,7 +1,7 @@
-"""The training step of one device, by a reverse pass and update rules of its own.
+"""The reference training step of one device, by an independent reverse pass and update rules.
 
-A program is proven, and compared by numbers, against this step. It shares the gradients of the
-operators with the compiler, and nothing else.
+Proofs and numerical verification compare programs with this step. It shares only the gradients of
+the operators with the compiler.
 """
 
 from collections.abc import Container, Mapping
@@ -14,7 +14,7 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, operator_class, operator_info
 
 STEP = "optimizer.step"
-# What each rule keeps for a parameter, and whether it counts the steps.
+# The optimizer states of each rule.
 _STATES: Mapping[str, tuple[str, ...]] = {
     "sgd": (),
     "momentum": ("momentum",),
@@ -25,7 +25,7 @@ _COUNTING = frozenset({"adam"})
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """How trained parameters are updated.
+    """The update rule of trained parameters.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ class UpdateRule:
     settings : mapping
         Attributes of the update operator.
     loss_scale : float
-        Factor that the gradients carry; the update divides it out.
+        Factor of the loss and gradients; the update divides by it.
     overrides : mapping of str to mapping
-        Attributes that differ for single parameters, by name.
+        Attributes of single parameters, by name.
     """
 
     kind: str = "sgd"
@@ -51,19 +51,19 @@ def gradient_of(parameter: str) -> str:
 
 
 def training_step(model: Graph, rule: UpdateRule) -> Graph:
-    """Return a step of training on one device.
+    """Return the training step of a model on one device.
 
     Parameters
     ----------
     model : Graph
-        The model as it was traced; its first output is the loss.
+        The traced model; its first output is the loss.
     rule : UpdateRule
-        How parameters are updated.
+        The update rule.
 
     Raises
     ------
     PassError
-        If the loss is not a real scalar, or there is no such rule.
+        If the loss is not a floating-point scalar, or there is no such rule.
     """
     loss = model.value(model.outputs[0])
     if loss.type.rank or not loss.type.is_float:
@@ -77,7 +77,7 @@ def training_step(model: Graph, rule: UpdateRule) -> Graph:
 
 
 def _gradients(build: Builder, model: Graph, loss: Value, loss_scale: float) -> dict[str, Value]:
-    """Emit the gradient by every trained parameter that one reaches, the last node first."""
+    """Emit the gradient by every reached trained parameter, in reverse order of nodes."""
     reached = _reached(model)
     totals: dict[str, Value] = {}
 
@@ -102,7 +102,7 @@ def _gradients(build: Builder, model: Graph, loss: Value, loss_scale: float) -> 
 
 
 def _reached(model: Graph) -> set[str]:
-    """Return the values that depend on a trained parameter through real numbers."""
+    """Return the values that depend on a trained parameter through floating-point values."""
     reached = {p.name for p in model.parameters if p.trainable and p.value.type.is_float}
     for node in model.nodes:
         stops = operator_class(node.operator).stops_gradient
@@ -127,7 +127,7 @@ def _constant(build: Builder, value: Value, number: float) -> Value:
 
 
 def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) -> None:
-    """Emit the update of every parameter that has a gradient, and of what is kept for it."""
+    """Emit the update of every parameter with a gradient, and of its states."""
     counted = [_counted(build)] if rule.kind in _COUNTING else []
     by_name = {parameter.name: parameter.value for parameter in build.parameters}
     for name, gradient in gradients.items():
@@ -145,7 +145,7 @@ def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) ->
 
 
 def _kept_type(parameter: TensorType) -> TensorType:
-    """Return the type of what is kept for a parameter: float16 is too narrow for squares."""
+    """Return the type of the states of a parameter: float16 is too narrow for squares."""
     if parameter.dtype == "float16":
         return TensorType("float32", parameter.shape)
     return parameter
@@ -160,17 +160,17 @@ def _counted(build: Builder) -> Value:
 
 
 def _zeros(build: Builder, name: str, kind: TensorType) -> Value:
-    """Add a tensor that is kept from step to step and begins as zeros."""
+    """Add an untrained parameter that is initially zero."""
     attributes: Attributes = {"initializer": "zeros", "trainable": False}
     return build.parameter(Value(name, kind), attributes)
 
 
 def merge_equal_nodes(graph: Graph, keep: Container[str] = frozenset()) -> Graph:
-    """Return the graph with equal nodes merged and identities removed, but for those in `keep`.
+    """Return the graph with equal nodes merged and identities removed, except nodes in `keep`.
 
-    The gradient of a value that is computed once is one term, and of two equal values it is two
-    terms, which are equal over the real numbers only. So values are merged where the compiler has
-    merged them; the graph means the same either way.
+    The gradient of one value is one term, and of two equal values two terms, equal only over the
+    real numbers. So values are merged that the compiler has merged; the meaning of the graph does
+    not change.
     """
     names: dict[str, str] = {}
     first: dict[object, Node] = {}
@@ -193,5 +193,5 @@ def merge_equal_nodes(graph: Graph, keep: Container[str] = frozenset()) -> Graph
 
 
 def attributes_text(node: Node, defaults: Attributes | None = None) -> str:
-    """Return the attributes of a node, over the defaults, as a text that tells 1 from 1.0."""
+    """Return the attributes of a node, with defaults, as text that distinguishes 1 from 1.0."""
     return repr(sorted({**(defaults or {}), **node.attributes}.items()))

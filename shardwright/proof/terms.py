@@ -1,10 +1,10 @@
-"""Terms: what values are computed from, known by fingerprints.
+"""Terms: fingerprints of how values are computed.
 
 The fingerprint of an operator's result is a hash of the operator, its attributes, the types of its
 operands and their fingerprints. Sums, differences and products with constants are linear
 combinations of fingerprints modulo a prime, so that they are equal in any order and grouping. Two
-values of one type whose fingerprints are equal are computed alike, but for a chance of about
-n^2 / 2^128 among n terms.
+values of one type with equal fingerprints are equal, up to a collision probability of about n^2 /
+2^128 among n terms.
 
 Knows no graphs.
 """

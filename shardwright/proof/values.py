@@ -1,4 +1,4 @@
-"""What a value stands for when layouts and communication are left out."""
+"""The meaning of values without layouts and communication."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ Move = tuple[tuple[str, Attribute], ...]  # the attributes of an exchange of hal
 
 @dataclass(frozen=True)
 class Bundle:
-    """A flat buffer: the slices of some tensors, one after the other.
+    """A flat buffer: the concatenated slices of some tensors.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Runs:
-    """A tensor as the runs of elements that windows read.
+    """A tensor in the form of the runs of elements that windows read.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ class Runs:
     kind : TensorType
         Its type, without runs.
     moves : tuple
-        The exchanges of halos that lead to the runs, or for `made` the sums that are due.
+        The halo exchanges that produced the runs, or for `made` the pending sums.
     made : bool
-        Whether runs are still to be added up; else they are copies.
+        Whether runs are pending sums; else they are copies.
     """
 
     term: Term

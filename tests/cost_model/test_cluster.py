@@ -186,10 +186,10 @@ def test_devices_fill_the_inner_levels_first():
 def test_devices_that_leave_a_level_partly_used():
     possible = "possible numbers are 1 to 4, multiples of 4 to 12, multiples of 12 to 24"
     assert (
-        message(LAB.for_devices, 6) == f"6 devices leave a `node` of `lab` partly used; {possible}"
+        message(LAB.for_devices, 6) == f"6 devices fill a `node` of `lab` only partly; {possible}"
     )
     assert (
-        message(LAB.for_devices, 16) == f"16 devices leave a `row` of `lab` partly used; {possible}"
+        message(LAB.for_devices, 16) == f"16 devices fill a `row` of `lab` only partly; {possible}"
     )
 
 
@@ -257,7 +257,7 @@ def test_many_axes_get_distinct_names():
         (
             (24, "4x6"),
             "an axis of 4 in mesh shape `4x6` does not fit into level `hall`, where 2 of 2 are "
-            "left; an axis lies in one level; `2x3x4` would do",
+            "left; an axis spans one level: `2x3x4` fits",
         ),
         (
             (8, "2x2"),

@@ -194,4 +194,4 @@ def test_unknown_collective():
 def test_axis_outside_the_cluster():
     with pytest.raises(ClusterError) as caught:
         collective_seconds("send", 1, [MeshAxis("far", 2, 3)], LAB)
-    assert str(caught.value) == "mesh axis `far` lies in level 3, but the cluster has levels 0 to 2"
+    assert str(caught.value) == "mesh axis `far` is of level 3, but the cluster has levels 0 to 2"

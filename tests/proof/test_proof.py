@@ -102,7 +102,7 @@ def test_a_scale_that_differs(plan: Plan) -> None:
     proof = prove(edited(plan, lambda node: wrong if node is target else node))
     assert (proof.proven, proof.first_failure) == (False, target.name)
     assert proof.reason == (
-        f"the output `{plan.program.outputs[0]}` is not what the model computes: it depends on "
+        f"the output `{plan.program.outputs[0]}` differs from the model's: it depends on "
         f"`{target.name}`, which the model lacks"
     )
 
@@ -123,7 +123,7 @@ def test_two_states_in_the_place_of_each_other(plan: Plan) -> None:
     new[f"{name}.m"], new[f"{name}.v"] = new[f"{name}.v"], new[f"{name}.m"]
     proof = prove(replace(plan, program=replace(plan.program, updates=tuple(new.items()))))
     assert (proof.proven, proof.first_failure) == (False, new[f"{name}.m"])
-    assert proof.reason == f"the update of `{name}.m` is not what the model computes"
+    assert proof.reason == f"the update of `{name}.m` differs from the model's"
 
 
 def test_a_state_that_begins_otherwise(plan: Plan) -> None:
