@@ -76,6 +76,9 @@ class PassManager:
     verify_each: bool = True
     records: list[PassRecord] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"<PassManager: {', '.join(record.name for record in self.records)}>"
+
     def run(self, work: Pass, graph: Graph) -> Graph:
         """Run a pass and return the graph it leaves.
 

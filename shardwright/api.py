@@ -1,4 +1,4 @@
-"""What the command line and scripts call: compile a model, and run, verify and read its plan."""
+"""The functions of the package: compile a model; run, prove, verify and print its plan."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -181,23 +181,23 @@ def run(
     Parameters
     ----------
     plan : path, Plan or Compilation
-        What to run.
+        The plan.
     steps : int
-        Steps of training.
+        Number of steps.
     data : Samples or path, optional
-        What to train on; see `samples_for`.
+        The training data; see `samples_for`.
     communicator : Communicator, optional
-        Hosts ranks of the plan; all of them in this process if not given.
+        Hosts ranks of the plan; by default all of them in this process.
     log_directory : Path, optional
         Folder for the log of each rank.
     seed : int, optional
-        Seed of initial values and of the order of samples; the plan's if not given.
+        Seed of initial values and of the order of samples; by default the plan's.
     resume, save : Path, optional
-        Checkpoint to begin from, and to write at the end.
+        Checkpoint to start from, and checkpoint to write at the end.
     save_every : int, optional
-        Steps after which the checkpoint is written, too.
+        Number of steps after which the checkpoint is written, too.
     stop : callable, optional
-        Asked after every step whether to end early, with the checkpoint written.
+        Called after every step; training ends with the checkpoint written if it returns True.
 
     Raises
     ------
@@ -212,16 +212,13 @@ def run(
     communicator = communicator or LocalCommunicator(plan.mesh)
     check_capacity(plan.program, communicator.ranks)
     _check_saving(save, save_every, communicator)
-    samples = data
-    if not isinstance(samples, Samples):
-        samples = samples_for(plan.document.inputs, _path("data", samples), seed)
-    executor = Executor(plan.program, communicator)
+    samples = _samples(plan, data, seed)
     if resume is not None:
         state = load_checkpoint(resume, plan.program, communicator)
     else:
         state = initialize(plan.program, seed, communicator, plan.initial)
     records = train(
-        executor,
+        Executor(plan.program, communicator),
         state,
         samples.batches(steps, seed),
         log_directory=log_directory,
@@ -238,6 +235,12 @@ def run(
     yield from saving(records, write, save_every, stopped)
 
 
+def _samples(plan: Plan, data: Samples | str | Path | None, seed: int) -> Samples:
+    if isinstance(data, Samples):
+        return data
+    return samples_for(plan.document.inputs, _path("data", data), seed)
+
+
 def _check_saving(save: Path | None, every: int | None, communicator: Communicator) -> None:
     """Refuse a checkpoint that cannot be written, before training for it."""
     if every is not None:
@@ -251,12 +254,12 @@ def _check_saving(save: Path | None, every: int | None, communicator: Communicat
 def dump(
     target: str | Path | Plan | Compilation, *, after: str | None = None, rank: int | None = None
 ) -> str:
-    """Return the text of a plan's program, of one rank's, or of what a pass left.
+    """Return the text of a plan's program, of one rank's, or of the graph after a pass.
 
     Parameters
     ----------
     target : path, Plan or Compilation
-        What to print.
+        The plan, or the compilation.
     after : str, optional
         A pass; only of a compilation.
     rank : int, optional
@@ -269,7 +272,9 @@ def dump(
     """
     if after is not None:
         if not isinstance(target, Compilation):
-            raise PlanError("a plan holds what the last pass left", hint="give the compilation")
+            raise PlanError(
+                "a plan has the graph after the last pass only", hint="pass the compilation"
+            )
         return to_text(target.compiled.passes.after(after))
     program = as_plan(target).program
     return to_text(program) if rank is None else rank_text(program, rank)

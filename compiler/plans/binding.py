@@ -52,7 +52,7 @@ def bind_rank(program: Graph, rank: int) -> Graph:
 
 
 class _Binding:
-    """A rank's own slices and groups; a program has few distinct ones."""
+    """The slices and groups of one rank, memoized: a program has few distinct ones."""
 
     def __init__(self, mesh: Mesh, rank: int) -> None:
         self.slice_type = cache(
@@ -76,7 +76,7 @@ class _Binding:
 
 
 def rank_text(program: Graph, rank: int) -> str:
-    """Return the listing of one rank: where it stands, which slices it holds, what it runs."""
+    """Return the listing of one rank: its coordinates, its slices and its program."""
     mesh = program.mesh or Mesh(())
     bound = bind_rank(program, rank)
     place = " ".join(f"{name}={mesh.coordinate(rank, name)}" for name in mesh.names)

@@ -1,4 +1,4 @@
-"""What compiling leaves on disk, and reading it back.
+"""The directory of a plan: written and read.
 
 A plan is a directory::
 
@@ -76,7 +76,7 @@ def write_plan(directory: Path, plan: Plan, ranks: Iterable[int] | None = None) 
 
 
 def listed_ranks(devices: int, ranks: Iterable[int] | None) -> list[int]:
-    """Return the ranks whose listings are written: those asked for, or the first sixteen."""
+    """Return the ranks whose listings are written: by default the first sixteen."""
     return list(range(min(_RANKS, devices))) if ranks is None else sorted(set(ranks))
 
 
@@ -214,7 +214,7 @@ def _digest(content: bytes) -> str:
 
 
 def document_digest(content: Mapping[str, Any]) -> str:
-    """Return the digest of a document without this digest, whatever its spaces."""
+    """Return the digest of a document without this digest; spaces do not matter."""
     files = {name: item for name, item in content["files"].items() if name != DOCUMENT}
     text = json.dumps({**content, "files": files}, sort_keys=True)
     return _digest(text.encode())
@@ -267,7 +267,7 @@ def _changed(name: str, directory: Path) -> PlanError:
 
 
 def _check_consistent(document: PlanDocument, program: Graph, directory: Path) -> None:
-    """Refuse a document that speaks of other devices or inputs than the program."""
+    """Refuse a document whose devices or inputs differ from the program's."""
     mesh = program.mesh or Mesh(())
     devices = document.device_mesh.size
     if document.devices != devices:

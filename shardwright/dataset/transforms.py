@@ -1,4 +1,4 @@
-"""What is done to single arrays of a dataset; `vision` and `transforms` in MindSpore."""
+"""Transformations of single arrays of a dataset; `vision` and `transforms` in MindSpore."""
 
 from collections.abc import Sequence
 

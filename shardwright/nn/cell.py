@@ -155,7 +155,7 @@ class SequentialCell(Cell):
 
 
 class CellList(SequentialCell):
-    """A list of cells, so that they are found; apply them one by one."""
+    """A list of cells whose parameters are registered; apply its cells one by one."""
 
     def construct(self, x: Tensor) -> Tensor:
         """Refuse."""
@@ -166,10 +166,10 @@ class CellList(SequentialCell):
 
 
 def _flat(cells: Sequence[Cell | Sequence[Cell]]) -> list[Cell]:
-    """Return the cells, given one by one or as a list."""
+    """Return the cells of arguments: several cells, or one list of them."""
     if len(cells) == 1 and not isinstance(cells[0], Cell):
         return list(cells[0])
     found = [cell for cell in cells if isinstance(cell, Cell)]
     if len(found) != len(cells):
-        raise ModelError("something that is no cell stands among the cells of a sequence")
+        raise ModelError("a sequence of cells contains an item that is not a cell")
     return found

@@ -142,7 +142,7 @@ class Conv2dTranspose(Convolution):
 
 
 def _check_sizes(name: str, size: Size, dimensions: int) -> None:
-    """Refuse what is no positive integer, or one for each dimension."""
+    """Refuse anything but a positive integer, or one for each dimension."""
     sizes = size if isinstance(size, tuple | list) else (size,) * dimensions
     for one in sizes:
         POSITIVE_INTEGER.check(name, one)

@@ -26,11 +26,11 @@ class Dense(Cell):
     in_channels, out_channels : int
         Sizes of the last dimension before and after; the weight is ``[out, in]``.
     weight_init, bias_init : str or float, optional
-        How they begin; unless given, evenly within ``1 / sqrt(in_channels)``.
+        Initializers; by default uniform within ``1 / sqrt(in_channels)``.
     has_bias : bool
         Whether a bias is added.
     activation : str or Cell, optional
-        What follows: ``relu``, ``gelu``, ...
+        Activation after it: ``relu``, ``gelu``, ...
     dtype : str
         Element type of the parameters.
     """
@@ -72,7 +72,7 @@ class Embedding(Cell):
     vocab_size, embedding_size : int
         Shape of the table.
     embedding_table : str or float
-        How it begins.
+        Initializer of the table.
     dtype : str
         Element type of the table.
     """
@@ -94,10 +94,10 @@ class Embedding(Cell):
 
 
 class HashEmbedding(Cell):
-    """Rows of tables, looked up by features of which there may be more than rows.
+    """Rows of tables, looked up by hashed features.
 
-    A feature stands for the row that is left when it is divided by the number of rows. Tables
-    stand one behind the other as one, so that they may be cut anywhere.
+    A feature maps to its remainder modulo the number of rows. The tables are concatenated, so
+    that it may be split anywhere.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class HashEmbedding(Cell):
     embedding_size : int
         Size of a row.
     embedding_table : str or float
-        How the tables begin.
+        Initializer of the tables.
     dtype : str
         Element type of the tables.
     """
@@ -131,7 +131,7 @@ class HashEmbedding(Cell):
 
 
 class Dropout(Cell):
-    """Zero where a coin falls so, and scale the rest to keep the mean.
+    """Set random elements to zero, and scale the rest to keep the mean.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Dropout(Cell):
         self.p = p
 
     def construct(self, x: Tensor) -> Tensor:
-        """Drop; the key makes the coins of this cell its own."""
+        """Drop; the key gives each cell its own random numbers."""
         if not self.p:
             return x
         tracer = current_tracer()
@@ -159,7 +159,7 @@ class Flatten(Cell):
         self.start_dim = start_dim
 
     def construct(self, x: Tensor) -> Tensor:
-        """Reshape, where there is something to."""
+        """Reshape."""
         if x.ndim == self.start_dim + 1:
             return x
         return x.reshape((*x.shape[: self.start_dim], prod(x.shape[self.start_dim :])))
@@ -285,7 +285,7 @@ class PReLU(Cell):
     channel : int
         Number of channels.
     w : float
-        How the weights begin.
+        Initial value of the weights.
     """
 
     def __init__(self, channel: int = 1, w: float = 0.25, dtype: str = "float32") -> None:

@@ -1,4 +1,4 @@
-"""Ways to cut, repeat and fill tensors that MindSpore has as one operator each."""
+"""Operators of MindSpore that split, repeat and fill tensors, as compositions."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ from shardwright.tensor import Parameter, Tensor, apply
 
 
 class SplitWithSize:
-    """A dimension cut into parts of given sizes."""
+    """A dimension split into parts of given sizes."""
 
     def __call__(self, x: Tensor, sizes: Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
-        """Cut; the sizes add up to that of the dimension."""
+        """Split; the sizes add up to the size of the dimension."""
         if sum(sizes) != x.shape[axis]:
             raise ModelError(f"parts of {tuple(sizes)} do not make up {x.shape[axis]} elements")
         axis, begin, parts = axis % x.ndim, 0, []
@@ -26,10 +26,10 @@ class SplitWithSize:
 
 
 class SplitTensor:
-    """A dimension cut into parts of one size, the last of which may be smaller."""
+    """A dimension split into parts of one size, the last of which may be smaller."""
 
     def __call__(self, x: Tensor, split_size: int, axis: int = 0) -> tuple[Tensor, ...]:
-        """Cut."""
+        """Split."""
         whole, rest = divmod(x.shape[axis], split_size)
         return SplitWithSize()(x, [split_size] * whole + [rest] * bool(rest), axis)
 
@@ -59,7 +59,7 @@ class Range:
 
 
 class LinSpace:
-    """So many numbers evenly from `start` to `stop`, as a constant."""
+    """`num` evenly spaced numbers from `start` to `stop`, as a constant."""
 
     def __call__(self, start: float, stop: float, num: int) -> Tensor:
         """Divide the way."""
@@ -87,7 +87,7 @@ def _filled(value: float, like: Tensor) -> Tensor:
 
 
 class TruncateMod:
-    """What a quotient rounded towards zero leaves, with the sign of the first."""
+    """The remainder of a division rounded towards zero, with the sign of the dividend."""
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """Divide, and take away."""

@@ -90,7 +90,7 @@ class Broadcast(Collective):
 
 
 class AlltoAll(Collective):
-    """Cut one dimension, send the pieces to the ranks in turn, and concatenate another."""
+    """Split one dimension, send the pieces to the ranks in turn, and concatenate another."""
 
     def __init__(
         self, split_count: int, split_dim: int, concat_dim: int, group: str = WORLD_GROUP
@@ -114,7 +114,7 @@ class AlltoAll(Collective):
 
 
 class NeighborExchange(Collective):
-    """Pass the tensor `shift` ranks on; without `wrap`, zeros arrive where no rank passes any."""
+    """Send the tensor to the rank `shift` further; without `wrap`, ranks at the edge get zeros."""
 
     def __init__(self, shift: int = 1, wrap: bool = True, group: str = WORLD_GROUP) -> None:
         super().__init__("neighbor_exchange", group, shift=shift, wrap=wrap)
@@ -133,7 +133,7 @@ class Send(_PointToPoint):
 
 
 class Receive(_PointToPoint):
-    """Take at rank `destination` what `Send` offered; zeros arrive at the other ranks."""
+    """Receive the tensor of `Send` at rank `destination`; the other ranks get zeros."""
 
     def __init__(self, source: int, destination: int, group: str = WORLD_GROUP) -> None:
         super().__init__("receive", source, destination, group)

@@ -1,4 +1,4 @@
-"""What MindSpore has as one operator and is several here."""
+"""Operators of MindSpore that are compositions of several here."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ class Assign:
         return following
 
     def following(self, variable: Parameter, value: Tensor) -> Tensor:
-        """Return what the parameter becomes."""
+        """Return the new value of the parameter."""
         return apply("identity", value)
 
 
@@ -93,7 +93,7 @@ class AssignSub(Assign):
 
 
 class DropoutDoMask:
-    """Zero what a mask leaves out, and scale the rest to keep the mean."""
+    """Set the elements outside a mask to zero, and scale the rest to keep the mean."""
 
     def __call__(self, x: Tensor, mask: Tensor, keep_prob: float) -> Tensor:
         """Mask and scale; the mask is true where an element is kept."""
@@ -101,7 +101,7 @@ class DropoutDoMask:
 
 
 class EmbeddingLookup:
-    """Rows of a table that begins at row `offset`; rows that it does not hold are zero."""
+    """Rows of a table whose first row is `offset`; rows outside of it are zero."""
 
     def __call__(self, input_params: Tensor, input_indices: Tensor, offset: int = 0) -> Tensor:
         """Look up."""
@@ -119,14 +119,14 @@ class StridedSlice:
         end: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
     ) -> Tensor:
-        """Cut; a negative bound counts from the back. Dimensions not named stay whole."""
+        """Slice; a negative bound counts from the end. Other dimensions stay whole."""
         steps = strides or (1,) * len(begin)
         bounds = zip(begin, end, steps, strict=True)
         return input_x[tuple(slice(b, e, s) for b, e, s in bounds)]
 
 
 class TensorScatterAdd:
-    """A tensor plus slices at tuples of positions; what falls to one position adds up."""
+    """A tensor plus slices at tuples of positions; slices at one position add up."""
 
     sign = 1.0
 
@@ -139,7 +139,7 @@ class TensorScatterAdd:
 
 
 class TensorScatterSub(TensorScatterAdd):
-    """A tensor less slices at tuples of positions; what falls to one position adds up."""
+    """A tensor less slices at tuples of positions; slices at one position add up."""
 
     sign = -1.0
 
@@ -259,7 +259,7 @@ class Swiglu:
         self.dim = dim
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Cut, activate, multiply."""
+        """Split, activate, multiply."""
         size = x.shape[self.dim]
         if size % 2:
             raise ModelError(f"a dimension of size {size} has no halves")

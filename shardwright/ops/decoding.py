@@ -57,7 +57,7 @@ class IncreFlashAttention:
         num_key_value_heads: int = 0,
     ) -> None:
         if input_layout not in ("BSH", "BNSD"):
-            raise ModelError(f"queries lie as BSH or as BNSD, not as {input_layout}")
+            raise ModelError(f"unknown layout `{input_layout}` of queries: expected BSH or BNSD")
         self.heads, self.kv_heads = num_heads, num_key_value_heads or num_heads
         self.flat, self.scale = input_layout == "BSH", scale_value
 

@@ -75,7 +75,7 @@ class BoundingBoxEncode:
 
 
 class CheckValid:
-    """Whether boxes lie in an image ``[height, width, ratio]``, which is as many times as large."""
+    """Whether boxes are inside an image ``[height, width, ratio]``, scaled by the ratio."""
 
     def __call__(self, bboxes: Tensor, img_metas: Tensor) -> Tensor:
         """Compare the corners with the borders."""

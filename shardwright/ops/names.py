@@ -15,7 +15,7 @@ from shardwright.operators.info import operator_names
 
 @dataclass(frozen=True)
 class Cover:
-    """What takes the place of one of MindSpore's operator infos.
+    """The counterpart of one of MindSpore's operator infos.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def operator_called(name: str) -> str | None:
 
 
 def cover(name: str) -> Cover:
-    """Return what takes the place of an operator info of MindSpore."""
+    """Return the counterpart of an operator info of MindSpore."""
     data = _data()
     for kind, part in (("composition", "compositions"), ("compiler", "compiler")):
         if name in data[part]:

@@ -15,7 +15,7 @@ def _one_of(value: str, *known: str) -> str:
 
 
 def _taps(place: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
-    """Return the pixels beside places along one dimension, and how much each counts."""
+    """Return the neighbouring pixels of positions along one dimension, and their weights."""
     if mode == "nearest":  # of two that are as near the even one
         return [(apply("round", place), None)]
     if mode == "nearest or above":
@@ -26,7 +26,7 @@ def _taps(place: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
 
 
 def _sampled(images: Tensor, sample: Tensor, y: Tensor, x: Tensor, mode: str) -> Tensor:
-    """Return ``[*places, c]`` of images ``[n, h, w, c]``; what lies outside of them is zero."""
+    """Return ``[*places, c]`` of images ``[n, h, w, c]``; pixels outside of them are zero."""
     shape = x.shape
     total: Tensor | None = None
     for (row, by_row), (column, by_column) in product(_taps(y, mode), _taps(x, mode)):
@@ -55,7 +55,7 @@ class GridSampler2D:
     interpolation_mode : str
         ``bilinear`` or ``nearest``.
     padding_mode : str
-        What lies outside: ``zeros``, or the ``border``.
+        Padding of positions outside: ``zeros``, or ``border``.
     align_corners : bool
         Whether -1 and 1 are the middles of the outermost pixels, or their outer edges.
     """
@@ -93,7 +93,7 @@ class ROIAlign:
     pooled_height, pooled_width : int
         Bins of each region.
     spatial_scale : float
-        What the regions are multiplied by to lie in the images.
+        Scale from the regions to the images.
     sample_num : int
         Places along each side of a bin whose mean it is.
     roi_end_mode : int
@@ -158,7 +158,7 @@ class CropAndResize:
     method : str
         ``bilinear`` or ``nearest``.
     extrapolation_value : float
-        What lies outside.
+        Value of positions outside.
     """
 
     def __init__(self, method: str = "bilinear", extrapolation_value: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""What classifiers of images share."""
+"""Shared parts of classifiers of images."""
 
 from shardwright import nn
 from shardwright.ir.types import TensorType

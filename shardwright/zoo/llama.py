@@ -10,7 +10,7 @@ _INIT = "normal(0.02)"
 
 
 class Block(nn.Cell):
-    """Attention and a feed-forward, each behind a normalization and beside a residual."""
+    """Attention and a feed-forward, each with a normalization and a residual connection."""
 
     def __init__(
         self, hidden: int, attention: nn.GroupedQueryAttention, feed_forward: nn.Cell, dtype: str
@@ -66,7 +66,7 @@ class Decoder(nn.Cell):
 
 
 class BalancedLoss(nn.Cell):
-    """Cross entropy, and a share of what it costs that experts get unequally much."""
+    """Cross entropy plus a load-balancing loss of the experts."""
 
     def __init__(self, decoder: Decoder, balance: float) -> None:
         self.decoder = decoder
@@ -99,7 +99,7 @@ def llama(
     base: float = 500_000.0,
     dtype: str = "float32",
 ) -> Definition:
-    """Llama 3 (Meta, 2024); the one of 8B parameters unless other sizes are given."""
+    """Llama 3 (Meta, 2024); by default the one of 8B parameters."""
     network = Decoder(layers, hidden, heads, kv_heads, inner, vocabulary, base, dtype)
     specs = _text(batch, sequence, vocabulary)
     return trace(network, specs, loss_fn=nn.CrossEntropyLoss(), name="llama")

@@ -33,7 +33,7 @@ def mlp(
     layers: int = 3,
     dtype: str = "float32",
 ) -> Definition:
-    """Dense layers for digits: 784-512-512-10 unless other sizes are given."""
+    """Dense layers for digits: by default 784-512-512-10."""
     sizes = (inputs, *(hidden,) * (layers - 1), classes)
     specs = (
         InputSpec("image", TensorType(dtype, (batch, inputs))),
@@ -43,7 +43,7 @@ def mlp(
 
 
 class TwoMatmul(nn.Cell):
-    """Two matrix products one after the other, and the mean of the square of what comes out."""
+    """Two matrix products, and the mean of the square of the result."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int, dtype: str) -> None:
         self.weight1 = Parameter(initializer("normal(0.02)", (inputs, hidden), dtype))

@@ -1,4 +1,4 @@
-"""Recommendation: will a person click? Tables of embeddings, looked up by hashed features."""
+"""Recommendation: click prediction with embedding tables, looked up by hashed features."""
 
 from itertools import pairwise
 
@@ -91,7 +91,7 @@ def dlrm(
 
 
 class WideDeep(nn.Cell):
-    """Wide & deep (Cheng et al., 2016): a linear model of the features beside a deep one."""
+    """Wide & deep (Cheng et al., 2016): a linear model of the features plus a deep one."""
 
     def __init__(
         self, buckets: int, fields: int, hidden: int, deep: tuple[int, ...], dtype: str

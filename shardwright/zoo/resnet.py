@@ -60,7 +60,7 @@ class ResidualBlock(nn.Cell):
 
 
 class ResNet(nn.Cell):
-    """Residual network (He et al., 2016); with `small` the beginning that CIFAR's images get."""
+    """Residual network (He et al., 2016); with `small` the stem for CIFAR's images."""
 
     def __init__(self, layers: int, width: int, classes: int, small: bool, dtype: str) -> None:
         if layers not in _STAGES:

@@ -60,6 +60,6 @@ def vit(
     dropout: float = 0.0,
     dtype: str = "float32",
 ) -> Definition:
-    """Vision transformer; ViT-B/16 unless other sizes are given."""
+    """Vision transformer; by default ViT-B/16."""
     network = VisionTransformer(layers, hidden, heads, side, patch, classes, dropout, dtype)
     return classifier(network, "vit", batch, (3, side, side), classes, dtype)

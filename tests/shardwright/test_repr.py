@@ -38,6 +38,7 @@ def objects(compilation):
     return {
         "Compilation": compilation,
         "Compiled": compiled,
+        "PassManager": compiled.passes,
         "Plan": plan,
         "PlanDocument": plan.document,
         "Graph": plan.program,
