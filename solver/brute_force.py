@@ -1,4 +1,4 @@
-"""Try every assignment. For tests, and for whoever doubts the other solvers."""
+"""Brute force: every assignment. An oracle for tests of the other solvers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def brute_force(problem: Problem) -> Solution:
         count *= size
     if count > MOST_ASSIGNMENTS:
         raise SolverError(
-            f"the problem has {count} assignments, expected at most {MOST_ASSIGNMENTS} to try"
+            f"the problem has {count} assignments, expected at most {MOST_ASSIGNMENTS}"
         )
     best, cost = None, float("inf")
     for assignment in itertools.product(*(range(size) for size in problem.sizes)):

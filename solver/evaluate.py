@@ -1,7 +1,7 @@
-"""What an assignment costs and occupies.
+"""The cost and the peak memory of an assignment: the referee of all solvers.
 
-Written to be believed: plain loops over the problem as given, exact sums, and no code shared with
-the solvers, so that a mistake there cannot hide here.
+Plain loops over the original problem, exact sums, and no code shared with the solvers, so that a
+mistake there cannot hide here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Evaluation:
     Parameters
     ----------
     cost : int or float
-        An exact integer where every cost of the problem is one; ``inf`` is kept.
+        An exact integer where every cost of the problem is an integer; can be ``inf``.
     peak_usage : float
-        The greatest memory use at any time.
+        The largest memory use at any time.
     feasible : bool
-        Within the memory limit, and nothing forbidden is chosen.
+        Whether it is within the memory limit and contains no forbidden entry.
     """
 
     cost: float

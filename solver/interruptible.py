@@ -1,7 +1,7 @@
-"""Runs CP-SAT so that an interrupt ends the search at once and is not lost.
+"""Runs CP-SAT so that an interrupt ends the search at once and is raised.
 
-OR-Tools would catch the signal itself: the search would end as if its time were up, the program
-would go on, and later interrupts would kill it.
+OR-Tools would catch the signal itself: the search would end as at its time limit, the program would
+continue, and later interrupts would kill it.
 """
 
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,16 +16,16 @@ def solve_model(
     model: cp_model.CpModel,
     callback: cp_model.CpSolverSolutionCallback | None = None,
 ) -> cp_model.CpSolverStatus:
-    """Solve a model in a thread, so that this one hears of interrupts."""
+    """Solve a model in a thread, so that the calling thread receives interrupts."""
     solver.parameters.catch_sigint_signal = False
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(solver.solve, model, callback)
+        result = pool.submit(solver.solve, model, callback)
         try:
-            while not wait([answer], _WAKING).done:
-                pass  # a thread that only waits may not hear of a signal that another one got
+            while not wait([result], _WAKING).done:
+                pass  # a waiting thread does not receive a signal that another thread got
         except BaseException:
-            while not answer.done():  # a search that is just beginning does not hear the first
+            while not result.done():  # a search that is just starting ignores the first stop
                 solver.stop_search()
-                wait([answer], _WAKING)
+                wait([result], _WAKING)
             raise
-        return answer.result()
+        return result.result()

@@ -1,11 +1,11 @@
-"""A good assignment of a wide network at once: variables are joined, the dearest table first.
+"""A fast heuristic for wide networks: variables are joined in the order of their tables' weight.
 
 Joining v to u keeps for every strategy of u the best one of v, given the table between them:
 
     f(a) = argmin_b T_uv(a, b) + c_v(b)      c_u(a) += T_uv(a, f(a)) + c_v(f(a))
 
-and every other table of v becomes one of u: T_uw(a, y) += T_vw(f(a), y). What is left in the end
-is a constant. The answer is the optimum where the tables form a tree, or agree.
+and every other table of v becomes one of u: T_uw(a, y) += T_vw(f(a), y). At the end a constant is
+left. The answer is optimal where the tables form a tree, or agree.
 """
 
 import heapq
@@ -17,14 +17,14 @@ from shardwright.solver.problem import Array
 
 
 def join(costs: Sequence[Array], tables: Mapping[tuple[int, int], Array]) -> list[int]:
-    """Return a cheap assignment; infinite costs are avoided where tables of two allow it.
+    """Return a cheap assignment; it avoids infinite costs where single tables show them.
 
     Parameters
     ----------
     costs : sequence of array
-        Of the strategies of each variable.
+        The cost vector of each variable.
     tables : mapping of (int, int) to array
-        At most one for each two variables.
+        At most one for two variables.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def join(costs: Sequence[Array], tables: Mapping[tuple[int, int], Array]) -> lis
 
 
 class _Joining:
-    """Groups of joined variables, each named after one of its members."""
+    """Groups of joined variables; one member stands for each group."""
 
     def __init__(self, costs: Sequence[Array], tables: Mapping[tuple[int, int], Array]) -> None:
         self.costs = dict(enumerate(costs))
@@ -49,17 +49,17 @@ class _Joining:
             self._connect(one, other, table)
 
     def assignment(self) -> list[int]:
-        """Join all that tables connect, and let each group choose."""
+        """Join all groups that tables connect, then decide each group."""
         while self.queue:
             _, one, other, change = heapq.heappop(self.queue)
             if other in self.tables.get(one, {}) and self.changes[one, other] == change:
                 self._join(one, other)
         best = {i: int(cost.argmin()) for i, cost in self.costs.items()}
-        found = {m: int(f[best[i]]) for i, group in self.members.items() for m, f in group.items()}
-        return [found[i] for i in range(len(found))]
+        choice = {m: int(f[best[i]]) for i, group in self.members.items() for m, f in group.items()}
+        return [choice[i] for i in range(len(choice))]
 
     def _connect(self, one: int, other: int, table: Array) -> None:
-        """Put a table between two groups, and queue it by what a wrong choice costs on average."""
+        """Set the table of two groups; queue it by the mean cost of a wrong choice."""
         self.tables[one][other], self.tables[other][one] = table, table.T
         ends = min(one, other), max(one, other)
         self.changes[ends] = self.changes.get(ends, 0) + 1

@@ -1,4 +1,4 @@
-"""Which strategies can be part of an assignment that costs less than a given one."""
+"""Marginals of the strategies: the least cost of an assignment that contains each of them."""
 
 import math
 
@@ -13,17 +13,15 @@ _ROUNDING = 1e-12  # of sums over all variables and pairs, relatively
 def options_below(
     problem: Problem, cost: float, time_limit: float = math.inf
 ) -> list[Array] | None:
-    """Return for every variable the strategies with which some assignment costs less than `cost`.
+    """Return for every variable the strategies whose marginal is less than `cost`.
 
-    Memory is not looked at, so an assignment that costs less may not fit. None where the problem is
-    too wide for exact elimination in the time.
+    Memory is ignored, so the cheaper assignments need not fit. Returns None where the problem is
+    too wide for exact elimination within the time limit.
 
     Parameters
     ----------
     problem : Problem
-        The problem.
     cost : float
-        What the assignments must cost less than.
     time_limit : float
         Seconds.
     """

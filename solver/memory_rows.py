@@ -17,7 +17,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from shardwright.solver.network import Network
-from shardwright.solver.problem import Array, Identity, distinct
+from shardwright.solver.problem import Array, distinct
 
 ROUNDING = 1e-12
 """Relative error of a sum of memory uses that are not integers."""
@@ -72,11 +72,11 @@ class MemoryRows:
         self.variables = np.array([uses[position][0] for position in positions], dtype=np.int64)
         self.usages = [uses[position][1] for position in positions]
         self.lowest = self.lowest[positions]
-        self._index_uses()
+        self._index_uses(network)
 
-    def _index_uses(self) -> None:
+    def _index_uses(self, network: Network) -> None:
         """Store the uses as one array, and the positions of those of each variable."""
-        self._usage_keys = [Identity(usage) for usage in self.usages]
+        self._usage_keys = list(map(network.arrays.key, self.usages))
         self._flat = np.concatenate([*self.usages, np.zeros(0)])
         sizes = np.array([len(usage) for usage in self.usages], dtype=np.int64)
         self._offsets = np.cumsum(sizes) - sizes

@@ -21,34 +21,40 @@ class Interner:
     """Interns arrays (one object for equal ones) and memoizes results derived from them."""
 
     def __init__(self) -> None:
-        self._canonical: dict[Identity, Array] = {}
+        self._keys: dict[int, Identity] = {}
+        self._canonical: dict[int, Array] = {}
         self._by_content: dict[bytes, Array] = {}
         self._derived: dict[Hashable, Array] = {}
 
     def canonical(self, array: Array) -> Array:
         """Return the one object that stands for all arrays equal to this one."""
-        key = Identity(array)
-        canonical = self._canonical.get(key)
+        canonical = self._canonical.get(id(array))
         if canonical is None:
             content = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode())
             content.update(np.ascontiguousarray(array).data)
             canonical = self._by_content.setdefault(content.digest(), array)
-            self._canonical[key] = canonical
+            self._canonical[self.key(array)] = canonical
         return canonical
+
+    def key(self, array: Array) -> Identity:
+        """Return the identity of an array."""
+        key = self._keys.get(id(array))
+        if key is None:
+            key = self._keys[id(array)] = Identity(array)
+        return key
 
     def derive(
         self, operation: str, operands: Sequence[Array | int | None], compute: Callable[[], Array]
     ) -> Array:
         """Return the interned result of an operation on interned arrays, computed once."""
-        key = (operation, *map(_operand_key, operands))
+        key = (operation, *[self._operand_key(operand) for operand in operands])
         result = self._derived.get(key)
         if result is None:
             result = self._derived[key] = self.canonical(compute())
         return result
 
-
-def _operand_key(operand: Array | int | None) -> Hashable:
-    return Identity(operand) if isinstance(operand, np.ndarray) else operand
+    def _operand_key(self, operand: Array | int | None) -> int | None:
+        return self.key(operand) if isinstance(operand, np.ndarray) else operand
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +89,12 @@ class Network:
     @cached_property
     def unary_keys(self) -> list[Identity]:
         """The identities of the cost vectors."""
-        return [Identity(unary) for unary in self.unary]
+        return list(map(self.arrays.key, self.unary))
 
     @cached_property
     def table_keys(self) -> list[Identity]:
         """The identities of the tables."""
-        return [Identity(table) for table in self.tables.values()]
+        return list(map(self.arrays.key, self.tables.values()))
 
     @cached_property
     def incident(self) -> list[list[tuple[Array, int]]]:

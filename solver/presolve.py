@@ -45,14 +45,14 @@ def _allowed_strategies(network: Network) -> dict[int, Array]:
     keep: dict[int, Array] = {}
     forbidding = _forbidding(network.unary, lambda unary: bool(np.isfinite(unary).all()))
     for index, unary in enumerate(network.unary):
-        if forbidding and Identity(unary) in forbidding:
+        if id(unary) in forbidding:
             keep[index] = np.isfinite(unary)
     forbidding = _forbidding(
         network.tables.values(),
         lambda table: all(_allowed(arrays, table, axis).all() for axis in (0, 1)),
     )
     for ends, table in network.tables.items():
-        for axis, index in enumerate(ends) if forbidding and Identity(table) in forbidding else ():
+        for axis, index in enumerate(ends) if id(table) in forbidding else ():
             allowed = _allowed(arrays, table, axis)
             keep[index] = keep[index] & allowed if index in keep else allowed
     return keep

@@ -34,7 +34,8 @@ PairRole = Literal["edge", "copy"]
 class Identity(int):
     """A key for one shared object: equal keys mean the same object, so the same content.
 
-    The key keeps its object alive: an address is not used twice while a key holds it.
+    The key keeps its object alive: an address is not used twice while a key holds it. It equals
+    `id(shared)`, which is the faster way to look a key up.
 
     Examples
     --------
@@ -47,14 +48,14 @@ class Identity(int):
 
     def __new__(cls, shared: object) -> Identity:
         """Make the key of an object."""
-        key = super().__new__(cls, id(shared))
+        key = int.__new__(cls, id(shared))
         key.shared = shared
         return key
 
 
 def distinct(shared: Iterable[Shared]) -> list[Shared]:
     """Return every distinct object once, in the order of first appearance."""
-    return list({Identity(item): item for item in shared}.values())
+    return list({id(item): item for item in shared}.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,16 +158,14 @@ class Problem:
         """Number of strategies of each variable."""
         return tuple(len(variable.cost) for variable in self.variables)
 
-    def limited(
-        self, memory_limit: float | None, pairs: int | None = None, role: PairRole | None = None
-    ) -> Problem:
-        """Return the problem with another memory limit, and only the pairs of a role.
+    def limited(self, memory_limit: float | None, role: PairRole | None = None) -> Problem:
+        """Return the problem with another memory limit, and only the pairs of a role if given.
 
         Everything but the limit has been checked and is not checked again.
         """
         _check_limit(memory_limit)
         other = object.__new__(Problem)
-        kept = tuple(pair for pair in self.pairs[:pairs] if role in (None, pair.role))
+        kept = tuple(pair for pair in self.pairs if role in (None, pair.role))
         object.__setattr__(other, "variables", self.variables)
         object.__setattr__(other, "pairs", kept)
         object.__setattr__(other, "memory_limit", memory_limit)
@@ -242,10 +241,9 @@ def _check_pair(problem: Problem, pair: Pair, checked: set[Identity]) -> None:
 
 def _check_numbers(array: Array, what: str, checked: set[Identity]) -> bool:
     """Check the numbers of each distinct array once; return whether this was the first time."""
-    key = Identity(array)
-    if key in checked:
+    if id(array) in checked:
         return False
-    checked.add(key)
+    checked.add(Identity(array))
     if array.dtype.kind not in "if":
         raise SolverError(f"the {what} holds {array.dtype}, expected float64 or int64")
     if array.dtype.kind == "f" and (np.isnan(array).any() or np.isneginf(array).any()):

@@ -1,4 +1,4 @@
-"""What a solver answers: an assignment, its cost, a lower bound, and how both are known."""
+"""The answer of a solver: an assignment, its cost, a lower bound, and the methods behind both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 OPTIMALITY_GAP = 1e-9
-"""A cost this close to the lower bound, relatively, is called optimal (exact for integers)."""
+"""The relative gap between cost and lower bound up to which a cost counts as optimal."""
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,19 @@ class Solution:
     Parameters
     ----------
     assignment : tuple of int or None
-        One strategy for each variable; ``None`` where none was found.
+        One strategy for each variable; ``None`` if no assignment was found.
     cost : float
-        Of the assignment; ``inf`` where there is none.
+        Of the assignment; ``inf`` if there is none.
     lower_bound : float
         No feasible assignment costs less.
     status : {"optimal", "feasible", "infeasible", "unknown"}
-        `optimal` only if the bound meets the cost, `infeasible` only if that is proven.
+        `optimal` only if the bound equals the cost, `infeasible` only if that is proven.
     how : str
         The methods that gave the assignment and the bound.
     seconds : float
         Wall time.
     statistics : mapping of str to float
-        Counts of the work done.
+        Sizes of the problem and counts of the work.
     """
 
     assignment: tuple[int, ...] | None
@@ -48,12 +48,12 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """How far the cost may be from the optimum, relative to the cost."""
+        """The largest possible distance of the cost from the optimum, relative to the cost."""
         return relative_gap(self.cost, self.lower_bound)
 
 
 def relative_gap(cost: float, lower_bound: float) -> float:
-    """Return ``(cost - bound) / |cost|``, 0 if they meet and ``inf`` if either is not known."""
+    """Return ``(cost - bound) / |cost|``; 0 if they meet, ``inf`` if either is unknown."""
     if cost <= lower_bound:
         return 0.0
     if not (math.isfinite(cost) and math.isfinite(lower_bound)):

@@ -1,5 +1,6 @@
-"""Assignment problems with tens of thousands of variables, solved within a time limit.
+"""The anytime search: problems with tens of thousands of variables, within a time limit.
 
-Flat arrays instead of objects: `flat` holds the problem, `reductions` and `dominance` make it
-smaller, `presolve` runs them to a fixed point and maps answers back.
+The problem is in flat arrays instead of objects (`flat`); `reductions` and `dominance` make it
+smaller, `presolve` runs them to a fixed point and lifts answers back. `bounded_search` joins the
+dual ascent and the local search of a problem; `search` runs the phases.
 """

@@ -1,12 +1,13 @@
-"""Strategies that another one of the same variable makes superfluous, with regard to memory.
+"""Dominated strategies of a flat problem: another strategy never costs more nor uses more memory.
 
-Strategy a goes if some b occupies no more in every use and never costs more:
+Strategy a goes if some b uses no more in every use and never costs more:
 
     c(b) - c(a) + sum over tables of max over y of (T(b, y) - T(a, y))  <=  0
 
-where partners y that a may not have do not count. The relation is transitive and holds whatever
-the neighbours keep, so all variables are treated at once; of equal strategies the first stays.
-Equal tables and equal surroundings are worked out once, however many layers repeat them.
+over the partners y that a may have. The relation is transitive (sums of integers are exact) and
+holds whatever strategies the neighbours keep, so all variables are treated at once; of equal
+strategies the first stays. Results are memoized for equal tables and equal neighbourhoods.
+`shardwright.solver.presolve` does the same for networks, whose float64 sums are not transitive.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_WORK = 2 * 10**8
 
 
 def table_classes(flat: Flat) -> Array:
-    """Return for each pair the first pair that has an equal table."""
+    """Return for each pair the first pair with an equal table."""
     count = len(flat.first)
     if not count:
         return np.zeros(0, np.int64)
@@ -40,14 +41,14 @@ def table_classes(flat: Flat) -> Array:
 
 
 def undominated(flat: Flat, changed: Array | None = None) -> Array:
-    """Return a mask of the strategies that stay.
+    """Return a mask of the undominated strategies.
 
     Parameters
     ----------
     flat : Flat
     changed : array of bool, optional
-        Only variables that have changed since the last test, or have a neighbour that has, can
-        have a dominated strategy.
+        Variables that have changed since the last test: only these and their neighbours can have a
+        dominated strategy.
     """
     search = _Search(flat)
     keep = np.ones(len(flat.unary), bool)
@@ -92,7 +93,7 @@ class _Search:
         self.use_offset = self.flat.use_offset
 
     def span(self, variable: int) -> tuple[int, int]:
-        """Return where the strategies of a variable start and end."""
+        """Return the start and the end of the strategies of a variable."""
         return self.offset[variable], self.offset[variable + 1]
 
     def usage(self, variable: int) -> Array:
@@ -103,7 +104,7 @@ class _Search:
         return np.unique(amounts, axis=0) if len(mine) > 1 else amounts
 
     def mask(self, variable: int) -> Array:
-        """Return which strategies of a variable stay."""
+        """Return a mask of the undominated strategies of a variable."""
         start, end = self.span(variable)
         around = self.incident[self.incident_start[variable] : self.incident_start[variable + 1]]
         sides = sorted((self.classes[item % self.pairs], item // self.pairs) for item in around)
@@ -114,7 +115,7 @@ class _Search:
         return self.masks[key]
 
     def _undominated(self, unary: Array, sides: list[tuple[int, int]], usage: Array) -> Array:
-        # possible[b, a]: b may dominate a
+        # possible[b, a]: b can dominate a
         possible = ~np.eye(len(unary), dtype=bool)
         for amounts in usage:
             possible &= amounts[:, None] <= amounts[None, :]
@@ -169,7 +170,7 @@ def _worst_by_loops(side: Array, half: int, infinite: int) -> Array:
 
 
 def _survivors(dominates: Array) -> Array:
-    """Keep every strategy that none dominates, and the first of those that dominate each other."""
+    """Mark every strategy that none dominates, and the first of those that dominate each other."""
     mutual = dominates & dominates.T
     earlier = np.tri(len(dominates), k=-1, dtype=bool).T  # earlier[b, a]: b comes before a
     beaten = dominates & (~mutual | earlier)

@@ -1,7 +1,10 @@
-"""The reduced problem as the compiled loops read it: costs, neighbours, and rows of memory.
+"""The presolved problem for the compiled loops: costs, neighbours, and rows of memory.
 
-Costs are float64 and whole, so that sums are exact. A forbidden entry is `big`, more than any
-allowed assignment costs if `MOST` permits: a relaxation, so that bounds stay valid.
+Costs are integers as float64, so that sums are exact. A forbidden entry is `big`, which exceeds the
+cost of every allowed assignment unless `MOST` limits it: a relaxation, so bounds stay valid.
+
+`Rows` are the rows of memory in flat arrays of integers; `memory_rows.MemoryRows` are those of the
+exact search.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ MOST = 2.0**50
 
 
 class Graph(NamedTuple):
-    """Variables, and the pairs that each is the first or the second of.
+    """Variables, and for each the pairs of which it is the first or the second.
 
     The pairs of which v is the first are ``ahead[ahead_start[v]:ahead_start[v + 1]]``, those of
     which it is the second are in `behind`. Row a of the table of pair e starts at
-    ``place[e] + a * size[second[e]]`` in `tables`; `turned` holds the transposed tables at the
-    same places. Equal tables are stored once. No allowed assignment costs more than `ceiling`.
+    ``place[e] + a * size[second[e]]`` in `tables`; `transposed` holds the transposed tables at the
+    same places. Equal tables are interned. No allowed assignment costs more than `ceiling`.
     """
 
     offset: Array
@@ -35,7 +38,7 @@ class Graph(NamedTuple):
     second: Array
     place: Array
     tables: Array
-    turned: Array
+    transposed: Array
     ahead_start: Array
     ahead: Array
     behind_start: Array
@@ -45,11 +48,11 @@ class Graph(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Memory above what is unavoidable, at the times that matter.
+    """Memory above the base, at the times at which it can run out.
 
-    The uses of variable v are ``start[v]`` to ``start[v + 1]``; use k occupies
-    ``amount[place[k] + strategy]`` in the rows ``first[k]`` to ``last[k]``. The rows stand at
-    ascending `times`.
+    The uses of variable v are ``start[v]`` to ``start[v + 1]``; use k of variable ``owner[k]`` uses
+    ``amount[place[k] + strategy]`` in the rows ``first[k]`` to ``last[k] - 1``. The rows are in the
+    order of their `times`.
     """
 
     times: Array
@@ -63,7 +66,7 @@ class Rows(NamedTuple):
 
 
 def build_graph(flat: Flat) -> Graph:
-    """Return the costs of a problem."""
+    """Return the graph of a problem, with equal tables interned."""
     ceiling = highest_cost(flat)
     big = float(min(2 ** np.ceil(np.log2(ceiling)), MOST))
     classes = table_classes(flat)
@@ -78,8 +81,8 @@ def build_graph(flat: Flat) -> Graph:
     length = np.repeat(flat.columns[distinct], flat.rows[distinct])
     height = np.repeat(flat.rows[distinct], flat.rows[distinct])
     columns = ranges(np.zeros(len(rows), np.int64), length)
-    turned = np.empty_like(tables)
-    turned[np.repeat(row_starts + rows, length) + columns * np.repeat(height, length)] = tables
+    transposed = np.empty_like(tables)
+    transposed[np.repeat(row_starts + rows, length) + columns * np.repeat(height, length)] = tables
     count = len(flat.size)
     return Graph(
         offset=flat.offset,
@@ -89,7 +92,7 @@ def build_graph(flat: Flat) -> Graph:
         second=flat.second,
         place=place[inverse.ravel()],
         tables=tables,
-        turned=turned,
+        transposed=transposed,
         ahead_start=offsets(np.bincount(flat.first, minlength=count)),
         ahead=np.argsort(flat.first, kind="stable"),
         behind_start=offsets(np.bincount(flat.second, minlength=count)),
@@ -100,13 +103,13 @@ def build_graph(flat: Flat) -> Graph:
 
 
 def entries_left(graph: Graph, keep: Array) -> int:
-    """Return how many entries the tables have between the strategies kept."""
+    """Return the number of table entries between kept strategies."""
     counts = np.add.reduceat(keep.astype(np.int64), graph.offset[:-1])
     return int((counts[graph.first] * counts[graph.second]).sum())
 
 
 def highest_cost(flat: Flat) -> float:
-    """Return more than any allowed assignment costs, or saves."""
+    """Return more than the absolute cost of any allowed assignment."""
     spread = 1.0
     for values, counts in ((flat.unary, flat.size), (flat.tables, flat.rows * flat.columns)):
         if len(counts):
@@ -116,7 +119,7 @@ def highest_cost(flat: Flat) -> float:
 
 
 def build_rows(flat: Flat) -> Rows:
-    """Return the times at which memory can run out; a time that another one covers is none."""
+    """Return the rows: the times at which memory can run out and that no other time covers."""
     lowest, highest = _extremes(flat)
     starts = np.concatenate([flat.use_start, flat.base_start])
     ends = np.concatenate([flat.use_end, flat.base_end])
@@ -128,17 +131,17 @@ def build_rows(flat: Flat) -> Rows:
     over = base > flat.limit
     first = np.searchsorted(times, flat.use_start)
     last = np.searchsorted(times, flat.use_end)
-    seen = np.flatnonzero(first < last)
+    live = np.flatnonzero(first < last)
     amounts = flat.usage - np.repeat(lowest, flat.size[flat.use_variable])
     capacity = flat.limit - base[kept]
-    if over.any():  # nothing can be chosen: say so in one row
+    if over.any():  # no assignment fits: one row without room says so
         times = times if len(times) else np.array([0])
         capacity = np.full(len(times), -1)
-    return _merged(flat, amounts, seen, first[seen], last[seen], times, capacity)
+    return _merged(flat, amounts, live, first[live], last[live], times, capacity)
 
 
 def affordable(flat: Flat) -> Array:
-    """Return a mask of the strategies that fit if all other variables use as little as they can."""
+    """Return a mask of the strategies that fit if all other variables use their least memory."""
     fits = np.ones(len(flat.unary), bool)
     rows = build_rows(flat)
     if len(rows.owner):
@@ -153,32 +156,32 @@ def affordable(flat: Flat) -> Array:
 
 
 def carried(prices: Array, old: Rows, new: Rows) -> Array:
-    """Return the prices of other rows: each goes to the row nearest in time."""
-    found = np.zeros(len(new.capacity))
-    if len(found):
+    """Return prices carried over to other rows: each goes to the row nearest in time."""
+    prices_of_new = np.zeros(len(new.capacity))
+    if len(prices_of_new):
         priced = np.flatnonzero(prices)
         middles = (new.times[1:] + new.times[:-1]) / 2
-        np.add.at(found, np.searchsorted(middles, old.times[priced]), prices[priced])
-    return found
+        np.add.at(prices_of_new, np.searchsorted(middles, old.times[priced]), prices[priced])
+    return prices_of_new
 
 
 def _merged(
     flat: Flat,
     amounts: Array,
-    seen: Array,
+    live: Array,
     first: Array,
     last: Array,
     times: Array,
     capacity: Array,
 ) -> Rows:
-    """Add up the uses of one variable over the same rows."""
-    keys = np.stack([flat.use_variable[seen], first, last], axis=1).reshape(-1, 3)
+    """Return the rows, with the uses of one variable over the same rows summed."""
+    keys = np.stack([flat.use_variable[live], first, last], axis=1).reshape(-1, 3)
     merged, group = np.unique(keys, axis=0, return_inverse=True)
     owner = merged[:, 0].copy()
     place = offsets(flat.size[owner])
     total = np.zeros(int(place[-1]), np.int64)
-    counts = flat.size[flat.use_variable[seen]]
-    source = ranges(flat.use_offset[seen], counts)
+    counts = flat.size[flat.use_variable[live]]
+    source = ranges(flat.use_offset[live], counts)
     np.add.at(total, ranges(place[group.ravel()], counts), amounts[source])
     return Rows(
         times=times,

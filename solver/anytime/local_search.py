@@ -1,12 +1,14 @@
-"""Local search: an assignment, what each single change would cost, and the memory left.
+"""Local search on an assignment: repair, coordinate descent, and exchanges.
 
-`costs` holds, for every strategy of every variable, its cost given what the neighbours have; a
-change updates it along one row of each table. `free` holds the memory left in each row.
+`State.costs` holds the cost of every strategy, given the strategies of the neighbours; a change
+updates it along one row of each table. `State.free` holds the memory left in each row.
 
-- `repair` gives up cost for memory in the fullest row until everything fits;
-- `descend` takes single changes, then changes of two neighbours at once, that fit and gain;
-- `exchange` takes a change that gains but does not fit, and repairs; it is undone if that costs
-  more than was gained.
+- `repair` trades cost for memory in the fullest row until the assignment fits;
+- `descend` takes changes of one variable, then of two neighbours at once, that fit and gain;
+- `exchange` takes a change that gains but does not fit, and repairs; it undoes both if the repair
+  costs more than the gain.
+
+The exact search has a descent of its own over the tables of a network (`exact.coordinate_descent`).
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from shardwright.solver.problem import Array
 
 
 class State(NamedTuple):
-    """An assignment and what follows from it.
+    """An assignment, the memory left, and the costs given the neighbours.
 
     `barrier` holds for each variable a row that had no room for it, or -1: most changes that do
-    not fit fail there, which is soon seen.
+    not fit fail there, which is tested first.
     """
 
     choice: Array
@@ -48,7 +50,7 @@ class LocalSearch:
         return state
 
     def improve(self, choice: Array, thoroughly: bool = True) -> State | None:
-        """Repair an assignment and descend from it; nothing if it cannot be made to fit."""
+        """Repair an assignment and descend from it; return None if the repair fails."""
         state = self.start(choice)
         most = 20 * len(choice) + 1000
         if repair(self.graph, self.rows, state, self.trail, np.inf, most, -1) < 0:
@@ -61,7 +63,7 @@ class LocalSearch:
         return float(total_cost(self.graph, choice))
 
     def allowed(self, choice: Array) -> bool:
-        """Return whether nothing forbidden is chosen."""
+        """Return whether no chosen entry is forbidden."""
         graph = self.graph
         unary = graph.unary[graph.offset[:-1] + choice]
         rows = graph.place + choice[graph.first] * graph.size[graph.second]
@@ -69,7 +71,7 @@ class LocalSearch:
         return bool((unary < graph.big).all() and (entries < graph.big).all())
 
     def fits(self, choice: Array) -> bool:
-        """Return whether an assignment is within the memory."""
+        """Return whether an assignment fits into memory."""
         return bool((self.start(choice).free >= 0).all())
 
 
@@ -88,9 +90,9 @@ def total_cost(graph: Graph, choice: Array) -> float:
 
 @compiled
 def fill(graph: Graph, rows: Rows, state: State) -> None:
-    """Work out `costs` and `free`, which hold the costs alone and the capacity."""
+    """Compute `costs` and `free`, which hold the variables' own costs and the capacity."""
     offset, size, first, second = graph.offset, graph.size, graph.first, graph.second
-    place, tables, turned = graph.place, graph.tables, graph.turned
+    place, tables, transposed = graph.place, graph.tables, graph.transposed
     choice, free, costs = state.choice, state.free, state.costs
     for e in range(len(first)):
         u, v = first[e], second[e]
@@ -99,7 +101,7 @@ def fill(graph: Graph, rows: Rows, state: State) -> None:
             costs[offset[v] + b] += tables[row + b]
         row = place[e] + choice[v] * size[u]
         for a in range(size[u]):
-            costs[offset[u] + a] += turned[row + a]
+            costs[offset[u] + a] += transposed[row + a]
     for k in range(len(rows.owner)):
         amount = rows.amount[rows.place[k] + choice[rows.owner[k]]]
         if amount:
@@ -109,7 +111,7 @@ def fill(graph: Graph, rows: Rows, state: State) -> None:
 
 @compiled
 def occupy(rows: Rows, state: State, v: int, a: int, b: int) -> None:
-    """Change the memory of v from that of strategy a to that of b."""
+    """Replace the memory of v with strategy a by its memory with b."""
     first, last, place, amount, free = rows.first, rows.last, rows.place, rows.amount, state.free
     for k in range(rows.start[v], rows.start[v + 1]):
         more = amount[place[k] + b] - amount[place[k] + a]
@@ -120,7 +122,7 @@ def occupy(rows: Rows, state: State, v: int, a: int, b: int) -> None:
 
 @compiled
 def overfull(rows: Rows, state: State, v: int, a: int, b: int) -> int:
-    """Return a row in which v uses more with b than with a and that does not hold it, or -1."""
+    """Return an overfull row in which v uses more with b than with a, or -1."""
     first, last, place, amount, free = rows.first, rows.last, rows.place, rows.amount, state.free
     for k in range(rows.start[v], rows.start[v + 1]):
         if amount[place[k] + b] > amount[place[k] + a]:
@@ -132,7 +134,7 @@ def overfull(rows: Rows, state: State, v: int, a: int, b: int) -> int:
 
 @compiled
 def more_at(rows: Rows, state: State, v: int, b: int, t: int) -> int:
-    """Return how much more memory v would use in row t with strategy b."""
+    """Return the additional memory of v in row t with strategy b."""
     a, more = state.choice[v], 0
     for k in range(rows.start[v], rows.start[v + 1]):
         if rows.first[k] <= t < rows.last[k]:
@@ -142,9 +144,9 @@ def more_at(rows: Rows, state: State, v: int, b: int, t: int) -> int:
 
 @compiled
 def reprice(graph: Graph, state: State, v: int, b: int) -> float:
-    """Give v the strategy b and tell its neighbours; return what it costs more."""
+    """Change v to strategy b and update its neighbours' costs; return the additional cost."""
     offset, size, first, second = graph.offset, graph.size, graph.first, graph.second
-    place, tables, turned, costs = graph.place, graph.tables, graph.turned, state.costs
+    place, tables, transposed, costs = graph.place, graph.tables, graph.transposed, state.costs
     a = state.choice[v]
     for k in range(graph.ahead_start[v], graph.ahead_start[v + 1]):
         e = graph.ahead[k]
@@ -157,21 +159,21 @@ def reprice(graph: Graph, state: State, v: int, b: int) -> float:
         u = first[e]
         new, old, to = place[e] + b * size[u], place[e] + a * size[u], offset[u]
         for c in range(size[u]):
-            costs[to + c] += turned[new + c] - turned[old + c]
+            costs[to + c] += transposed[new + c] - transposed[old + c]
     state.choice[v] = b
     return costs[offset[v] + b] - costs[offset[v] + a]
 
 
 @compiled
 def change(graph: Graph, rows: Rows, state: State, v: int, b: int) -> float:
-    """Give v the strategy b, whether it fits or not; return what it costs more."""
+    """Change v to strategy b, whether it fits or not; return the additional cost."""
     occupy(rows, state, v, state.choice[v], b)
     return reprice(graph, state, v, b)
 
 
 @compiled
 def change_if_it_fits(graph: Graph, rows: Rows, state: State, v: int, b: int) -> bool:
-    """Give v the strategy b if the memory allows."""
+    """Change v to strategy b if that fits; return whether it does."""
     a, t = state.choice[v], state.barrier[v]
     if t >= 0 and more_at(rows, state, v, b, t) > max(state.free[t], 0):
         return False
@@ -189,11 +191,11 @@ def change_if_it_fits(graph: Graph, rows: Rows, state: State, v: int, b: int) ->
 def repair(
     graph: Graph, rows: Rows, state: State, trail: Array, budget: float, most: int, barred: int
 ) -> int:
-    """Make everything fit, by the cheapest change for each byte in the fullest row.
+    """Make the assignment fit, by the change with the least cost a byte in the fullest row.
 
-    Return how many changes that took, the first of which stand in the trail as (variable, old
-    strategy), or -1 - that number where it fails: the cost has grown by the budget, or no change
-    helps, or there were too many.
+    Return the number of changes, the first of which are in the trail as (variable, old strategy),
+    or -1 - that number on failure: the cost has grown by the budget, no change helps, or there are
+    more than ``most``. The variable ``barred`` does not change.
     """
     offset, size, costs = graph.offset, graph.size, state.costs
     first, last, owner = rows.first, rows.last, rows.owner
@@ -232,7 +234,7 @@ def repair(
 
 @compiled
 def descend(graph: Graph, rows: Rows, state: State, pairs: bool) -> None:
-    """Take changes of one variable, or of two neighbours, that fit and gain, while there are."""
+    """Change one variable, or two neighbours, wherever that fits and gains, to a local optimum."""
     offset, size, costs, choice = graph.offset, graph.size, state.costs, state.choice
     improved = True
     while improved:
@@ -249,7 +251,7 @@ def descend(graph: Graph, rows: Rows, state: State, pairs: bool) -> None:
 
 @compiled
 def descend_by_pairs(graph: Graph, rows: Rows, state: State) -> bool:
-    """Change the two variables of a pair at once where that fits and gains."""
+    """Change the two variables of a pair at once wherever that fits and gains."""
     offset, size, costs, choice = graph.offset, graph.size, state.costs, state.choice
     first, second, place, tables = graph.first, graph.second, graph.place, graph.tables
     apart = np.empty(size.max())
@@ -262,7 +264,7 @@ def descend_by_pairs(graph: Graph, rows: Rows, state: State) -> bool:
             costs[offset[u] + choice[u]],
             costs[offset[v] + choice[v]],
         )
-        for b in range(size[v]):  # what v costs more with b, this table apart
+        for b in range(size[v]):  # additional cost of v with b, without this table
             apart[b] = costs[offset[v] + b] - cost_v - tables[row + b] + now
         least = apart[: size[v]].min()
         for a in range(size[u]):
@@ -283,7 +285,7 @@ def descend_by_pairs(graph: Graph, rows: Rows, state: State) -> bool:
 
 @compiled
 def change_both(graph: Graph, rows: Rows, state: State, u: int, a: int, v: int, b: int) -> bool:
-    """Give u the strategy a and v the strategy b if the memory allows."""
+    """Change u to strategy a and v to strategy b if that fits; return whether it does."""
     old_u, old_v = state.choice[u], state.choice[v]
     for t in (state.barrier[u], state.barrier[v]):
         if t >= 0:
@@ -308,7 +310,7 @@ def change_both(graph: Graph, rows: Rows, state: State, u: int, a: int, v: int, 
 
 @compiled
 def exchange(graph: Graph, rows: Rows, state: State, trail: Array, order: Array, most: int) -> int:
-    """Try changes that gain but do not fit, each with the repair it needs; count successes."""
+    """Try changes that gain but do not fit, each with the repair it needs; return the successes."""
     offset, size, costs, choice = graph.offset, graph.size, state.costs, state.choice
     successes = 0
     for v in order:

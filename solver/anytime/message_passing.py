@@ -1,6 +1,6 @@
-"""Sequential tree-reweighted message passing (Kolmogorov, 2006) on priced costs.
+"""Message passing: sequential tree-reweighted (TRW-S; Kolmogorov, 2006), on priced costs.
 
-With messages M(u to v) the cost is split anew, without changing any total:
+Messages M(u to v) reparametrise the cost, without changing any total:
 
     D_v(a)     = c_v(a) + sum over neighbours u of M(u to v)(a)
     T_uv(a, b) = table(a, b) - M(v to u)(a) - M(u to v)(b)
@@ -9,9 +9,9 @@ A pass visits the variables in order and sends, with w_v = 1 / max(pairs ahead, 
 
     M(v to u)(b) = min over a of (w_v D_v(a) - M(u to v)(a) + table(a, b))  -  its minimum
 
-Each pair then lies on one chain that runs along the order; the sum of the minima taken out is the
-sum of the chains' minima, a lower bound on every assignment's cost that never falls from pass to
-pass while prices stay. The bound is lowered by more than float64 can have rounded it up.
+Each pair then is part of one chain along the order. The sum of the minima taken out is the sum of
+the minima of the chains: a lower bound on the cost of every assignment, which never falls from pass
+to pass while prices stay. The bound is lowered by more than float64 can have rounded it up.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from shardwright.solver.anytime.graph import Graph
 from shardwright.solver.problem import Array
 
 ROUNDING = 2.0**-50
-"""Relative error of a few sums in a row."""
+"""Relative error of a few successive sums."""
 
 
 class Pieces(NamedTuple):
-    """The messages of pair e to its first and to its second variable start at these places."""
+    """The messages, and the starts of those of each pair to its first and second variable."""
 
     to_first: Array
     first_place: Array
@@ -39,11 +39,16 @@ class Pieces(NamedTuple):
 
 
 class Messages:
-    """Messages of all pairs, and what the last sweep found.
+    """The messages of all pairs.
 
-    ``choice`` is decoded on the way forward, variable by variable, given those before;
-    ``marginals`` holds D_v above its minimum, from the way back. All that was added up there is
-    exact but for ``error``.
+    Attributes
+    ----------
+    choice : array
+        Decoded by the forward pass, variable by variable, given those before.
+    marginals : array
+        D_v above its minimum, from the backward pass.
+    error : float
+        The rounding error of the sums of the backward pass.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -61,7 +66,7 @@ class Messages:
         return self.pieces.to_first.copy(), self.pieces.to_second.copy()
 
     def restore(self, saved: tuple[Array, Array]) -> None:
-        """Take up messages that were saved."""
+        """Return to saved messages."""
         self.pieces.to_first[:], self.pieces.to_second[:] = saved
 
     def of_pair(self, e: int) -> tuple[Array, Array]:
@@ -73,7 +78,7 @@ class Messages:
         )
 
     def sweep(self, unary: Array) -> float:
-        """Send forward and back; return a lower bound."""
+        """Send messages forward and backward; return a lower bound."""
         _forward(self.graph, unary, self.pieces, self.choice)
         bound, magnitude = _backward(self.graph, unary, self.pieces, self.marginals)
         self.error = ROUNDING * magnitude
@@ -86,7 +91,7 @@ def _send(
 ) -> float:
     """Fill ``out[begin + b]`` with the minimum over a of ``source[a] + table[a, b]``.
 
-    The least of them is taken out and returned.
+    The least of them is subtracted from all and returned.
     """
     if COMPILED:
         for b in range(columns):
@@ -110,32 +115,32 @@ def _send(
 
 @compiled
 def _forward(graph: Graph, unary: Array, pieces: Pieces, choice: Array) -> None:
-    """Send to the variables ahead; decode, given what was decoded behind."""
-    # Fields are read once: each reading in the loops would cost as much as a short table.
+    """Send to the variables ahead; decode, given the variables decoded before."""
+    # Fields are read once: reading one inside the loops takes as long as a short table.
     offset, sizes, first, second = graph.offset, graph.size, graph.first, graph.second
     place, tables = graph.place, graph.tables
     ahead_start, ahead = graph.ahead_start, graph.ahead
     behind_start, behind = graph.behind_start, graph.behind
     to_first, first_place = pieces.to_first, pieces.first_place
     to_second, second_place = pieces.to_second, pieces.second_place
-    total, given, source = np.empty((3, sizes.max()))
+    total, conditional, source = np.empty((3, sizes.max()))
     for v in range(len(sizes)):
         size = sizes[v]
         for a in range(size):
             total[a] = unary[offset[v] + a]
-            given[a] = total[a]
+            conditional[a] = total[a]
         for k in range(ahead_start[v], ahead_start[v + 1]):
             begin = first_place[ahead[k]]
             for a in range(size):
                 total[a] += to_first[begin + a]
-                given[a] += to_first[begin + a]
+                conditional[a] += to_first[begin + a]
         for k in range(behind_start[v], behind_start[v + 1]):
             begin = second_place[behind[k]]
             row = place[behind[k]] + choice[first[behind[k]]] * size
             for a in range(size):
                 total[a] += to_second[begin + a]
-                given[a] += tables[row + a]
-        choice[v] = given[:size].argmin()
+                conditional[a] += tables[row + a]
+        choice[v] = conditional[:size].argmin()
         counts = ahead_start[v + 1] - ahead_start[v], behind_start[v + 1] - behind_start[v]
         weight = 1.0 / max(1, counts[0], counts[1])
         least = total[:size].min()
@@ -149,9 +154,9 @@ def _forward(graph: Graph, unary: Array, pieces: Pieces, choice: Array) -> None:
 
 @compiled
 def _backward(graph: Graph, unary: Array, pieces: Pieces, marginals: Array) -> tuple[float, float]:
-    """Send to the variables behind; return the bound, and how much was added up for it."""
+    """Send to the variables behind; return the bound, and the absolute sum of its terms."""
     offset, sizes, first = graph.offset, graph.size, graph.first
-    place, turned = graph.place, graph.turned
+    place, transposed = graph.place, graph.transposed
     ahead_start, ahead = graph.ahead_start, graph.ahead
     behind_start, behind = graph.behind_start, graph.behind
     to_first, first_place = pieces.to_first, pieces.first_place
@@ -183,7 +188,7 @@ def _backward(graph: Graph, unary: Array, pieces: Pieces, marginals: Array) -> t
             for a in range(size):
                 source[a] = weight * (total[a] - least) - to_second[begin + a]
             out = first_place[e]
-            lowest = _send(source, size, turned, place[e], to_first, out, sizes[first[e]])
+            lowest = _send(source, size, transposed, place[e], to_first, out, sizes[first[e]])
             magnitude += abs(lowest) * (counts[0] + counts[1] + 2)
             bound += lowest
     return bound, magnitude + abs(bound) * 4
@@ -191,7 +196,7 @@ def _backward(graph: Graph, unary: Array, pieces: Pieces, marginals: Array) -> t
 
 @compiled
 def diffuse(graph: Graph, unary: Array, pieces: Pieces, passes: int) -> None:
-    """Spread every variable's costs evenly over its tables, so that none stays negative."""
+    """Spread the costs of every variable evenly over its tables, so that none stays negative."""
     sizes, first, second, place = graph.size, graph.first, graph.second, graph.place
     to_first, first_place = pieces.to_first, pieces.first_place
     to_second, second_place = pieces.to_second, pieces.second_place
@@ -217,7 +222,7 @@ def diffuse(graph: Graph, unary: Array, pieces: Pieces, passes: int) -> None:
                 for a in range(size):
                     least = np.inf
                     for b in range(width):
-                        entry = graph.turned[place[e] + a * width + b] - to_first[other + b]
+                        entry = graph.transposed[place[e] + a * width + b] - to_first[other + b]
                         least = min(least, entry)
                     to_second[mine + a] = least
                     total[a] += least

@@ -47,7 +47,9 @@ def subproblem_of(graph: Graph, rows: Rows, state: State, free: Array, prices: A
     unary = state.costs[ranges(graph.offset[free], size)]
     first, second = place[graph.first[edges]], place[graph.second[edges]]
     offset = offsets(size)
-    _subtract_tables(unary, offset, first, size, graph.turned, _starts(graph, edges, state, False))
+    _subtract_tables(
+        unary, offset, first, size, graph.transposed, _starts(graph, edges, state, False)
+    )
     _subtract_tables(unary, offset, second, size, graph.tables, _starts(graph, edges, state, True))
     unary[unary > min(graph.ceiling, graph.big) / 2] = graph.big  # forbidden entries stay so
     smaller = Graph(
@@ -58,7 +60,7 @@ def subproblem_of(graph: Graph, rows: Rows, state: State, free: Array, prices: A
         second=second,
         place=graph.place[edges],
         tables=graph.tables,
-        turned=graph.turned,
+        transposed=graph.transposed,
         ahead_start=offsets(np.bincount(first, minlength=len(free))),
         ahead=np.argsort(first, kind="stable"),
         behind_start=offsets(np.bincount(second, minlength=len(free))),

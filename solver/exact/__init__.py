@@ -1,1 +1,1 @@
-"""Exact search with a certificate, for problems of narrow graphs."""
+"""The exact search, for problems whose graphs have a small tree width: answers with a proof."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.solver import on_demand
 from shardwright.solver.elimination import Elimination
+from shardwright.solver.linear_program import highest_prices
 from shardwright.solver.memory_rows import MemoryRows, round_prices
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
@@ -155,7 +155,7 @@ def _master(pieces: list[Piece], capacity: Array) -> tuple[float, Array]:
     if len(rows) == 1:
         height, prices[rows[0]] = _highest_on_line(constants, slopes[:, rows[0]])
     else:
-        height, prices[rows] = on_demand.linear_program.highest_prices(constants, slopes[:, rows])
+        height, prices[rows] = highest_prices(constants, slopes[:, rows])
     return height, prices
 
 

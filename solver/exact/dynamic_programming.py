@@ -1,22 +1,23 @@
-"""The dynamic programming of MindSpore's auto-parallel search, over the same problem.
+"""The dynamic programming of MindSpore's auto-parallel search.
 
-Edges point from the lower to the higher variable. Six eliminations, the first that applies, again
-and again (`dp_algo_costmodel.cc`, `graph_costmodel.cc`):
+A reproduction, for comparison; `elimination` is the exact one. Edges point from the lower to the
+higher variable. Six eliminations, always the first that applies (`dp_algo_costmodel.cc`,
+`graph_costmodel.cc`):
 
     operator    u -> v -> w, v has no other edge       one edge u -> w, the best of v inside
     edge        two edges u => v                       their sum
     merge       no edge in, one out, v has others in   into v
-    contract    one edge in, none out                  into the one before
-    triangle    none in, two out to l -> r             into l, as if r could choose for e alone
+    contract    one edge in, none out                  into its predecessor
+    triangle    none in, two out to l -> r             into l, as if r could choose for it alone
     star        none in, several out                   into the first, as if the others could
 
-The first four are exact. The last two are not: the eliminated variable answers to one neighbour
-only, so the cost that was counted may not be the cost that comes. The value is then a lower bound.
+The first four are exact. The last two are not: the eliminated variable adapts to one neighbour
+only, so the actual cost can exceed the computed one, which then is a lower bound.
 
-Memory is no part of the recursion: the strategies of the last variables are tried in order of
-cost, and the first whose assignment fits is taken. So an assignment that fits can be missed
-although one exists ("no strategy can be found under current memory"); `status` is then ``unknown``.
-Where one does fit it may cost more than the optimum. `solver.exact.search` has neither fault.
+Memory is not part of the recursion: the strategies of the last variables are tried in order of
+cost until an assignment fits. So it can miss all assignments that fit ("no strategy can be found
+under current memory"; `status` is then ``unknown``), and one that fits can cost more than the
+optimum. `solver.exact.search` has neither fault.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Edge:
 
 
 class EliminationGraph:
-    """The graph while it shrinks, and the decisions to be undone in reverse."""
+    """The graph during elimination, and the decisions to be made in reverse."""
 
     def __init__(self, network: Network) -> None:
         self.cost = dict(enumerate(network.unary))
@@ -171,7 +172,7 @@ class EliminationGraph:
         return False
 
     def _answer_to(self, first: Edge, others: list[Edge]) -> None:
-        """Fold a source into one target as if every other target chose for it alone."""
+        """Fold a source into one target as if every other target could choose for it alone."""
         self.exact = False
         cost = self.cost[first.source]
         for other in others:
@@ -239,7 +240,7 @@ def _combinations(components: list[list[tuple[float, Choice]]]) -> Iterator[tupl
 
 
 def dynamic_programming(problem: Problem) -> Solution:
-    """Return what MindSpore's eliminations find; see the module for how that can be worse."""
+    """Return the assignment of MindSpore's eliminations; see the module for its faults."""
     started = time.monotonic()
     network = build_network(problem)
     graph = EliminationGraph(network)

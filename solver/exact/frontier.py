@@ -1,15 +1,16 @@
-"""Elimination that remembers memory: every message keeps a Pareto front of (cost, use).
+"""Variable elimination with Pareto fronts: every message keeps undominated (cost, use) states.
 
-Where memory binds, the cheapest assignment is not made of cheapest parts. So a message keeps, for
-every choice of its variables, all partial assignments that no other one beats in cost and in use.
-The prices p found before keep that small: with
+Where memory binds, the cheapest assignment does not consist of cheapest parts. So a message keeps,
+for every choice of its variables, all partial assignments that no other dominates in cost and use.
+The prices p found before prune them: with
 
     gap(state) = (its cost + p . its use) - (the least such sum for the same choice)  >= 0,
 
 an assignment costs at least the priced total of its choices plus the gaps of its parts, so a state
-for which that reaches the cost in hand is dropped. If more than `width` states remain in one
+for which that reaches the incumbent's cost is pruned. If more than `width` states remain in a
 message, those with the highest bound are set aside, and the least bound among them is reported.
-Equal layers give equal sums, so the fronts stay short where enumeration would drown in symmetry.
+Equal layers give equal sums, so the fronts stay short where an enumeration would meet every
+symmetric assignment.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ JOIN_LIMIT = 40
 """A join makes at most this many times `width` states before pruning."""
 
 DOMINATORS = 12
-"""With several rows, a state is compared with this many of the best for the same choice."""
+"""With several rows, the number of the best states of a choice that a state is compared with."""
 
 
 @dataclass
 class States:
-    """Partial assignments, one an entry.
+    """Partial assignments; every array has one entry a state.
 
     Parameters
     ----------
     key : integers
         The choice of the message's variables, as a flat index.
     cost, gap, bound : floats
-        Cost so far; see the module; least priced total of a whole assignment.
+        The cost so far; the gap (see the module); the least priced total of a whole assignment.
     use : floats of shape (states, rows)
     label : integers
         The strategy of the eliminated variable.
     parents : list of integers
-        For each message that went in, which of its states.
+        For each incoming message, the position of its state.
     """
 
     key: Array
@@ -83,16 +84,16 @@ class FrontierAnswer:
 
 
 class Frontier:
-    """One network, the rows that matter, and the prices that prune.
+    """One network, the binding rows, and the prices that prune.
 
     Parameters
     ----------
     network : Network
     rows : MemoryRows
     prices : array
-        One for each row; `elimination` has just minimised with them.
-    matter : list of int
-        The rows that are respected; all with a price must be among them.
+        One for each row; the last `elimination.minimise` was at these prices.
+    binding : list of int
+        The rows that the search respects; all with a price must be among them.
     elimination : Elimination
     """
 
@@ -101,21 +102,21 @@ class Frontier:
         network: Network,
         rows: MemoryRows,
         prices: Array,
-        matter: list[int],
+        binding: list[int],
         elimination: Elimination,
     ) -> None:
         self.network = network
         self.elimination = elimination
-        self.capacity = rows.capacity[matter]
-        self.spent = float(prices[matter] @ self.capacity)
-        self.use = _use_in_rows(network, rows, matter)
+        self.capacity = rows.capacity[binding]
+        self.spent = float(prices[binding] @ self.capacity)
+        self.use = _use_in_rows(network, rows, binding)
         self.width = 0
         self.threshold = math.inf
         self.set_aside = math.inf
         self._tables = list(network.tables.values())
 
     def search(self, cutoff: float, width: int, keep_going: Callable[[], bool]) -> FrontierAnswer:
-        """Look for the best assignment that costs less than ``cutoff``.
+        """Search for the best assignment that costs less than ``cutoff``.
 
         Returns
         -------
@@ -193,13 +194,13 @@ class Frontier:
         return cost
 
     def _join(self, states: States, keys: Array, other: States) -> States:
-        """Combine each state with the states of a message that agree with it.
+        """Join each state with the states of a message that have the same choice.
 
-        ``keys`` holds, for each of the choices that ``states.key`` numbers, the message's key.
+        ``keys`` holds the key in the message of each choice, which ``states.key`` indexes.
         """
         wanted = keys[states.key]
         room = self.threshold - states.bound
-        # Sorted by key, then gap; both in one number, so that one search finds where to stop.
+        # Sorted by key, then gap; both in one number, so that one search finds the last state.
         scale = float(other.gap.max()) * 1.001 or 1.0
         ranks = other.key + other.gap / scale
         order = np.argsort(ranks, kind="stable")
@@ -226,7 +227,7 @@ class Frontier:
         )
 
     def _limit(self, states: States, counts: Array) -> Array:
-        """Set states aside whose join would be too large, those with the highest bound."""
+        """Set aside the states with the highest bound if their join would be too large."""
         most = JOIN_LIMIT * self.width
         if counts.sum() <= most:
             return counts
@@ -250,7 +251,7 @@ class Frontier:
     def _finish(
         self, messages: dict[int, States], total: float, cutoff: float, error: float
     ) -> FrontierAnswer:
-        """Combine the components and take the cheapest."""
+        """Join the components; return the cheapest assignment."""
         roots = self.elimination.roots
         alone = [messages[root.message] for root in roots if len(messages[root.message]) == 1]
         several = [root for root in roots if len(messages[root.message]) > 1]
@@ -281,7 +282,7 @@ class Frontier:
         return FrontierAnswer(choice, min(proven, float(states.cost[best]) - error))
 
     def _trace(self, pending: list[tuple[Group, int]], messages: dict[int, States]) -> list[int]:
-        """Follow states back to the choices that made them."""
+        """Decode an assignment: follow the states back to the choices of their parents."""
         choice = [0] * len(self.network.unary)
         makers = {group.message: group for (group,) in self.elimination.groups}
         while pending:
@@ -298,12 +299,12 @@ class Frontier:
         return choice
 
 
-def _use_in_rows(network: Network, rows: MemoryRows, matter: list[int]) -> list[Array]:
+def _use_in_rows(network: Network, rows: MemoryRows, binding: list[int]) -> list[Array]:
     """Return, for each variable, its use above the base: (strategies, rows)."""
-    use = [np.zeros((size, len(matter))) for size in network.sizes]
+    use = [np.zeros((size, len(binding))) for size in network.sizes]
     for position, variable in enumerate(rows.variables):
         extra = rows.usages[position] - rows.lowest[position]
-        for column, row in enumerate(matter):
+        for column, row in enumerate(binding):
             if rows.first[position] <= row < rows.last[position]:
                 use[variable][:, column] += extra
     return use
@@ -317,9 +318,9 @@ def _flat(places: list[Array], shape: tuple[int, ...], count: int) -> Array:
 
 
 def _undominated(states: States) -> States:
-    """Drop states that another one for the same choice beats in cost and every use.
+    """Drop states that another one of the same choice dominates in cost and every use.
 
-    Exact with one row; with several, each is compared with the best few for its choice.
+    Exact with one row; with several, a state is compared with the best few of its choice.
     """
     if len(states) < 2:
         return states
@@ -334,8 +335,10 @@ def _undominated(states: States) -> States:
     kept = np.ones(len(states), dtype=bool)
     for rank in range(min(DOMINATORS, int(sizes.max()))):
         best = np.minimum(starts + rank, starts + sizes - 1)[segment]
-        beaten = (states.cost[best] <= states.cost) & (states.use[best] <= states.use).all(axis=1)
-        kept &= ~beaten | (np.arange(len(states)) <= best) | ~kept[best]
+        dominated = (states.cost[best] <= states.cost) & (states.use[best] <= states.use).all(
+            axis=1
+        )
+        kept &= ~dominated | (np.arange(len(states)) <= best) | ~kept[best]
     return states.take(np.flatnonzero(kept))
 
 
@@ -345,7 +348,7 @@ def _descending_records(states: States, order: Array) -> Array:
     rank = np.empty(len(cost), dtype=np.int64)
     rank[np.lexsort((np.arange(len(cost)), cost))] = np.arange(len(cost))
     group = np.cumsum(np.diff(key, prepend=key[0]) != 0)
-    # Ranks of a later key are all below those of an earlier one: the minimum starts anew.
+    # All ranks of a later key are below those of an earlier one: the minimum restarts.
     level = rank - group * (len(cost) + 1)
     lowest = np.minimum.accumulate(level)
     return np.asarray(level == lowest)

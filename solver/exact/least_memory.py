@@ -17,12 +17,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.solver import on_demand
 from shardwright.solver.elimination import Elimination
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.exact.dual import UNIT_ROUNDOFF
 from shardwright.solver.exact.search import solve_exact
 from shardwright.solver.incumbent import Incumbent
+from shardwright.solver.linear_program import highest_weights
 from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.methods import SolveOptions
 from shardwright.solver.network import Network, build_network
@@ -107,7 +107,7 @@ class _PeakSearch:
             if self.incumbent.closed or self.incumbent.remaining <= 0 or not len(rows):
                 break
             cuts.append(rows.profile(relaxed.choice) + rows.base)
-            height, weights = on_demand.linear_program.highest_weights(np.array(cuts))
+            height, weights = highest_weights(np.array(cuts))
             if height <= self.incumbent.bound * (1 + OPTIMALITY_GAP):
                 break
         if rows.exact:  # sums of integers are integers

@@ -2,7 +2,7 @@
 
     {"problem": {"name": "...",
                  "nodes": {"intervals": [[start, end], ...],  half open; [t, t] holds no memory
-                           "costs":  [[...], ...],            one entry a strategy
+                           "costs":  [[...], ...],            an entry a strategy
                            "usages": [[...], ...]},
                  "edges": {"nodes": [[i, j], ...],
                            "costs": [[...], ...]},            row i slow, column j fast
@@ -34,14 +34,14 @@ def read_contest(path: str | Path) -> Problem:
     Raises
     ------
     SolverError
-        If the file is no instance; the message says what is wrong with it.
+        If the file is not an instance; the message says why.
     """
     path = Path(path)
     return parse_contest(_read_json(path), str(path))
 
 
 def contest_name(path: str | Path) -> str:
-    """Return what an instance is called: its file name without the endings."""
+    """Return the name of an instance: its file name without the suffixes."""
     return Path(path).name.removesuffix(".gz").removesuffix(".json")
 
 
@@ -51,8 +51,8 @@ def write_contest(problem: Problem, path: str | Path, name: str = "") -> None:
     Raises
     ------
     SolverError
-        If some number is no integer or a variable has several memory uses, which the format
-        cannot hold.
+        If some number is not an integer or a variable has several memory uses: the format has no
+        place for these.
     """
     path = Path(path)
     document = {"problem": {"name": name or contest_name(path), **_document(problem)}}
@@ -108,7 +108,7 @@ def _read_json(path: Path) -> Any:
 
 
 def parse_contest(document: Any, where: str) -> Problem:
-    """Return the problem that a JSON document states; ``where`` is said in errors."""
+    """Return the problem of a JSON document; ``where`` names it in errors."""
     reader = _Reader(where)
     problem = reader.member(document, "problem", "", "an object")
     nodes = reader.member(problem, "nodes", "problem", "an object")
@@ -123,7 +123,7 @@ def parse_contest(document: Any, where: str) -> Problem:
 
 
 class _Reader:
-    """Looks at every part before it is used."""
+    """Checks every part of the document before it is used."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -133,18 +133,18 @@ class _Reader:
         return SolverError(what, self.where)
 
     def member(self, value: Any, key: str, path: str, kind: str) -> Any:
-        """Return what stands under a key."""
+        """Return the value of a key, which must be of a kind."""
         place = f"`{path}`" if path else "the document"
         if not isinstance(value, dict):
             raise self.error(f"{place} is {_kind(value)}, expected an object")
         if key not in value:
             raise self.error(f"{place} has no `{key}`")
-        found = value[key]
-        if not isinstance(found, _KINDS[kind]):
+        member = value[key]
+        if not isinstance(member, _KINDS[kind]):
             raise self.error(
-                f"`{path}.{key}` is {_kind(found)}, expected {kind}".replace("`.", "`")
+                f"`{path}.{key}` is {_kind(member)}, expected {kind}".replace("`.", "`")
             )
-        return found
+        return member
 
     def variables(self, nodes: Any) -> list[Variable]:
         """Read `nodes`."""
@@ -152,10 +152,10 @@ class _Reader:
         usages, usage_sizes = self.ragged(nodes, "usages", "problem.nodes")
         intervals = self.pairs_of(nodes, "intervals", "problem.nodes")
         count = len(cost_sizes)
-        for key, found in (("usages", len(usage_sizes)), ("intervals", len(intervals))):
-            if found != count:
+        for key, entries in (("usages", len(usage_sizes)), ("intervals", len(intervals))):
+            if entries != count:
                 raise self.error(
-                    f"`problem.nodes.{key}` has {found} entries, expected {count} as in `costs`"
+                    f"`problem.nodes.{key}` has {entries} entries, expected {count} as in `costs`"
                 )
         self._check_nodes(cost_sizes, usage_sizes, intervals)
         return [
@@ -220,7 +220,7 @@ class _Reader:
         return limit
 
     def ragged(self, value: Any, key: str, path: str) -> tuple[Array, Array]:
-        """Read a list of lists of integers: all of them in one array, and how many in each."""
+        """Read a list of lists of integers: the values in one array, and the size of each list."""
         lists = self.member(value, key, path, "a list")
         if isinstance(lists, ragged.Ragged):
             return lists.values, lists.sizes
