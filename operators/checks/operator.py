@@ -7,6 +7,7 @@ from shardwright.operators.checks.cases import MESHES, cases_of, has_gradient
 from shardwright.operators.checks.gradients import check_numeric_gradient
 from shardwright.operators.checks.linearity import check_linear_sets, check_partial_operands
 from shardwright.operators.checks.strategies import check_strategy, check_types, check_whole_factors
+from shardwright.operators.checks.traits import check_traits
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def check_operator(name: str, *, never_partial: bool = False) -> Checked:
     strategies = 0
     for case in cases:
         check_types(case)
+        check_traits(case)
         check_whole_factors(case)
         check_numeric_gradient(case)
         check_linear_sets(case, complete=not never_partial)

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from shardwright.ir.errors import OperatorError
 from shardwright.ir.text import parse_type
-from shardwright.ir.types import numpy_dtype
+from shardwright.operators.checks.cases import Case, cases_of
+from shardwright.operators.checks.operator import check_operator
+from shardwright.operators.checks.traits import check_traits
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import (
     Example,
@@ -12,55 +15,54 @@ from shardwright.operators.info import (
     operator_class,
     operator_info,
     operator_names,
-    whole_kernel,
+    register,
 )
+from shardwright.operators.rule import ShardView
 
 CLASSES = [operator_class(name) for name in operator_names()]
 
 
-def cases(trait: str) -> list[object]:
-    return [
-        pytest.param(kind, example, id=f"{kind.name}-{number}")
-        for kind in CLASSES
-        if getattr(kind, trait)
-        for number, example in enumerate(kind.examples)
-    ]
+class Wrong(OperatorInfo):
+    """The first operand less the second."""
+
+    name = "wrong"
+    notation = "..., ... -> ..."
+    linear = ((0, 1),)
+    examples = (Example(("f64[4, 6]", "f64[4, 6]")),)
+
+    def kernel(self, view: ShardView, *operands: np.ndarray) -> np.ndarray:
+        return operands[0] - operands[1]
 
 
-def run(
-    kind: type[OperatorInfo], example: Example, change: object = None
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return random operands, changed by `change`, and the result on them."""
-    types = [parse_type(text)[0] for text in example.operands]
-    random = np.random.default_rng(0)
-    operands = [
-        np.asarray(random.integers(0, 2, each.shape), numpy_dtype(each.dtype)) for each in types
-    ]
-    if callable(change):
-        operands = change(operands)
-        types = [each.with_shape(x.shape) for each, x in zip(types, operands, strict=True)]
-    info = operator_info(kind.name, types, example.attributes)
-    return operands, whole_kernel(info, *operands)[0]
+@pytest.mark.parametrize(
+    "case", [case for kind in CLASSES for case in cases_of(kind.name)], ids=str
+)
+def test_traits_are_true_of_the_kernel(case: Case) -> None:
+    check_traits(case)
 
 
-@pytest.mark.parametrize(("kind", "example"), cases("is_commutative"))
-def test_operands_of_commutative_operators_change_places(
-    kind: type[OperatorInfo], example: Example
-) -> None:
-    swapped = run(kind, example, lambda operands: operands[::-1])[1]
-    np.testing.assert_array_equal(run(kind, example)[1], swapped)
+@pytest.mark.usefixtures("own_operators")
+@pytest.mark.parametrize(
+    ("trait", "message"),
+    [
+        ("is_identity", "`is_identity` is set, and the result differs from the operand"),
+        ("is_commutative", "`is_commutative` is set, and the order of operands matters"),
+    ],
+)
+def test_a_false_trait_is_found(trait: str, message: str) -> None:
+    register(type("Wrong", (Wrong,), {trait: True}))
+    with pytest.raises(OperatorError) as caught:
+        check_operator("wrong")
+    assert str(caught.value) == f"{message} (in wrong-0)"
 
 
-@pytest.mark.parametrize(("kind", "example"), cases("is_identity"))
-def test_identities_return_their_operand(kind: type[OperatorInfo], example: Example) -> None:
-    (operand,), result = run(kind, example)
-    np.testing.assert_array_equal(operand, result)
-
-
-@pytest.mark.parametrize(("kind", "example"), cases("is_scaling"))
-def test_scaling_operators_scale(kind: type[OperatorInfo], example: Example) -> None:
-    doubled = run(kind, example, lambda operands: [2 * operands[0]])[1]
-    np.testing.assert_array_equal(2 * run(kind, example)[1], doubled)
+@pytest.mark.usefixtures("own_operators")
+def test_a_false_scaling_is_found() -> None:
+    changes = {"notation": "... -> ...", "examples": (Example(("f64[4]",)),), "is_scaling": True}
+    changes |= {"kernel": lambda self, view, x: x + x.dtype.type(1)}
+    register(type("Wrong", (Wrong,), changes))
+    with pytest.raises(OperatorError, match="doubling does not scale the result"):
+        check_operator("wrong")
 
 
 def communications(trait: str) -> list[Communication]:
