@@ -232,14 +232,14 @@ class OperatorInfo:
         IRError
             If two differ; names both.
         """
-        found = [operand.dtype for operand in self.operand_types[first:]]
-        other = next((dtype for dtype in found if dtype != found[0]), None)
+        dtypes = [operand.dtype for operand in self.operand_types[first:]]
+        other = next((dtype for dtype in dtypes if dtype != dtypes[0]), None)
         if other:
             raise IRError(
-                f"{self.name}: the operands are {found[0]} and {other}, they must agree",
+                f"{self.name}: the operands are {dtypes[0]} and {other}, they must agree",
                 hint="cast one of them",
             )
-        return found[0]
+        return dtypes[0]
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:

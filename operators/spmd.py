@@ -74,10 +74,10 @@ def run_shards(
         local = [parts[rank] for parts in operands]
         shapes = tuple(part.shape for part in local)
         _expect(shapes == view.operand_shapes, f"the slices are {shapes}, not as the rule says")
-        found = info.kernel(view, *local)
-        found = found if isinstance(found, tuple) else (found,)
-        check_results(info.result_types, view.result_shapes, found)
-        for parts, part in zip(results, found, strict=True):
+        returned = info.kernel(view, *local)
+        returned = returned if isinstance(returned, tuple) else (returned,)
+        check_results(info.result_types, view.result_shapes, returned)
+        for parts, part in zip(results, returned, strict=True):
             parts.append(part)
     return results
 

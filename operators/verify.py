@@ -30,10 +30,10 @@ def verify(graph: Graph) -> None:
 
 def _verify_node(node: Node, operands: tuple[Value, ...], graph: Graph) -> None:
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
-    found = tuple(result.type for result in node.results)
-    if found != info.result_types:
+    types = tuple(result.type for result in node.results)
+    if types != info.result_types:
         expected = ", ".join(map(str, info.result_types))
-        raise IRError(f"the results are {', '.join(map(str, found))}, expected {expected}")
+        raise IRError(f"the results are {', '.join(map(str, types))}, expected {expected}")
     layouts = [value.layout for value in (*operands, *node.results)]
     if graph.mesh is None or all(layout is None for layout in layouts):
         return

@@ -142,12 +142,12 @@ class _Erased:
         return strategy
 
     def _layouts(self, values: Sequence[Value]) -> list[Layout]:
-        found = []
+        layouts = []
         for value in values:
             if value.layout is None:
                 raise self._refuse(f"`{value.name}` has no layout")
-            found.append(value.layout)
-        return found
+            layouts.append(value.layout)
+        return layouts
 
     # Values
 
@@ -223,8 +223,8 @@ class _Erased:
         name, result = self.node.operator, self.node.results[0].type
         if self.info.is_identity:  # in a differentiated program `stop_gradient` is one too
             return terms
-        alike = all(value.type.dtype == result.dtype for value in self.operands)
-        if name in _SIGNS and alike and result.dtype != "bool":
+        same_type = all(value.type.dtype == result.dtype for value in self.operands)
+        if name in _SIGNS and same_type and result.dtype != "bool":
             pairs = zip(_SIGNS[name], self.operands, terms, strict=True)
             parts = [(sign, broadcast(t, v.type.shape, result.shape)) for sign, v, t in pairs]
             return [combination(parts)]

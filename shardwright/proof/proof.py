@@ -150,7 +150,7 @@ def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
         return result(False, _place(program, error), error.what)
     try:
         verify_structure(model)
-        step = training_step(_merged_alike(model, ours), rule)
+        step = training_step(_merged_like(model, ours), rule)
         theirs = erase(step)
     except (ProofError, ShardwrightError) as error:
         return result(None, reason=f"the model has no training step on one device: {error}")
@@ -167,7 +167,7 @@ def _place(program: Graph, error: ShardwrightError) -> str:
     return next((word for word in words if word in program.values), program.name)
 
 
-def _merged_alike(model: Graph, ours: Mapping[str, Held]) -> Graph:
+def _merged_like(model: Graph, ours: Mapping[str, Held]) -> Graph:
     """Return the model with equal nodes merged that the program has merged."""
     terms = erase(model)
     separate = frozenset(n for n in terms if n in ours and ours[n] == terms[n])

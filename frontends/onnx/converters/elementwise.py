@@ -93,7 +93,7 @@ FOLDERS.update(dict.fromkeys(_ON_NOTHING, _nothing))
 # Arithmetic
 
 
-def _number_beside(call: Call) -> tuple[Value, float, int] | None:
+def _with_number(call: Call) -> tuple[Value, float, int] | None:
     """Return the tensor operand, the number operand, and the position of the number."""
     for place in (1, 0):
         number = call.scalar(place)
@@ -108,35 +108,35 @@ def _number_beside(call: Call) -> tuple[Value, float, int] | None:
 
 @converts("Add")
 def _add(call: Call) -> Value:
-    beside = _number_beside(call)
-    if beside:
-        return call.emit("add_scalar", beside[0], value=beside[1])
+    pair = _with_number(call)
+    if pair:
+        return call.emit("add_scalar", pair[0], value=pair[1])
     return call.emit("add", *call.values)
 
 
 @converts("Sub")
 def _sub(call: Call) -> Value:
-    beside = _number_beside(call)
-    if beside and beside[2] == 1:
-        return call.emit("add_scalar", beside[0], value=-beside[1])
+    pair = _with_number(call)
+    if pair and pair[2] == 1:
+        return call.emit("add_scalar", pair[0], value=-pair[1])
     return call.emit("sub", *call.values)
 
 
 @converts("Mul")
 def _mul(call: Call) -> Value:
-    beside = _number_beside(call)
-    if beside:
-        return call.emit("scale", beside[0], factor=beside[1])
+    pair = _with_number(call)
+    if pair:
+        return call.emit("scale", pair[0], factor=pair[1])
     return call.emit("mul", *call.values)
 
 
 @converts("Div")
 def _div(call: Call) -> Value:
-    beside = _number_beside(call)
-    if beside and beside[2] == 1 and beside[1]:
-        return call.emit("scale", beside[0], factor=1 / beside[1])
-    if beside and beside[2] == 0 and beside[1] == 1:
-        return call.emit("reciprocal", beside[0])
+    pair = _with_number(call)
+    if pair and pair[2] == 1 and pair[1]:
+        return call.emit("scale", pair[0], factor=1 / pair[1])
+    if pair and pair[2] == 0 and pair[1] == 1:
+        return call.emit("reciprocal", pair[0])
     a, b = call.values
     if a.type.is_float:
         return call.emit("div", a, b)

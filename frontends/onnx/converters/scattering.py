@@ -24,14 +24,14 @@ def _scatter_elements(call: Call) -> Value:
     x, updates, how = call.value(0), call.value(2), call.attribute("reduction", "none")
     axis = dimension(call.attribute("axis", 0), x.type.rank)
     index = positions(call, 1, x.type.shape[axis])
-    beside = [i for i in range(x.type.rank) if i != axis]
-    if how in ("none", "add") and any(x.type.shape[i] != index.type.shape[i] for i in beside):
+    others = [i for i in range(x.type.rank) if i != axis]
+    if how in ("none", "add") and any(x.type.shape[i] != index.type.shape[i] for i in others):
         raise UnsupportedError("updates that are smaller than the tensor outside the axis")
     if how == "none":
         return call.emit("scatter_elements", x, index, updates, axis=axis)
     if how == "add":
         return emit_scatter_elements_add(call.importer.build, x, index, updates, axis)
-    order = (axis, *beside)
+    order = (axis, *others)
     found = _combined_columns(
         call, call.transpose(x, order), index, call.transpose(updates, order), order
     )
@@ -82,8 +82,8 @@ def _combined(call: Call, x: Value, place: Value, updates: Value, how: str) -> V
         raise UnsupportedError(f"the reduction `{how}`")
     marks = call.emit("one_hot", place, depth=x.type.shape[0], dtype="int32")
     chosen = call.emit("equal", marks, call.like(1, marks))
-    beside = (1,) * (updates.type.rank - 1)
-    chosen = call.reshape(chosen, (*chosen.type.shape, *beside))
+    ones = (1,) * (updates.type.rank - 1)
+    chosen = call.reshape(chosen, (*chosen.type.shape, *ones))
     terms = call.reshape(updates, (updates.type.shape[0], 1, *updates.type.shape[1:]))
     terms = call.emit("where", chosen, terms, call.like(1, updates))
     return call.emit("mul", x, call.emit("reduce_prod", terms, axis=0))
