@@ -21,9 +21,9 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.models import load_model
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
-from shardwright.passes.optimizer import Optimizer
 from shardwright.proof import UpdateRule, prove, prove_program
 from shardwright.proof.samples import run_samples
 from tests.equivalence import trained

@@ -31,8 +31,8 @@ from shardwright.compiler.plans.binding import rank_text
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.text import to_text
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes import manager
-from shardwright.passes.optimizer import Optimizer
 from shardwright.proof import prove
 from shardwright.runtime import LocalCommunicator, initialize
 from shardwright.verification import verify_plan

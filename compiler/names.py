@@ -3,7 +3,7 @@
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph
-from shardwright.passes.optimizer import STEP, Optimizer
+from shardwright.operators.models.optimizer import STEP, Optimizer
 
 
 def check_tensor_names(graph: Graph, optimizer: Optimizer) -> None:

@@ -28,8 +28,8 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
+from shardwright.operators.models.optimizer import STATES, Optimizer
 from shardwright.passes.base import Pass
-from shardwright.passes.optimizer import STATES, Optimizer
 from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.search.driver import SEARCHES
 
@@ -47,7 +47,7 @@ _MEMORY = Range(above=0, infinite=True)
 
 def _check_optimizer(name: str, value: object) -> None:
     if not isinstance(value, Optimizer):
-        hint = 'write `optimizer="adam"`, or a `shardwright.passes.optimizer.Optimizer`'
+        hint = 'write `optimizer="adam"`, or a `shardwright.operators.models.optimizer.Optimizer`'
         raise wrong_value(name, value, "the rule of an update", hint)
 
 

@@ -14,9 +14,8 @@ from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType
 from shardwright.ir.values import POSITIVE, wrong_value
 from shardwright.operators.builder import Builder
-from shardwright.operators.models.optimizer import state_type
+from shardwright.operators.models.optimizer import STEP, Kind, Optimizer, state_type
 from shardwright.passes.base import Pass, register_pass
-from shardwright.passes.optimizer import STEP, Kind, Optimizer
 
 
 @register_pass

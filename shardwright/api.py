@@ -19,6 +19,7 @@ from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.dataflow.trained import check_trained
 from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
@@ -26,7 +27,6 @@ from shardwright.ir.values import POSITIVE_INTEGER, SEED, wrong_value
 from shardwright.meshes import candidate_meshes, mesh_of
 from shardwright.models import check_batch, reference_graph, training_definition
 from shardwright.operators.info import SplitCounts
-from shardwright.passes.optimizer import check_trained
 from shardwright.proof import Proof
 from shardwright.proof import prove as prove_plan
 from shardwright.runtime import (

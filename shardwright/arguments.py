@@ -22,7 +22,7 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
-from shardwright.passes.optimizer import STATES, Kind, Optimizer
+from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
 from shardwright.tracing import Definition
 
 DatasetStrategy = Literal["data_parallel", "full_batch"]

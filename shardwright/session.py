@@ -19,6 +19,7 @@ from shardwright.compiler.options import (
     warn_of_idle_devices,
 )
 from shardwright.cost_model.cluster import cluster
+from shardwright.dataflow.trained import check_trained
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh
@@ -27,8 +28,7 @@ from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
 from shardwright.meshes import candidate_meshes, compile_on_each, mesh_of
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
-from shardwright.passes.optimizer import Optimizer as Rule
-from shardwright.passes.optimizer import check_trained
+from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.runtime import Executor, LocalCommunicator, check_capacity, initialize
 from shardwright.tracing import Definition, InputSpec, Network, trace
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwright.dataflow.trained import warn_of_idle
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Attribute, Attributes, Value
 from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, SplitCounts
-from shardwright.passes.optimizer import Optimizer, warn_of_idle
+from shardwright.operators.models.optimizer import Optimizer
 
 _CURRENT: ContextVar["Tracer | None"] = ContextVar("tracer", default=None)
 

@@ -15,8 +15,8 @@ from shardwright.ir.units import shortened
 from shardwright.nn import optimizers as nn_optimizers
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array, SplitCounts
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
-from shardwright.passes.optimizer import Optimizer
 from shardwright.tensor import Tensor, TracedTensor
 from shardwright.tracer import Tracer
 

@@ -5,6 +5,7 @@ import numpy as np
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.graph import Graph
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.clean_up import CleanUp
@@ -12,7 +13,6 @@ from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.insert_mirrors import InsertMirrors
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
-from shardwright.passes.optimizer import Optimizer
 from shardwright.passes.partition import Partition
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.builder import build_search_space

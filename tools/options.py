@@ -15,7 +15,7 @@ from shardwright.compilation import Compilation
 from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE, POSITIVE_INTEGER, SEED, Range
-from shardwright.passes.optimizer import STATES, Optimizer
+from shardwright.operators.models.optimizer import STATES, Optimizer
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 

@@ -16,7 +16,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import TensorType
 from shardwright.ir.units import bytes_text, gap_text, seconds_text, shortened
-from shardwright.passes.optimizer import Kind, Optimizer
+from shardwright.operators.models.optimizer import Kind, Optimizer
 
 FORMAT: Final = "shardwright plan"
 SCHEMA_VERSION: Final = 1

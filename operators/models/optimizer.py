@@ -3,15 +3,89 @@
 All are elementwise, in any layout that parameter, gradient and states share.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from shardwright.ir.errors import IRError
+from shardwright.ir.graph import Attribute
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import Array, Example, OperatorInfo, register
+from shardwright.ir.values import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    check_choice,
+    check_flag,
+    check_names,
+)
+from shardwright.operators.info import Array, Example, OperatorInfo, operator_class, register
 from shardwright.operators.rule import Rule, ShardView
+
+Kind = Literal["sgd", "momentum", "adam"]
+STATES: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("m", "v")}
+STEP = "optimizer.step"
+_RANGES = {"beta1": SHARE, "beta2": SHARE, "epsilon": POSITIVE}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The rule that updates parameters from their gradients.
+
+    Parameters
+    ----------
+    kind : str
+        ``sgd``, ``momentum`` or ``adam``.
+    settings : mapping
+        Attributes of the update operator: ``learning_rate`` and so on.
+    overrides : mapping of str to mapping
+        Settings that differ for single parameters, by name.
+
+    Raises
+    ------
+    OptionError
+        If there is no such rule or setting, or a setting has a value that is not allowed.
+    """
+
+    kind: Kind = "sgd"
+    settings: dict[str, Attribute] = field(default_factory=lambda: {"learning_rate": 0.01})
+    overrides: dict[str, dict[str, Attribute]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choice("optimizer", self.kind, STATES)
+        for settings in (self.settings, *self.overrides.values()):
+            check_settings(self.kind, settings)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states of each parameter."""
+        return STATES[self.kind]
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the update depends on the number of the step."""
+        return self.kind == "adam"
+
+    def settings_of(self, parameter: str) -> dict[str, Attribute]:
+        """Return the attributes of the update of one parameter."""
+        return {**self.settings, **self.overrides.get(parameter, {})}
+
+
+def check_settings(kind: str, settings: Mapping[str, object]) -> None:
+    """Refuse settings that the update of an optimizer does not have, and values out of range.
+
+    Raises
+    ------
+    OptionError
+        If there is one.
+    """
+    check_names(f"`{kind}` has no setting", settings, operator_class(f"{kind}_update").defaults)
+    for name, value in settings.items():
+        if name == "nesterov":
+            check_flag(name, value)
+        else:
+            _RANGES.get(name, NOT_NEGATIVE).check(name, value)
 
 
 def state_type(parameter: TensorType) -> TensorType:

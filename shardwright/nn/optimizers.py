@@ -7,8 +7,8 @@ from shardwright.gradients import Gradients
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Attribute
 from shardwright.ir.values import check_names
-from shardwright.passes.optimizer import Kind, check_settings
-from shardwright.passes.optimizer import Optimizer as Rule
+from shardwright.operators.models.optimizer import Kind, check_settings
+from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.tensor import Parameter
 from shardwright.tracer import current_tracer
 

@@ -7,7 +7,7 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.graph import Graph
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 from tests.equivalence import assert_equal, trained
 from tests.random_graphs import random_graph
 from tests.random_plans import profile_for, random_program

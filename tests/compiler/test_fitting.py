@@ -12,8 +12,8 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
-from shardwright.passes.optimizer import Optimizer
 from shardwright.search.space.builder import build_search_space
 from shardwright.solver.evaluate import evaluate
 from tests.random_graphs import random_graph

@@ -9,7 +9,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 from tests.equivalence import assert_equal, trained
 from tests.random_plans import profile_for, random_program
 

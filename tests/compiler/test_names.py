@@ -9,7 +9,7 @@ from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition, InputSpec, trace
 
 SEARCHES = ("data_parallel", "tensor_parallel", "fully_sharded")

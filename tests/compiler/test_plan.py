@@ -19,7 +19,7 @@ from shardwright.compiler.plans.strategies_file import read_strategies
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import PassError
 from shardwright.ir.text import parse, to_text
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 
 ROOT = Path(__file__).parents[2]
 GPT = "gpt:layers=2,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32"

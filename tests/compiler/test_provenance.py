@@ -15,8 +15,8 @@ from shardwright.ir.provenance import Provenance
 from shardwright.ir.text import node_text, parse
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
-from shardwright.passes.optimizer import Optimizer
 from tests.any_operators import any_graph
 from tests.random_graphs import random_graph
 from tests.zoo_sizes import SMALL

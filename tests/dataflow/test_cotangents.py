@@ -15,9 +15,9 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.differentiate import Differentiate
-from shardwright.passes.optimizer import Optimizer
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace

@@ -1,10 +1,13 @@
 """The text form of pipelines: it prints and parses, and nothing wrong in it is ignored."""
 
+from pathlib import Path
+
 import pytest
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.ir.errors import ShardwrightError
+from shardwright.passes import base
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.clean_up import CleanUp
@@ -13,7 +16,7 @@ from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.passes.partition import Partition
-from shardwright.passes.pipeline import Pipeline, parse_pipeline, pipeline_text
+from shardwright.passes.pipeline import BUILT_IN, Pipeline, parse_pipeline, pipeline_text
 
 PIPELINES: dict[str, Pipeline] = {
     "": (),
@@ -125,3 +128,9 @@ def test_python_is_told_as_text_is() -> None:
     with pytest.raises(ShardwrightError) as caught:
         Differentiate(loss_scale="two")  # type: ignore[arg-type]
     assert str(caught.value) == WRONG["differentiate{loss_scale=two}"]
+
+
+def test_every_module_of_the_passes_is_a_pass() -> None:
+    modules = {path.stem for path in Path(base.__file__).parent.glob("*.py")}
+    assert modules - {"__init__", "base", "manager", "pipeline"} == {k.name for k in BUILT_IN}
+    assert all(kind.__module__ == f"shardwright.passes.{kind.name}" for kind in BUILT_IN)

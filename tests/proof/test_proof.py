@@ -12,8 +12,8 @@ from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.types import TensorType
 from shardwright.models import load_model
 from shardwright.operators.builder import Builder
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
-from shardwright.passes.optimizer import Optimizer
 from shardwright.proof import prove
 from shardwright.tracing import Definition, InputSpec
 

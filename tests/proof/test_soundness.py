@@ -11,7 +11,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.graph import Node, renamed
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.proof import Proof, UpdateRule, prove, prove_program
 from shardwright.tracing import Definition, InputSpec
 

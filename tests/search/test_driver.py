@@ -18,7 +18,7 @@ from shardwright.ir.errors import (
     StrategyError,
 )
 from shardwright.ir.graph import Graph
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search import solving
 from shardwright.search.driver import SEARCHES, search
 from shardwright.search.method import SearchResult

@@ -7,7 +7,7 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ShardwrightError
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 
 
 @pytest.mark.parametrize(

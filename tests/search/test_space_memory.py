@@ -12,9 +12,9 @@ from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.differentiate import Differentiate
-from shardwright.passes.optimizer import Optimizer
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.memory import MemoryAccount
 from shardwright.solver.evaluate import evaluate

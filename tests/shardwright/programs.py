@@ -7,10 +7,10 @@ import numpy as np
 from shardwright.communication import world
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import numpy_dtype
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
-from shardwright.passes.optimizer import Optimizer
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tracing import trace
 

@@ -10,7 +10,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.runtime import LocalCommunicator, initialize
 from shardwright.tracing import InputSpec, trace
 from tests.equivalence import assert_equal, trained

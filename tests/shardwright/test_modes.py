@@ -10,7 +10,7 @@ from shardwright.compiler.driver import Compiled, compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.ir.graph import Graph
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition
 from tests.equivalence import assert_equal, trained
 

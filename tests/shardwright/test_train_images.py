@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.api import compile, run
 from shardwright.dataset import digits
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 
 COUNT = 64
 

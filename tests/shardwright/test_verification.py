@@ -9,7 +9,7 @@ from shardwright import nn, ops
 from shardwright.ir.graph import Node, Value, renamed
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.passes.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition, InputSpec, trace
 from shardwright.verification import verify_plan
 from tests.shardwright.test_zoo_models import SMALL

@@ -5,8 +5,8 @@ import pytest
 
 from shardwright import zoo
 from shardwright.api import compile, verify
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
-from shardwright.passes.optimizer import Optimizer
 from tests.equivalence import assert_equal, trained
 from tests.random_plans import profile_for, random_program
 from tests.zoo_sizes import SMALL
