@@ -20,7 +20,8 @@ def commands():
     """Give every command in a document or in the help: where, and what."""
     for path in DOCUMENTS:
         for line in re.findall(r"^\$ shardwright (.*)$", path.read_text(), re.MULTILINE):
-            yield path.name, line
+            if "--plugin" not in line:  # run by `test_pages`
+                yield path.name, line
         for line in re.findall(r"`shardwright (\w+ [^`]*)`", path.read_text()):
             yield path.name, line
     for command, examples in EXAMPLES.items():
@@ -32,7 +33,6 @@ def commands():
 @pytest.mark.parametrize(("place", "line"), list(commands()))
 def test_commands_are_understood(place, line, monkeypatch):
     monkeypatch.chdir(ROOT)
-    line = line.replace("my_operators.py", "examples/own_operator.py")
     name, *arguments = shlex.split(line)
     assert name in COMMANDS
     parser = Parser(prog=name)
