@@ -13,20 +13,20 @@ PROBLEM = Problem((Variable("a", np.array([2.0, 1.0])),))
 def test_unknown_method() -> None:
     with pytest.raises(SolverError) as caught:
         solve(PROBLEM, method="guessing")
-    known = ", ".join(METHODS)
+    known = ", ".join(sorted(METHODS))
     assert str(caught.value) == f"unknown solver method `guessing`; expected one of {known}"
-    assert known.startswith("exact, dynamic_programming, anytime")
+    assert {"anytime", "dynamic_programming", "exact"} <= set(METHODS)
 
 
 def test_a_method_from_outside() -> None:
     options: list[SolveOptions] = []
 
-    @register_method("enumeration")
+    @register_method("enumeration of this test")
     def enumerate_all(problem: Problem, limits: SolveOptions) -> Solution:
         options.append(limits)
         return brute_force(problem)
 
-    solution = solve(PROBLEM, method="enumeration", time_limit=3.0, gap=0.1)
+    solution = solve(PROBLEM, method="enumeration of this test", time_limit=3.0, gap=0.1)
     assert (solution.assignment, solution.how) == ((1,), "brute force")
     assert options == [SolveOptions(time_limit=3.0, gap=0.1)]
 
