@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise, repeat
 from math import prod
 
+from shardwright.cost_model.mindspore.conventions import conventions_of
 from shardwright.cost_model.mindspore.costs import operator_volume
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
@@ -282,9 +283,10 @@ class _Walk:
 
     def visit(self, node: Node) -> None:
         """Note what the results of a node carry and reach."""
-        moves = issubclass(operator_class(node.operator), Communication)
+        kind = operator_class(node.operator)
+        moves = issubclass(kind, Communication)
         used = {p: n for name in node.operands for p, n in self.carried.get(name, {}).items()}
-        if used and (moves or node.operator == "cast"):
+        if used and (moves or conventions_of(kind).carries_parameter):
             self.carried[node.name] = used
             return
         behind: dict[str, float] = {}

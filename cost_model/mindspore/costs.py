@@ -24,19 +24,15 @@ from itertools import pairwise
 from math import inf, prod
 from typing import Literal, NamedTuple
 
+from shardwright.cost_model.mindspore.conventions import conventions_of
 from shardwright.cost_model.mindspore.redistribution import redistribution_volume
 from shardwright.ir.errors import ClusterError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, item_bytes
-from shardwright.operators.elementwise.functions import Binary, Unary
 from shardwright.operators.info import OperatorInfo
 
 Era = Literal["r1.0", "2025"]
-# Operators whose gradients by parameters also count as computation, beside `Binary` ones.
-_GRADIENT_COMPUTES = frozenset({"matmul", "bias_add", "prelu"})
-# Operators that are charged for what they write instead of what they read.
-_CHARGED_FOR_RESULT = frozenset({"softmax", "log_softmax", "tile", "broadcast_to"})
 
 
 def mesh_of_binary_axes(devices: int) -> Mesh:
@@ -61,7 +57,7 @@ def mesh_of_binary_axes(devices: int) -> Mesh:
 
 
 class OperatorVolume(NamedTuple):
-    """What an operator takes under one strategy, in bytes on each device."""
+    """Computation and communication of an operator under one strategy, in bytes on a device."""
 
     computation: float
     gradient_computation: float
@@ -89,9 +85,9 @@ class MindSporeCosts:
     bias : float
         Added to communication above the threshold.
     elementwise_follow : bool
-        Whether functions of one tensor leave it as its readers take it.
+        Whether all consumers of a function of one tensor use the layout of its result.
     readers_agree : bool
-        Whether all that read a parameter take it alike, where they can.
+        Whether all readers of a parameter use one layout, where they can.
     """
 
     era: Era = "2025"
@@ -107,17 +103,17 @@ class MindSporeCosts:
     def strategies(self, info: OperatorInfo, mesh: Mesh) -> tuple[Strategy, ...]:
         """Return the strategies that MindSpore enumerates.
 
-        An operator has a device matrix of its own, a number of slices for each factor. It is laid
-        over the ranks in the order of the factors, so each factor has neighbouring mesh axes, after
+        An operator has a device matrix of its own, a number of slices for each factor, which maps
+        to the ranks in the order of the factors: each factor has neighbouring mesh axes, after
         those of the factors before it. An axis that repeats the work comes first in r1.0, last in
         2025. Larger splits of leading factors come first.
 
-        Where no strategy uses all devices, r1.0 has those that use the most. Every device may also
-        do all the work there, except of a product of matrices. A convolution is split by samples
-        alone, where these make as many equal parts as there are devices.
+        Where no strategy uses all devices, r1.0 has those that use the most, and the strategy that
+        replicates the work. `conventions` has the exceptions.
         """
         by_samples = Strategy.of({f: mesh.names if f == "n" else () for f in info.rule.sizes})
-        if info.name == "convolution" and by_samples in _strategies_from(info, mesh, 0):
+        conventions = conventions_of(type(info))
+        if conventions.by_samples_alone and by_samples in _strategies_from(info, mesh, 0):
             return (by_samples,)
         if self.era == "2025":
             return _strategies_from(info, mesh, 0)
@@ -129,10 +125,10 @@ class MindSporeCosts:
         )
         most = next(found for found in ending if found)
         whole = Strategy()
-        return most if info.name == "matmul" or whole in most else (*most, whole)
+        return most if conventions.never_replicated or whole in most else (*most, whole)
 
     def configurable(self, info: OperatorInfo, mesh: Mesh) -> tuple[Strategy, ...]:
-        """Return the strategies that a person may configure: all, over as few devices as wanted."""
+        """Return the strategies that a user may pin: all, over any number of devices."""
         starts = range(len(mesh.axes) + 1) if self.era == "r1.0" else (0,)
         found = (_strategies_from(info, mesh, start) for start in starts)
         return tuple(dict.fromkeys(strategy for some in found for strategy in some))
@@ -173,8 +169,8 @@ class MindSporeCosts:
         tensor : TensorType
             Type of the tensor on the edge.
         source, target : Layout
-            How the producer leaves it and how the consumer takes it. Partial axes are ignored,
-            because the producer's own cost holds the reduction.
+            Layouts of the producer and of the consumer. Partial axes are ignored, because the
+            producer's own cost holds the reduction.
         mesh : Mesh
             The mesh.
         """
@@ -191,11 +187,6 @@ class MindSporeCosts:
         if communication <= self.threshold:
             return self.constant
         return communication + self.bias
-
-
-def is_followed(info: OperatorInfo) -> bool:
-    """Return whether an operator is a function of one tensor that others may have to follow."""
-    return isinstance(info, Unary) or info.name in ("cast", "softmax", "log_softmax")
 
 
 # Strategies
@@ -246,8 +237,8 @@ def _factor_order(info: OperatorInfo) -> tuple[str, ...]:
     That is the order of the operands' dimensions; a product has rows, inner dimension and columns
     in this order even where its first operand is transposed.
     """
-    if info.name == "matmul" and info.attributes["transpose_a"]:
-        last = ("m", "k", "n")
+    last = conventions_of(type(info)).contraction_order
+    if last and info.attributes["transpose_a"]:
         return (*(factor for factor in info.rule.sizes if factor not in last), *last)
     return tuple(info.rule.sizes)
 
@@ -266,10 +257,9 @@ def operator_volume(
     reduced = sum(n for n, layout in zip(writes, left, strict=True) if layout.partial)
     trained = zip(is_parameter, reads, taken, strict=True)
     backward = sum(n for yes, n, layout in trained if yes and not _is_fully_split(layout, mesh))
-    computes = info.name in _GRADIENT_COMPUTES or isinstance(info, Binary)
     return OperatorVolume(
         _forward_computation(info, reads, writes, reduced),
-        backward if computes else 0.0,
+        backward if conventions_of(type(info)).gradient_computes else 0.0,
         reduced,
         backward,
     )
@@ -278,12 +268,13 @@ def operator_volume(
 def _forward_computation(
     info: OperatorInfo, reads: Sequence[float], writes: Sequence[float], reduced: float
 ) -> float:
-    if info.name == "reshape":
+    conventions = conventions_of(type(info))
+    if conventions.is_reshape:
         # A reshape of slices, charged as the redistribution that MindSpore makes of it.
         return 0.0 if info.operand_types == info.result_types else 2 * reads[0]
-    if info.name in _CHARGED_FOR_RESULT:
+    if conventions.charged_for_result:
         return writes[0]
-    return sum(reads) + (2 * reduced if info.name == "reduce_mean" else reduced)
+    return sum(reads) + conventions.reduction_passes * reduced
 
 
 def _slice_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.mindspore.conventions import conventions_of
 from shardwright.cost_model.mindspore.costs import (
     MindSporeCosts,
-    is_followed,
     mesh_of_binary_axes,
 )
 from shardwright.cost_model.profile import (
@@ -28,6 +28,10 @@ from shardwright.operators.communication.collectives import Redistribute
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 
 Floats = NDArray[np.float64]
+
+
+def _follows_consumers(info: OperatorInfo) -> bool:
+    return conventions_of(type(info)).follows_consumers
 
 
 class MindSporeProfile(CostProfile):
@@ -54,7 +58,7 @@ class MindSporeProfile(CostProfile):
             free_storage=False,
             whole_inputs=True,
             parameters_agree=costs.readers_agree,
-            fixes_consumers=is_followed if costs.elementwise_follow else never,
+            fixes_consumers=_follows_consumers if costs.elementwise_follow else never,
         )
         self._tables: dict[object, OperatorTable] = {}
 

@@ -1,13 +1,13 @@
-"""Recursive programming: halve the work once for each mesh axis, and choose what to cut.
+"""Recursive programming: halve the work once for each mesh axis, and choose the factor to split.
 
-MindSpore's double-recursive search re-stated on sharding rules. In each round an operator weighs,
-for every factor that it could cut, the tensors that lack the factor: they must be copied or summed.
-For a product of (I, K) and (K, J) that is half of J K (times 0.1, for a weight) to cut I, half of I
-K to cut J, half of I J to cut K, and a 25th of the square of the least to cut nothing; J and K are
-not both cut. Inputs arrive cut by samples. A neighbour that was cut otherwise in the same round
-costs its tensor 16 times. Lookups are cut by their shapes
-alone. Operators that a person has split stay so, and others see how; MindSpore does that where
-``MS_INTERFERED_SAPP`` is 1. Linear in the number of operators; no memory limit, no certificate.
+MindSpore's double-recursive search, restated on sharding rules. In each round an operator weighs,
+for every factor that it could split, the tensors that lack the factor: they must be copied or
+summed. For a product of (I, K) and (K, J) that is half of J K (times 0.1, for a weight) to split I,
+half of I K to split J, half of I J to split K, and a 25th of the square of the least to split
+nothing; J and K are not both split. Inputs are split by samples. A neighbour that was split
+differently in the same round costs its tensor 16 times. Lookups are split by their shapes alone.
+Pinned operators keep their strategies, and others see them; MindSpore does that where
+``MS_INTERFERED_SAPP`` is 1. Linear in the number of operators; ignores memory, proves no bound.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.indexing.gather import Gather
 from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.linear.matmul import MatMul
 from shardwright.operators.rule import base
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.method import Heuristic
@@ -36,18 +38,18 @@ class _Round:
     Parameters
     ----------
     axis, mesh : str, Mesh
-        The axis that is dealt out, and all others.
-    fed, weights : frozenset of str
-        The inputs of the program; its parameters, and what is made of nothing else.
-    landed : dict of str to int or None
-        The dimension of each tensor that this round has cut.
+        The axis of the round, and the mesh.
+    inputs, weights : frozenset of str
+        The inputs of the program; its parameters, and values that depend on parameters alone.
+    split : dict of str to int or None
+        The dimension of each tensor that this round has split.
     """
 
     axis: str
     mesh: Mesh
-    fed: frozenset[str]
+    inputs: frozenset[str]
     weights: frozenset[str]
-    landed: dict[str, int | None]
+    split: dict[str, int | None]
 
 
 class RecursiveProgramming(Heuristic):
@@ -82,51 +84,54 @@ def recursive_programming(
     pinned : mapping of str to Strategy, optional
         Operators that are split already.
     """
-    fixed = {name: strategy.axes for name, strategy in (pinned or {}).items()}
     infos = {node.name: _info(graph, node) for node in graph.nodes}
     cut: dict[str, Cut] = {node.name: {} for node in graph.nodes}
     weights = _weights(graph)
-    making = [node for node in graph.nodes if node.results[0].name in weights]
-    reading = [node for node in graph.nodes if node.results[0].name not in weights]
+    writers = [node for node in graph.nodes if node.results[0].name in weights]
+    readers = [node for node in graph.nodes if node.results[0].name not in weights]
     for this in _rounds(graph, mesh, weights):
-        for node in (*reading, *reversed(making)):
+        for node in (*readers, *reversed(writers)):
             info, own = infos[node.name], cut[node.name]
-            if node.name in fixed:
-                axes_of = fixed[node.name].items()
-                factor = next((f for f, axes in axes_of if this.axis in axes), None)
-            elif node.results[0].name in weights:
-                factor = _wanted(info, node, own, this)
-            else:
-                factor = _choose(info, node, own, this)
+            pin = (pinned or {}).get(node.name)
+            factor = _choose(info, node, own, this) if pin is None else _pinned_factor(pin, this)
             if factor is not None:
                 own[factor] = (*own.get(factor, ()), this.axis)
-            for name, dims in zip(node.operands, info.rule.operands, strict=True):
-                this.landed.setdefault(name, _dimension(dims, factor))
-            for result, dims in zip(node.results, info.rule.results, strict=True):
-                this.landed[result.name] = _dimension(dims, factor)
+            _record(info, node, factor, this)
     chosen = {
-        name: Strategy.of({f: found[f] for f in infos[name].rule.sizes if f in found})
-        for name, found in cut.items()
+        name: Strategy.of({f: axes[f] for f in infos[name].rule.sizes if f in axes})
+        for name, axes in cut.items()
     }
     return {**chosen, **(pinned or {})}
 
 
+def _pinned_factor(pin: Strategy, this: _Round) -> str | None:
+    return next((factor for factor, axes in pin.axes.items() if this.axis in axes), None)
+
+
+def _record(info: OperatorInfo, node: Node, factor: str | None, this: _Round) -> None:
+    """Record the dimensions of the tensors of an operator that its factor splits."""
+    for name, dims in zip(node.operands, info.rule.operands, strict=True):
+        this.split.setdefault(name, _dimension(dims, factor))
+    for result, dims in zip(node.results, info.rule.results, strict=True):
+        this.split[result.name] = _dimension(dims, factor)
+
+
 def _weights(graph: Graph) -> frozenset[str]:
-    """Return the parameters, and what is made of parameters alone."""
-    found = {parameter.name for parameter in graph.parameters}
+    """Return the parameters, and the values that depend on parameters alone."""
+    weights = {parameter.name for parameter in graph.parameters}
     for node in graph.nodes:
-        if node.operands and found.issuperset(node.operands):
-            found.update(result.name for result in node.results)
-    return frozenset(found)
+        if node.operands and weights.issuperset(node.operands):
+            weights.update(result.name for result in node.results)
+    return frozenset(weights)
 
 
 def _rounds(graph: Graph, mesh: Mesh, weights: frozenset[str]) -> Iterator[_Round]:
-    """Give a round for each axis; at its outset inputs are cut by samples, if evenly."""
+    """Yield a round for each axis; it starts with inputs split by samples, where evenly."""
     shapes = {value.name: value.type.shape for value in graph.inputs}
     for i, axis in enumerate(mesh.names, 1):
         parts = mesh.extent(mesh.names[:i])
-        landed = {name: 0 for name, shape in shapes.items() if shape and shape[0] % parts == 0}
-        yield _Round(axis, mesh, frozenset(shapes), weights, {**landed})
+        split = {name: 0 for name, shape in shapes.items() if shape and shape[0] % parts == 0}
+        yield _Round(axis, mesh, frozenset(shapes), weights, {**split})
 
 
 def _info(graph: Graph, node: Node) -> OperatorInfo:
@@ -139,13 +144,15 @@ def _dimension(dims: Sequence[tuple[str, ...]], factor: str | None) -> int | Non
 
 
 def _choose(info: OperatorInfo, node: Node, cut: Cut, this: _Round) -> str | None:
-    """Return the factor to cut in this round; None to cut nothing."""
-    if info.name == "gather":
+    """Return the factor to split in this round; None to split nothing."""
+    if node.results[0].name in this.weights:
+        return _wanted(info, node, cut, this)
+    if isinstance(info, Gather):
         return _choose_in_lookup(info, cut, this)
     legal = set(info.generate_strategies(this.mesh))
     options: dict[str | None, float] = {}
     for factor in info.rule.sizes:
-        if info.name == "matmul" and cut.get({"k": "n", "n": "k"}.get(factor, "")):
+        if isinstance(info, MatMul) and cut.get({"k": "n", "n": "k"}.get(factor, "")):
             continue
         wider = {**cut, factor: (*cut.get(factor, ()), this.axis)}
         strategy = Strategy.of({f: wider[f] for f in info.rule.sizes if f in wider})
@@ -159,8 +166,8 @@ def _choose(info: OperatorInfo, node: Node, cut: Cut, this: _Round) -> str | Non
 
 
 def _wanted(info: OperatorInfo, node: Node, cut: Cut, this: _Round) -> str | None:
-    """Return the factor to cut so that the reader of a weight finds it as it has cut it."""
-    dimension = this.landed.get(node.results[0].name)
+    """Return the factor to split so that a weight has the layout of its reader."""
+    dimension = this.split.get(node.results[0].name)
     factors = info.rule.results[0][dimension] if dimension is not None else ()
     legal = set(info.generate_strategies(this.mesh)) if factors else set()
     for factor in map(base, factors):
@@ -174,7 +181,7 @@ def _choose_in_lookup(info: OperatorInfo, cut: Cut, this: _Round) -> str | None:
     """Return the first dimension of the indices while it divides evenly, then that of the table.
 
     Where the table is not looked up along its first dimension, that one comes before the indices.
-    Only matrices are cut, and rows beside indices only where these have one or two dimensions.
+    Only matrices are split, and rows as well as indices only if these have one or two dimensions.
     """
     table, indices = info.rule.operands
     rows, places = base(table[0][0]), base(indices[0][0]) if indices else None
@@ -209,7 +216,7 @@ def _lacking(info: OperatorInfo, node: Node, factor: str, cut: Cut, this: _Round
     for position, name in enumerate(node.operands):
         dims = info.rule.operands[position]
         if _dimension(dims, factor) is None:
-            weighs = name in this.weights or (info.name == "matmul" and position == 1)
+            weighs = name in this.weights or (isinstance(info, MatMul) and position == 1)
             share = _WEIGHT if weighs else 1.0
             total += share * _local_elements(dims, info, cut, this.mesh) / 2
     for dims in info.rule.results:
@@ -219,13 +226,13 @@ def _lacking(info: OperatorInfo, node: Node, factor: str, cut: Cut, this: _Round
 
 
 def _mismatch(info: OperatorInfo, node: Node, factor: str | None, cut: Cut, this: _Round) -> float:
-    """Return the price of operands that this round has already cut in another dimension."""
+    """Return the price of operands that this round has split in another dimension."""
     total = 0.0
     for position, name in enumerate(node.operands):
-        # What else is fed beside the first operand is taken to follow it.
-        follows = position > 0 and name in this.fed
+        # Other inputs are taken to follow the first operand.
+        follows = position > 0 and name in this.inputs
         dims = info.rule.operands[0 if follows else position]
-        known = name in this.landed and name not in this.weights
-        if known and this.landed[name] != _dimension(dims, factor):
+        known = name in this.split and name not in this.weights
+        if known and this.split[name] != _dimension(dims, factor):
             total += _REDISTRIBUTION * _local_elements(dims, info, cut, this.mesh)
     return total
