@@ -78,9 +78,9 @@ def samples_for(
         If the data cannot be read, or does not fit.
     """
     if _takes_images(inputs):
-        found = _images(data)
-        if found is not None:
-            return _image_samples(inputs, *found)
+        images = _images(data)
+        if images is not None:
+            return _image_samples(inputs, *images)
     elif _takes_tokens(inputs):
         return _token_samples(inputs, data)
     if data is not None:
@@ -118,9 +118,9 @@ def _images(data: Path | None) -> tuple[str, ArrayDataset] | None:
         coloured = any(data.glob("data_batch_*.bin"))
         return f"images in {data}", Cifar10Dataset(data) if coloured else MnistDataset(data)
     try:
-        found = digits()
-        count = len(found.columns["label"])
-        return f"{count:,} handwritten digits of scikit-learn, enlarged from 8x8", found
+        dataset = digits()
+        count = len(dataset.columns["label"])
+        return f"{count:,} handwritten digits of scikit-learn, enlarged from 8x8", dataset
     except PackageError:
         return None
 

@@ -56,18 +56,18 @@ class ValueAndGrad:
             If `has_aux` does not fit what the function returns.
         """
         tracer = current_tracer()
-        found = self.function(*inputs)
-        if isinstance(found, tuple) != self.has_aux:
-            kind = f"{len(found)} values" if isinstance(found, tuple) else "one value"
+        outputs = self.function(*inputs)
+        if isinstance(outputs, tuple) != self.has_aux:
+            kind = f"{len(outputs)} values" if isinstance(outputs, tuple) else "one value"
             raise ModelError(
                 f"`value_and_grad` is called with has_aux={self.has_aux}, and its function returns "
                 f"{kind}",
                 hint="use `has_aux=True` for a function that returns a tuple with its loss first",
             )
-        loss = found[0] if isinstance(found, tuple) else found
+        loss = outputs[0] if isinstance(outputs, tuple) else outputs
         if isinstance(loss, Tensor):
             tracer.differentiate(loss.value(tracer).name)
-        return found, Gradients(self.weights)
+        return outputs, Gradients(self.weights)
 
 
 def value_and_grad(

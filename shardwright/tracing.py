@@ -204,9 +204,9 @@ def _roots(network: Network, loss_fn: Network | None) -> Iterator[tuple[str, Cel
     if isinstance(network, Cell):
         yield "", network
     else:
-        found = list(_closed_over(network, set()))
-        holders = [cell for _, cell in found if list(cell.get_parameters())]
-        for name, cell in found:
+        cells = list(_closed_over(network, set()))
+        holders = [cell for _, cell in cells if list(cell.get_parameters())]
+        for name, cell in cells:
             yield "" if holders == [cell] else name, cell
     if isinstance(loss_fn, Cell):
         yield "loss", loss_fn
@@ -218,8 +218,8 @@ def _closed_over(function: Callable[..., Any], seen: set[int]) -> Iterator[tuple
     if id(function) in seen or not inspect.isfunction(function):
         return
     seen.add(id(function))
-    found = inspect.getclosurevars(function)
-    for name, item in {**found.nonlocals, **found.globals}.items():
+    variables = inspect.getclosurevars(function)
+    for name, item in {**variables.nonlocals, **variables.globals}.items():
         if isinstance(item, Cell):
             if id(item) not in seen:
                 seen.add(id(item))

@@ -57,8 +57,8 @@ class Verdict:
     @property
     def equal(self) -> bool | None:
         """Whether all numbers that were compared agree; None where none were."""
-        found = self.numbers or self.samples
-        return None if found is None else found.equal
+        comparison = self.numbers or self.samples
+        return None if comparison is None else comparison.equal
 
     @property
     def is_right(self) -> bool | None:
@@ -69,14 +69,14 @@ class Verdict:
     @property
     def max_relative_error(self) -> float:
         """The largest relative error of the comparison; infinite without one."""
-        found = self.numbers or self.samples
-        return inf if found is None else found.max_relative_error
+        comparison = self.numbers or self.samples
+        return inf if comparison is None else comparison.max_relative_error
 
     @property
     def first_difference(self) -> str | None:
         """The first tensor, or node of the shrunken run, that does not agree."""
-        found = self.numbers or self.samples
-        return None if found is None else found.first_difference
+        comparison = self.numbers or self.samples
+        return None if comparison is None else comparison.first_difference
 
     @property
     def reason(self) -> str | None:

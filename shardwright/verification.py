@@ -177,14 +177,14 @@ def _compared(graph: Graph, program: Graph) -> dict[str, str]:
 def _prepare(plan: Plan, communicator: Communicator) -> _Side:
     program, seed = plan.program, plan.document.seed
     executor = Executor(program, communicator, float_dtype=_EXACT)
-    given = {name: array for name, array in plan.initial.items() if _fits(program, name, array)}
-    return _Side(program, executor, initialize(program, seed, communicator, given, _EXACT))
+    initial = {name: array for name, array in plan.initial.items() if _fits(program, name, array)}
+    return _Side(program, executor, initialize(program, seed, communicator, initial, _EXACT))
 
 
 def _initial(plan: Plan, graph: Graph) -> dict[str, Array]:
     """Return the initial parameters of one device."""
-    given = {name: array for name, array in plan.initial.items() if _fits(graph, name, array)}
-    state = initialize(graph, plan.document.seed, LocalCommunicator(), given, _EXACT)
+    initial = {name: array for name, array in plan.initial.items() if _fits(graph, name, array)}
+    state = initialize(graph, plan.document.seed, LocalCommunicator(), initial, _EXACT)
     return {name: parts[0] for name, parts in state.items()}
 
 
@@ -350,7 +350,7 @@ def _not_whole(
 
 
 def _worst(before: Verification, now: Verification) -> Verification:
-    """Return what two steps together say; the earlier difference comes first."""
+    """Return the combined outcome of two steps; the earlier difference comes first."""
     errors = {name: max(before.errors.get(name, 0.0), error) for name, error in now.errors.items()}
     return replace(
         now,
@@ -367,7 +367,7 @@ def _failed(plan: Plan, names: Mapping[str, str], error: ShardwrightError) -> Ve
 
 
 def _named_tensor(graph: Graph, error: ShardwrightError) -> str:
-    """Return the tensor that an error speaks of: the node it points at, or what it quotes."""
+    """Return the tensor of an error: its node, or a name that it quotes."""
     place = re.match(r"(?:update )?([A-Za-z_][\w./-]*)", error.where or "")
     quoted = re.findall(r"`([^`]+)`", error.what)
     for name in ([place[1]] if place else []) + quoted:

@@ -73,8 +73,8 @@ def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
     for search in SEARCHES:
         free = {} if search == "exact" else {"memory_limit": math.inf}
         try:
-            found = compile_model(model, arguments, search=search, **free)
-            rows.append(compile_document(found, limit))
+            compilation = compile_model(model, arguments, search=search, **free)
+            rows.append(compile_document(compilation, limit))
         except NoPlanError as error:
             how = argparse.Namespace(**{**vars(arguments), "search": search})
             name, devices = with_batch(model, arguments.batch), arguments.devices

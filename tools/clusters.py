@@ -20,16 +20,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(found: Cluster) -> tuple[str, ...]:
-    device = found.device
+def _row(described: Cluster) -> tuple[str, ...]:
+    device = described.device
     speed = f"{device.flops_per_second('float32') / 1e12:g} Tflop/s"
     links = [
         f"{level.name} x{level.size}: {level.bandwidth / 1e9:g} GB/s, {seconds_text(level.latency)}"
-        for level in found.levels
+        for level in described.levels
     ]
     return (
-        found.name,
-        f"{found.size:,}",
+        described.name,
+        f"{described.size:,}",
         f"{device.name}\n{bytes_text(device.memory_bytes)}, {speed}",
         "\n".join(links),
     )

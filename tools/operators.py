@@ -61,8 +61,8 @@ def _summary(operator: type[OperatorInfo]) -> str:
 def _coverage_rows() -> Iterator[tuple[str, str, str, str]]:
     for release, names in releases().items():
         for name in sorted(names):
-            found = cover(name)
-            yield name, release, _KINDS[found.kind], found.what
+            counterpart = cover(name)
+            yield name, release, _KINDS[counterpart.kind], counterpart.what
 
 
 _KINDS = {
@@ -108,14 +108,14 @@ def _coverage() -> Iterator[str]:
         "`ops` and `nn` are modules of `shardwright`; most names can be written as MindSpore has\n"
         "them: `ops.TensorAdd()`.\n"
     )
-    found = {
+    counterparts = {
         release: [(name, cover(name)) for name in names] for release, names in releases().items()
     }
     yield "| release | classes | " + " | ".join(_KINDS.values()) + " |\n|---|" + "---|" * 5
-    for release, covers in found.items():
+    for release, covers in counterparts.items():
         counts = [sum(c.kind == kind for _, c in covers) for kind in _KINDS]
         yield f"| {release} | {len(covers)} | " + " | ".join(map(str, counts)) + " |"
-    for release, covers in found.items():
+    for release, covers in counterparts.items():
         yield f"\n### Release {release}\n\n| MindSpore | here |\n|---|---|"
         for name, c in sorted(covers):
             if c.kind != "none":
@@ -130,5 +130,5 @@ def _cell(operator: type[OperatorInfo]) -> str:
     return _summary(operator).replace("|", "\\|").replace("``", "`")
 
 
-def _here(found: Cover) -> str:
-    return found.what if found.kind == "compiler" else f"`{found.what}`"
+def _here(counterpart: Cover) -> str:
+    return counterpart.what if counterpart.kind == "compiler" else f"`{counterpart.what}`"

@@ -189,9 +189,9 @@ def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> C
         If an option is wrong, or there is no plan.
     """
     names = ("cluster", "mesh", "batch", "strategies", "dataset_strategy", "seed", *OPTION_NAMES)
-    given = {name: getattr(arguments, name, None) for name in names}
-    given["optimizer"] = _optimizer(arguments)
-    options = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(arguments, name, None) for name in names}
+    values["optimizer"] = _optimizer(arguments)
+    options = {name: value for name, value in values.items() if value is not None}
     with following_search(model) as progress:
         return compile(model, arguments.devices, progress=progress, **{**options, **others})
 

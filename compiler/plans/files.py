@@ -2,7 +2,7 @@
 
 A plan is a directory::
 
-    plan.json         for what, how, and how good; see `PlanDocument`
+    plan.json         devices, options and certificate; see `PlanDocument`
     model.ir          the program of one device as traced, which the plan is verified against
     program.ir        the training step that every rank runs
     rank_00003.ir     the same bound to one rank, to be read by people
@@ -149,13 +149,13 @@ def written_files(directory: Path) -> list[str]:
 def _check_unchanged(directory: Path, name: str, written: Mapping[str, str]) -> None:
     """Refuse to replace a file that was not written with the plan, or was changed since."""
     if name not in written:
-        found = "is not of the plan that is there"
+        reason = "is not of the plan that is there"
     elif not _is_unchanged(directory / name, written[name]):
-        found = "was changed after the plan was written"
+        reason = "was changed after the plan was written"
     else:
         return
     raise OutputError(
-        f"`{name}` {found}, it is not overwritten",
+        f"`{name}` {reason}, it is not overwritten",
         str(directory),
         "move the file away, or name another directory",
     )
@@ -199,8 +199,8 @@ def _contents(plan: Plan, ranks: Iterable[int]) -> dict[str, bytes]:
     encoded = {name: text.encode() for name, text in files.items()}
     if plan.initial:
         buffer = io.BytesIO()
-        given = {_PREFIX + name: plan.initial[name] for name in sorted(plan.initial)}
-        np.savez(buffer, allow_pickle=False, **given)
+        arrays = {_PREFIX + name: plan.initial[name] for name in sorted(plan.initial)}
+        np.savez(buffer, allow_pickle=False, **arrays)
         encoded["initial.npz"] = buffer.getvalue()
     return encoded
 
@@ -231,7 +231,7 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
     directory : Path
         Where it is.
     allow_edited : bool
-        Whether ``program.ir`` may differ from what was compiled; to verify such a program.
+        Whether ``program.ir`` may have been edited, to verify such a program.
 
     Raises
     ------
@@ -260,7 +260,7 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
 
 def _changed(name: str, directory: Path) -> PlanError:
     return PlanError(
-        f"`{name}` is not what was written with the plan: its SHA-256 differs",
+        f"`{name}` was changed after the plan was written: its SHA-256 differs",
         str(directory),
         "compile the model again",
     )
@@ -275,8 +275,8 @@ def _check_consistent(document: PlanDocument, program: Graph, directory: Path) -
     elif document.device_mesh != mesh:
         what = f"the mesh of the plan is {document.device_mesh}, that of its program is {mesh}"
     elif {i.name: i.tensor for i in document.inputs} != {v.name: v.type for v in program.inputs}:
-        found = ", ".join(f"{value.name}: {value.type}" for value in program.inputs)
-        what = f"the inputs of the plan are not those of its program: {found}"
+        inputs = ", ".join(f"{value.name}: {value.type}" for value in program.inputs)
+        what = f"the inputs of the plan are not those of its program: {inputs}"
     else:
         return
     raise PlanError(what, str(directory), "compile the model again")

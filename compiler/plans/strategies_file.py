@@ -46,9 +46,9 @@ def is_strategies_file(path: Path) -> bool:
 def _counts(name: str, counts: object, path: Path) -> SplitCounts:
     """Return split counts from nested lists."""
     if isinstance(counts, list) and all(isinstance(operand, list) for operand in counts):
-        found = tuple(tuple(operand) for operand in counts)
-        if all(type(count) is int for operand in found for count in operand):
-            return found
+        split_counts = tuple(tuple(operand) for operand in counts)
+        if all(type(count) is int for operand in split_counts for count in operand):
+            return split_counts
     raise PlanError(
         f"the strategy of `{name}` is `{json.dumps(counts)}`, it must be a list of split counts "
         f"for each operand",

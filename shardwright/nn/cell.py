@@ -169,7 +169,7 @@ def _flat(cells: Sequence[Cell | Sequence[Cell]]) -> list[Cell]:
     """Return the cells of arguments: several cells, or one list of them."""
     if len(cells) == 1 and not isinstance(cells[0], Cell):
         return list(cells[0])
-    found = [cell for cell in cells if isinstance(cell, Cell)]
-    if len(found) != len(cells):
+    flat = [cell for cell in cells if isinstance(cell, Cell)]
+    if len(flat) != len(cells):
         raise ModelError("a sequence of cells contains an item that is not a cell")
-    return found
+    return flat

@@ -153,7 +153,7 @@ def _check_sizes(name: str, size: Size, dimensions: int) -> None:
 def _check_padding(what: str, mode: str, padding: Size) -> None:
     """Refuse an unknown mode, and a padding that the mode does not use."""
     if mode not in ("same", "valid", "pad"):
-        raise ModelError(f"{what} is padded by `{mode}`, use `same`, `valid` or `pad`")
+        raise ModelError(f"{what} has the padding mode `{mode}`, expected `same`, `valid` or `pad`")
     for size in padding if isinstance(padding, tuple | list) else (padding,):
         Range(whole=True, least=0).check("padding", size)
         if size and mode != "pad":

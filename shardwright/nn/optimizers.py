@@ -32,7 +32,7 @@ class Optimizer:
     Attributes
     ----------
     group_settings : mapping of str to str
-        What a group may have of its own, and what it is called among the settings.
+        The settings that a group may have of its own: MindSpore's name, and ours.
 
     Raises
     ------
@@ -50,14 +50,14 @@ class Optimizer:
     def __init__(self, params: Parameters, kind: Kind, **settings: Attribute) -> None:
         self.rule = Rule(kind, settings)
         self._settings: list[tuple[Parameter, dict[str, Attribute]]] = []
-        given = [params] if isinstance(params, Parameter | Mapping) else list(params)
-        grouped = [isinstance(item, Mapping) for item in given]
+        items = [params] if isinstance(params, Parameter | Mapping) else list(params)
+        grouped = [isinstance(item, Mapping) for item in items]
         if any(grouped) and not all(grouped):
             raise ModelError(
                 "parameters and groups of parameters are given together",
                 hint='put all into groups: `[{"params": [...], "lr": 0.01}, {"params": [...]}]`',
             )
-        for group in given if any(grouped) else [{"params": given}]:
+        for group in items if any(grouped) else [{"params": items}]:
             self._add_group(cast(Mapping[str, Any], group))
         if not self._settings:
             raise ModelError(f"the optimizer `{kind}` has no parameters")

@@ -117,7 +117,7 @@ class TransformerLayer(Cell):
     causal : bool
         Whether a position reads no later one.
     post_layernorm : bool
-        Whether sums are normalized (BERT), not what enters (GPT-2).
+        Whether the sums are normalized (BERT) instead of the inputs (GPT-2).
     dropout : float
         Probability of a zero at the end of both parts.
     weight_init, out_init : str, optional

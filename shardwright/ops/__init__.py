@@ -2,7 +2,7 @@
 
 ``ops.MatMul(transpose_b=True)`` is a primitive, which can be given a strategy with ``shard``;
 ``ops.matmul(a, b, transpose_b=True)`` is the same as a function. Every operator of the registry is
-here under both kinds of names, beside the communication primitives.
+here under both kinds of names, next to the communication primitives.
 """
 
 from typing import Any

@@ -156,7 +156,7 @@ class ScatterSub(ScatterAdd):
 
 
 class ScatterMax:
-    """Give rows of a parameter that is not trained what is greater, at the end of the step."""
+    """Replace rows of an untrained parameter by the elementwise maximum, at the end of the step."""
 
     operator = "scatter_nd_max"
 
@@ -167,7 +167,7 @@ class ScatterMax:
 
 
 class ScatterMin(ScatterMax):
-    """Give rows of a parameter that is not trained what is less, at the end of the step."""
+    """Replace rows of an untrained parameter by the elementwise minimum, at the end of the step."""
 
     operator = "scatter_nd_min"
 

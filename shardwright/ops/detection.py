@@ -50,7 +50,7 @@ class BoundingBoxEncode:
     Parameters
     ----------
     means, stds : tuple of float
-        What is taken from each of the four numbers, and what they are then divided by.
+        The mean that is subtracted from each of the four numbers, and the divisor.
     """
 
     def __init__(

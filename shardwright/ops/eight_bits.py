@@ -108,10 +108,10 @@ class WeightQuantBatchMatmul:
                 hint="give a group size that divides them",
             )
         groups = height // self.group
-        beside, whole = (groups, 1, width), (groups, self.group, width)
+        scales, whole = (groups, 1, width), (groups, self.group, width)
         if rows == -1:
-            beside, whole = (width, groups, 1), (width, groups, self.group)
-        return apply("broadcast_to", t.reshape(beside), shape=whole).reshape(weight.shape)
+            scales, whole = (width, groups, 1), (width, groups, self.group)
+        return apply("broadcast_to", t.reshape(scales), shape=whole).reshape(weight.shape)
 
 
 class QuantBatchMatmul:

@@ -1,6 +1,6 @@
 """MindSpore's names: which operator of ours, or composition of them, each stands for.
 
-``mindspore.json`` beside this module lists the operator infos of two of its releases, and what is
+``mindspore.json`` next to this module lists the operator infos of two of its releases, and what is
 called otherwise here or is no single operator.
 """
 

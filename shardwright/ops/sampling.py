@@ -76,8 +76,8 @@ class GridSampler2D:
         y, x = self.place(grid[..., 1], height), self.place(grid[..., 0], width)
         first = Tensor(np.arange(samples).reshape(-1, *(1,) * (len(shape) - 1)))
         images = apply("transpose", input_x, permutation=(0, 2, 3, 1))
-        found = _sampled(images, _wide(first, shape), y, x, self.mode)
-        return apply("transpose", found, permutation=(0, 3, 1, 2))
+        pixels = _sampled(images, _wide(first, shape), y, x, self.mode)
+        return apply("transpose", pixels, permutation=(0, 3, 1, 2))
 
     def place(self, g: Tensor, size: int) -> Tensor:
         """Return which pixel a place from -1 to 1 is."""
@@ -127,10 +127,10 @@ class ROIAlign:
         sample = apply("cast", rois[:, 0], dtype="int64").reshape((regions, 1, 1))
         images = apply("transpose", features, permutation=(0, 2, 3, 1))
         places = _wide(y, shape), _wide(x, shape)
-        found = _sampled(images, _wide(sample, shape), *places, "bilinear")
+        pixels = _sampled(images, _wide(sample, shape), *places, "bilinear")
         inside = apply("expand_dims", apply("logical_and", inside_y, inside_x), axis=-1)
-        found = apply("mask", found, inside)
-        means = found.reshape((regions, high, times, wide, times, -1)).mean((2, 4))
+        pixels = apply("mask", pixels, inside)
+        means = pixels.reshape((regions, high, times, wide, times, -1)).mean((2, 4))
         return apply("transpose", means, permutation=(0, 3, 1, 2))
 
     def places(self, begin: Tensor, end: Tensor, bins: int, size: int) -> tuple[Tensor, Tensor]:
@@ -179,11 +179,11 @@ class CropAndResize:
         inside_box = apply("expand_dims", apply("logical_and", *inside), axis=-1)
         sample = apply("cast", box_indices, dtype="int64").reshape((count, 1, 1))
         places = _wide(y, shape), _wide(across, shape)
-        found = apply("mask", _sampled(x, _wide(sample, shape), *places, self.mode), inside_box)
+        pixels = apply("mask", _sampled(x, _wide(sample, shape), *places, self.mode), inside_box)
         if not self.outside:
-            return found
+            return pixels
         beyond = apply("cast", apply("logical_not", inside_box), dtype=x.dtype)
-        return found + beyond * self.outside
+        return pixels + beyond * self.outside
 
     def places(self, begin: Tensor, end: Tensor, count: int, size: int) -> Tensor:
         """Return ``[k, place]`` along one side; the middle where only one is wanted."""

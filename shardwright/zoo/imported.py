@@ -18,8 +18,8 @@ def from_onnx(path: Path, sizes: str = "") -> Definition:
     sizes : str
         Sizes of the dimensions that the model leaves open, and the loss that is appended to its
         first output: ``batch=8,sequence=128,loss=cross_entropy``. The loss is ``cross_entropy`` of
-        scores, ``mse``, ``mean``, or ``none``; unless given it is what suits the output, and
-        nothing where that is a loss already. ``class_axis=1`` says which dimension of the scores
+        scores, ``mse``, ``mean``, or ``none``; by default the loss that fits the output, and
+        none where the output is a loss already. ``class_axis=1`` says which dimension of the scores
         the classes are.
 
     Raises
@@ -30,36 +30,36 @@ def from_onnx(path: Path, sizes: str = "") -> Definition:
         If the package `onnx` is not installed.
     """
     onnx = optional("shardwright.frontends.onnx", extra="onnx", need=f"reading `{path}`")
-    given = _given(path, sizes)
-    loss = given.pop("loss", "auto")
-    class_axis = _axis(given.pop("class_axis", None))
-    numbers = {name: _number(name, text) for name, text in given.items()}
-    found = onnx.import_model(
+    texts = _given(path, sizes)
+    loss = texts.pop("loss", "auto")
+    class_axis = _axis(texts.pop("class_axis", None))
+    numbers = {name: _number(name, text) for name, text in texts.items()}
+    model = onnx.import_model(
         onnx.read_model(path),
         folder=path.parent,
         sizes=numbers,
         loss=loss,
         class_axis=class_axis,
     )
-    for sentence in found.warnings:
+    for sentence in model.warnings:
         warnings.warn(f"`{path}`: {sentence}", ShardwrightWarning, stacklevel=2)
     specs = tuple(
-        InputSpec(value.name, value.type, found.highs.get(value.name))
-        for value in found.graph.inputs
+        InputSpec(value.name, value.type, model.highs.get(value.name))
+        for value in model.graph.inputs
     )
-    return Definition(found.graph, specs, initial=found.initial)
+    return Definition(model.graph, specs, initial=model.initial)
 
 
 def _given(path: Path, sizes: str) -> dict[str, str]:
-    found = {}
+    texts = {}
     for item in sizes.split(",") if sizes else ():
         name, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
             raise ModelError(f"`{item}` is not a size of `{path}`", hint="write `size=value`")
-        if name in found:
+        if name in texts:
             raise ModelError(f"`{name}` of `{path}` is given twice", hint="give it once")
-        found[name] = value
-    return found
+        texts[name] = value
+    return texts
 
 
 def _axis(text: str | None) -> int | None:

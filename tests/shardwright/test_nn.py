@@ -97,7 +97,7 @@ def test_poolings_take_means_and_maxima():
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda: nn.Conv2d(2, 2, 3, pad_mode="full"), "a convolution is padded by `full`"),
+        (lambda: nn.Conv2d(2, 2, 3, pad_mode="full"), "a convolution has the padding mode `full`"),
         (lambda: nn.Conv2dTranspose(2, 2, 2, 3), "windows of (2, 2) at a stride of (3, 3) leave"),
     ],
 )
@@ -330,7 +330,7 @@ def test_a_normalized_batch_has_mean_zero():
         (lambda: nn.LayerNorm((2, 3)), r"the shape \(2, 3\) is to be normalized"),
         (lambda: nn.get_activation("rleu"), "no activation is called `rleu`"),
         (lambda: nn.MSELoss("average"), "a loss is reduced by `average`"),
-        (lambda: nn.SequentialCell(nn.ReLU(), 3), "something that is no cell"),
+        (lambda: nn.SequentialCell(nn.ReLU(), 3), "contains an item that is not a cell"),
         (lambda: nn.SGD([]), "the optimizer `sgd` has no parameters"),
         (
             lambda: nn.SGD([Parameter("ones", shape=1)], learning_rate="fast"),

@@ -254,7 +254,7 @@ DAMAGES = {
     ),
     "changed_model": (
         lambda plan: (plan / "model.ir").write_text("graph nothing {\n}\n"),
-        "`model.ir` is not what was written with the plan: its SHA-256 differs (in plan); compile "
+        "`model.ir` was changed after the plan was written: its SHA-256 differs (in plan); compile "
         "the model again",
     ),
     "a_file_elsewhere": (
@@ -336,8 +336,8 @@ OTHER_DEVICES = {
     ),
     "optimizer": (
         lambda document: document["optimizer"]["settings"].update(learning_rate=5),
-        "`plan.json` is not what was written with the plan: its SHA-256 differs (in plan); compile "
-        "the model again",
+        "`plan.json` was changed after the plan was written: its SHA-256 differs (in plan); "
+        "compile the model again",
     ),
 }
 
@@ -352,7 +352,7 @@ def test_a_document_that_was_changed(case, command, plan, capsys):
 
 def test_an_edited_program_does_not_run(plan, capsys):
     (plan / "program.ir").write_text("graph nothing {\n}\n")
-    assert complaint(capsys, "run", "plan").startswith("`program.ir` is not what was written")
+    assert complaint(capsys, "run", "plan").startswith("`program.ir` was changed after")
 
 
 def test_a_program_that_cannot_be_read_is_not_verified(plan, capsys):
