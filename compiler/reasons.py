@@ -14,6 +14,7 @@ from shardwright.cost_model.roofline import node_axes, node_seconds
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
+from shardwright.operators.windows.halo_exchange import OverHalo
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,10 @@ class _Explanation:
         forward, steps = node.provenance.phase == "forward", self.moves[_move(node)]
         if node.operator == "halo_exchange" and forward:
             return f"{self._reader(node)} reads {self._called(tensor)} beyond the edges of a slice"
-        if node.operator in ("halo_exchange", "halo_sum"):
+        if issubclass(operator_class(node.operator), OverHalo):
             return f"windows over the edges of slices each give a part of {self._called(tensor)}"
         start = self.program.values[steps[0].operands[0]]
-        if any(step.operator in ("all_reduce", "reduce_scatter") for step in steps):
+        if any(operator_class(step.operator).reduces for step in steps):
             kind = "sum" if start.layout is None else start.layout.reduction
             verb = "adds up" if kind == "sum" else f"takes the {kind} of"
             if forward:

@@ -8,7 +8,7 @@ from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, renamed
 from shardwright.ir.reachability import without_dead_nodes
 from shardwright.ir.values import check_split_counts
-from shardwright.operators.info import SplitCounts
+from shardwright.operators.info import SplitCounts, operator_class
 from shardwright.passes.base import Pass, register_pass
 
 Pins = tuple[Mapping[str, Hashable], ...]  # of each kind, by the name of the operator
@@ -81,7 +81,9 @@ def merged_values(graph: Graph, pins: Pins = ()) -> dict[str, str]:
     groups: dict[object, list[_Equals]] = {}
     for node in (renamed(node, names) for node in graph.nodes):
         own = tuple(pinned.get(node.name) for pinned in pins)
-        if node.operator == "identity" and not any(pin is not None for pin in own):
+        kind = operator_class(node.operator)
+        is_identity = kind.is_identity and not kind.stops_gradient
+        if is_identity and not any(pin is not None for pin in own):
             names[node.name] = node.operands[0]
             continue
         key = (node.operator, node.operands, tuple(sorted(node.attributes.items())))

@@ -12,7 +12,7 @@ from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import operator_info
-from shardwright.operators.windows.halo_exchange import OverHalo, halo_plan
+from shardwright.operators.windows.halo_exchange import HaloExchange, OverHalo, halo_plan
 from shardwright.operators.windows.windowed import Windowed
 from shardwright.proof.terms import applied
 from shardwright.proof.values import Bundle, Held, Move, Runs
@@ -37,7 +37,7 @@ def exchanged(info: OverHalo, held: Held, kind: TensorType) -> Held:
     move: Move = tuple(sorted(info.attributes.items()))
     if isinstance(held, Bundle):
         raise RunsError(f"`{info.name}` reads a flat buffer")
-    if info.name == "halo_exchange":
+    if isinstance(info, HaloExchange):
         if isinstance(held, int):
             return Runs(held, kind, (move,), made=False)
         if held.made:
