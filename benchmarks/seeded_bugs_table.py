@@ -51,7 +51,7 @@ BUGS = {
     "stop_as_identity": bug(
         "`stop_gradient` is removed as if it were an identity",
         _CANONICALIZE,
-        ('node.operator == "identity"', 'node.operator in ("identity", "stop_gradient")'),
+        ("kind.is_identity and not kind.stops_gradient", "kind.is_identity"),
     ),
     # Partition
     "lost_update": bug(
