@@ -1,7 +1,7 @@
 """The pages on extending the compiler: their files, tests and commands work as they stand.
 
-A block of code whose first line is ``# NAME`` is the file NAME. Tests among the files run, and so do
-the commands after ``$ shardwright``; what a page shows below a command is what it prints.
+A block of code whose first line is ``# NAME`` is the file NAME. Tests among the files run, and so
+do the commands after ``$ shardwright``; what a page shows below a command is what it prints.
 """
 
 import os
