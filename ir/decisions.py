@@ -1,4 +1,4 @@
-"""What a search decides and the passes carry out."""
+"""The decisions of a search, which the passes carry out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from shardwright.ir.mesh import Mesh
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """Where the readers of one tensor meet.
+    """The layout of a tensor that its readers share.
 
     Parameters
     ----------
     layout : Layout
-        The tensor is brought to this layout once; readers that want another start from it.
+        The tensor is redistributed to this layout once; readers of other layouts start from it.
     gradient : tuple of str
         The axes over which its cotangents are partial when they are added up.
     saved : bool
@@ -32,14 +32,14 @@ class SharedLayout:
         return self.layout.with_partial(self.gradient)
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "SharedLayout":
-        """Return the same with other axes in the place of these."""
+        """Return the shared layout under a permutation of axes."""
         gradient = mesh.ordered(names[axis] for axis in self.gradient)
         return SharedLayout(self.layout.renamed(names, mesh), gradient, self.saved)
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a search decides.
+    """The decisions of a search.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ class Decisions:
     strategies : mapping of str to Strategy
         For every node.
     stored : mapping of str to Layout
-        For every input and parameter, the layout in which it arrives or is kept.
+        For every input and parameter, the layout in which it is fed or stored.
     shared_layouts : mapping of str to SharedLayout
         For every tensor with several readers.
     regathered : frozenset of str
-        Parameters whose gathered copy is not kept for the gradient but gathered again.
+        Parameters that are gathered a second time for the gradient, not saved for backward.
     """
 
     mesh: Mesh

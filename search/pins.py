@@ -1,8 +1,8 @@
-"""Pins: strategies that the user has fixed.
+"""Pins: strategies that are fixed by the user.
 
-A pin restricts the choice of its operator and nothing else: the problem is built as without pins,
-then the strategies that are not as asked for are left out. So the best plan is among the plans
-that its own strategies allow.
+A pin restricts the choice of its operator and nothing else: the problem is built without pins, then
+the strategies that do not match the pin are left out. So a plan's own strategies, as pins, allow
+the plan.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def pinned_strategies(
     operands: SplitCounts | None,
     results: SplitCounts | None,
 ) -> Integers:
-    """Return the positions of the strategies that split operands, and results, as asked.
+    """Return the positions of the strategies that match the pins on operands and results.
 
     Raises
     ------
@@ -41,14 +41,14 @@ def pinned_strategies(
         If there is none.
     """
     kept = list(range(len(table.strategies)))
-    for asked, what, found in (
+    for pin, what, counts_of in (
         (operands, "be", _operand_counts),
         (results, "leave its results", _result_counts),
     ):
-        if asked is None:
+        if pin is None:
             continue
-        counts = tuple(tuple(count) for count in asked)
-        kept = [i for i in kept if found(table, i, mesh) == counts]
+        counts = tuple(map(tuple, pin))
+        kept = [i for i in kept if counts_of(table, i, mesh) == counts]
         if not kept:
             shapes = tuple(tensor.shape for tensor in table.info.operand_types)
             raise StrategyError(
@@ -84,7 +84,7 @@ def restricted(space: SearchSpace, kept: Mapping[int, Integers]) -> SearchSpace:
 class _Restriction:
     def __init__(self, kept: Mapping[int, Integers]) -> None:
         self.kept = kept
-        self.intern = Interner().intern  # what equal layers share is restricted once
+        self.intern = Interner().intern  # equal layers share what is restricted
 
     def space(self, space: SearchSpace) -> SearchSpace:
         """Restrict every part of a space."""

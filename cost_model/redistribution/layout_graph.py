@@ -1,9 +1,9 @@
 """The graph whose nodes are the layouts of a tensor, and whose edges are single collectives.
 
 Its shape depends only on the mesh and the number of dimensions. Axes of one size on one level of
-the cluster are alike: renaming them leaves every price as it is, so the layouts fall into classes
-of which one stands for all. There is a graph of all layouts, and one of the classes, which stays
-small where axes are many.
+the cluster are interchangeable: permuting them leaves every price unchanged, so the layouts form
+orbits, and one representative stands for each. There is a graph of all layouts, and a graph of the
+orbits, which stays small for many axes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,22 +38,21 @@ def layouts(
     partial : bool
         Whether to include layouts with partial axes.
     kinds : mapping, optional
-        A kind for each axis; of layouts that differ by axes of one kind, one is returned. No two
-        axes are of one kind if not given.
+        A kind for each axis; one layout is returned for each orbit. All kinds differ if not given.
     """
     places = range(rank + 1 + partial)  # a dimension, replicated, or partial
     names = [axis.name for axis in mesh.axes if axis.size > 1]
-    found = []
+    result = []
     for choice in placements(names, places, kinds):
         held = [tuple(n for n, c in zip(names, choice, strict=True) if c == p) for p in places]
-        found.append(Layout(tuple(held[:rank]), held[rank + 1] if partial else ()))
-    return found
+        result.append(Layout(tuple(held[:rank]), held[rank + 1] if partial else ()))
+    return result
 
 
 def placements(
     names: Sequence[str], places: Sequence[int], kinds: Kinds | None
 ) -> Iterator[tuple[int, ...]]:
-    """Yield every way to put each axis in a place; those of one kind in the order of places."""
+    """Yield every placement of the axes; axes of one kind keep the order of places."""
     before = [
         next((j for j in reversed(range(i)) if kinds and kinds[names[j]] == kinds[name]), None)
         for i, name in enumerate(names)
@@ -64,7 +63,7 @@ def placements(
 
 
 def _all_orders(mesh: Mesh, rank: int, kinds: Kinds) -> Iterator[Layout]:
-    """Yield every layout, with the axes of a dimension in every order, but one of each class."""
+    """Yield a layout of every orbit, with the axes of a dimension in every order."""
     names = [axis.name for axis in mesh.axes if axis.size > 1]
 
     def extended(splits: tuple[tuple[str, ...], ...], free: list[str]) -> Iterator[Layout]:
@@ -87,7 +86,7 @@ class LayoutGraph:
     mesh : Mesh
         The mesh.
     kinds : mapping
-        A kind for each axis; each layout stands for all that differ by axes of one kind.
+        A kind for each axis; each layout stands for its orbit.
     nodes : tuple of Layout
         The layouts.
     counts : array, shape (nodes, dimensions)
@@ -125,7 +124,7 @@ class LayoutGraph:
 
     @cached_property
     def symmetry(self) -> "Symmetry":
-        """What renaming like axes does to the layouts, where each stands for itself."""
+        """The symmetry of a graph in which each layout stands for itself."""
         return _symmetry(self)
 
     @cached_property
@@ -146,29 +145,29 @@ class LayoutGraph:
 
 
 def _form(layout: Layout, kinds: Kinds) -> _Form:
-    """Return what layouts have in common that differ by axes of one kind."""
+    """Return the canonical form of a layout: equal for the layouts of one orbit."""
     splits = tuple([tuple([kinds[axis] for axis in axes]) for axes in layout.splits])
     return splits, tuple(sorted([kinds[axis] for axis in layout.partial]))
 
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """The axis_permutations of axes that leave all prices as they are.
+    """The axis permutations that leave all prices unchanged, and their orbits.
 
     Parameters
     ----------
-    images : array, shape (axis_permutations, layouts)
-        Where each renaming takes each layout.
-    first : array, shape (classes,)
-        One layout of each class.
-    classes, renaming : array, shape (layouts,)
-        The class of each layout, and a renaming that takes it to the first of its class.
+    images : array, shape (permutations, layouts)
+        The image of each layout under each permutation.
+    first : array, shape (orbits,)
+        One layout of each orbit.
+    orbits, permutation : array, shape (layouts,)
+        The orbit of each layout, and a permutation that maps it to the first of its orbit.
     """
 
     images: Integers
     first: Integers
-    classes: Integers
-    renaming: Integers
+    orbits: Integers
+    permutation: Integers
 
 
 def _symmetry(graph: LayoutGraph) -> Symmetry:
@@ -180,32 +179,32 @@ def _symmetry(graph: LayoutGraph) -> Symmetry:
         ],
         dtype=np.int64,
     )
-    first, classes = np.unique(images.min(axis=0), return_inverse=True)
-    return Symmetry(images, first, classes, images.argmin(axis=0))
+    first, orbits = np.unique(images.min(axis=0), return_inverse=True)
+    return Symmetry(images, first, orbits, images.argmin(axis=0))
 
 
 def kinds_of(mesh: Mesh) -> Kinds:
-    """Return a kind for each axis: of axes of one size on one level, which are alike, the same."""
+    """Return a kind for each axis: equal for axes of one size on one level."""
     numbers: dict[tuple[object, ...], int] = {}
     kinds = {}
     for axis in mesh.axes:
-        key = (axis.size, axis.level) if axis.size > 1 else (axis.name,)  # of no use to rename
+        key = (axis.size, axis.level) if axis.size > 1 else (axis.name,)  # of no use to permute
         kinds[axis.name] = numbers.setdefault(key, len(numbers))
     return kinds
 
 
 def exchanges(axes: Sequence[str], kind: Callable[[str], object]) -> Iterator[dict[str, str]]:
-    """Yield every way in which axes of one kind can change places, the identity first."""
-    alike: dict[object, list[str]] = {}
+    """Yield every permutation within axes of one kind, the identity first."""
+    by_kind: dict[object, list[str]] = {}
     for axis in axes:
-        alike.setdefault(kind(axis), []).append(axis)
-    for taken in product(*map(permutations, alike.values())):
-        pairs = zip(alike.values(), taken, strict=True)
+        by_kind.setdefault(kind(axis), []).append(axis)
+    for taken in product(*map(permutations, by_kind.values())):
+        pairs = zip(by_kind.values(), taken, strict=True)
         yield {a: b for names, order in pairs for a, b in zip(names, order, strict=True)}
 
 
 def axis_permutations(mesh: Mesh) -> Iterator[dict[str, str]]:
-    """Yield every way to exchange axes that are alike, the identity first."""
+    """Yield every permutation of interchangeable axes, the identity first."""
     return exchanges(mesh.names, kinds_of(mesh).__getitem__)
 
 
@@ -220,7 +219,7 @@ def layout_graph(mesh: Mesh, rank: int, by_orbit: bool = False) -> LayoutGraph:
     rank : int
         Number of dimensions.
     by_orbit : bool
-        Whether one layout stands for all that differ by axes that are alike.
+        Whether one layout stands for its orbit.
     """
     kinds = kinds_of(mesh) if by_orbit else {name: i for i, name in enumerate(mesh.names)}
     nodes = list(_all_orders(mesh, rank, kinds))
@@ -242,7 +241,7 @@ def possible(graph: LayoutGraph, tensor: TensorType) -> NDArray[np.bool_]:
 
 
 def uneven_permutes(graph: LayoutGraph, tensor: TensorType) -> list[int]:
-    """Return the permutes of dimensions whose slices differ: they differ in either order."""
+    """Return the permutes of dimensions whose slices have several sizes."""
     found = []
     for move, positions in graph.groups:
         for position in positions if move.operator == "collective_permute" else ():

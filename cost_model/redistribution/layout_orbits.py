@@ -1,8 +1,8 @@
-"""Cheapest paths between classes of layouts, and back from classes to layouts.
+"""Cheapest paths between orbits of layouts, and from orbits back to layouts.
 
-Layouts that differ by axes that are alike form a class. The seconds from a class to another are
-those from one of its layouts to the nearest of the other's: a bound on the seconds between any two
-of them, and met by some. Where axes are many the classes are few.
+Layouts that differ by a permutation of interchangeable axes form an orbit. The cost from one orbit
+to another is that from one of its layouts to the nearest of the other's: a lower bound on the cost
+between any two of them, and met by some. For many axes there are few orbits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,32 +20,32 @@ from shardwright.ir.mesh import Mesh
 _EQUAL = 1e-9  # relative difference of two sums of the same seconds
 
 
-class ClassPaths:
-    """Shortest paths between the classes of layouts of one tensor type.
+class OrbitPaths:
+    """Shortest paths between the orbits of layouts of one tensor type.
 
     Parameters
     ----------
     graph : LayoutGraph
-        One layout of each class.
+        One layout of each orbit.
     weights : array
-        Seconds of each of its moves.
+        Cost of each of its moves.
     """
 
     def __init__(self, graph: LayoutGraph, weights: Floats) -> None:
         self.graph = graph
         self.weights = weights
-        self._seconds: dict[int, Floats] = {}  # from a class to all
-        self._rest: dict[int, Floats] = {}  # from all to a class
+        self._costs: dict[int, Floats] = {}  # from an orbit to all
+        self._rest: dict[int, Floats] = {}  # from all to an orbit
         self._ways: dict[tuple[Layout, int], dict[Layout, tuple[Move, ...]]] = {}
 
     def between(self, sources: Sequence[int], targets: Sequence[int]) -> Floats:
-        """Return the seconds from each of some classes to each of others, as a table."""
-        missing = [source for source in dict.fromkeys(sources) if source not in self._seconds]
+        """Return the cost from each source orbit to each target orbit, as a table."""
+        missing = [source for source in dict.fromkeys(sources) if source not in self._costs]
         if missing:
-            found = self._shortest.distances(np.array(missing))
-            self._seconds |= dict(zip(missing, found, strict=True))
+            distances = self._shortest.distances(np.array(missing))
+            self._costs |= dict(zip(missing, distances, strict=True))
         columns = np.array(targets, dtype=np.int64)
-        rows = {source: self._seconds[source][columns] for source in dict.fromkeys(sources)}
+        rows = {source: self._costs[source][columns] for source in dict.fromkeys(sources)}
         return np.stack([rows[source] for source in sources])
 
     @cached_property
@@ -53,7 +53,7 @@ class ClassPaths:
         return ShortestPaths(self.graph.edges, self.weights, len(self.graph.nodes))
 
     def rest_to(self, target: int) -> Floats:
-        """Return the seconds from every class to one."""
+        """Return the cost from every orbit to one."""
         if target not in self._rest:
             starts, ends = self.graph.edges.T
             rest = np.full(len(self.graph.nodes), np.inf)
@@ -65,9 +65,9 @@ class ClassPaths:
         return self._rest[target]
 
     def ways(self, source: Layout, target: Layout) -> Mapping[Layout, tuple[Move, ...]]:
-        """Return the moves to each layout of the target's class as near to `source` as it can be.
+        """Return the moves to each layout of the target's orbit that is nearest to `source`.
 
-        Their seconds are those between the classes; empty where there is no way.
+        Their cost is that between the orbits; empty where there is no path.
         """
         start, goal = self.graph.find(source), self.graph.find(target)
         if start is None or goal is None:
@@ -92,26 +92,26 @@ class ClassPaths:
         return found
 
     def _tight(self, here: int, layout: Layout, rest: Floats) -> Iterator[tuple[int, Move]]:
-        """Yield the moves from a layout of class `here` that are part of a shortest path."""
+        """Yield the moves from a layout of orbit `here` that are part of a shortest path."""
         graph, mesh = self.graph, self.graph.mesh
         names = naming(graph.nodes[here], layout, mesh, graph.kinds)
         for position in graph.leaving[here]:
             _, after, move = graph.moves[position]
             if self.weights[position] + rest[after] <= rest[here] * (1 + _EQUAL):
                 one = renamed_move(move, names, mesh)
-                yield from ((after, alike) for alike in _alike(one, layout, mesh, graph.kinds))
+                yield from ((after, other) for other in _orbit(one, layout, mesh, graph.kinds))
 
 
-def _alike(move: Move, layout: Layout, mesh: Mesh, kinds: Kinds) -> Iterator[Move]:
-    """Yield the moves of a layout that differ from one only by axes that are alike."""
-    if move.operator == "collective_permute":  # those that it puts in order can change places
+def _orbit(move: Move, layout: Layout, mesh: Mesh, kinds: Kinds) -> Iterator[Move]:
+    """Yield the moves of a layout in the orbit of one move."""
+    if move.operator == "collective_permute":  # the axes of the dimension can be permuted
         dimension = next(i for i, axes in enumerate(move.target.splits) if axes == move.axes)
         for names in exchanges(move.axes, kinds.__getitem__):
             order = tuple(names[axis] for axis in move.axes)
             yield replace(move, axes=order, target=replaced(layout, dimension, order))
         return
     steady = exchanges(
-        mesh.names,  # those that the layout does not split, and those it is partial over
+        mesh.names,  # those that do not split the layout, and those that it is partial over
         lambda axis: axis if axis in layout.split_axes else (kinds[axis], axis in layout.partial),
     )
     images = {move.target.renamed(names, mesh): names for names in steady}
@@ -119,7 +119,7 @@ def _alike(move: Move, layout: Layout, mesh: Mesh, kinds: Kinds) -> Iterator[Mov
 
 
 def representative(layout: Layout, mesh: Mesh, kinds: Kinds) -> Layout:
-    """Return the layout of a class that uses the first axes of each kind first."""
+    """Return the layout of an orbit that uses the first axes of each kind first."""
     names: dict[str, str] = {}
     for axis in (*layout.split_axes, *layout.partial):
         used = names.values()
@@ -128,7 +128,7 @@ def representative(layout: Layout, mesh: Mesh, kinds: Kinds) -> Layout:
 
 
 def naming(source: Layout, target: Layout, mesh: Mesh, kinds: Kinds) -> dict[str, str]:
-    """Return a renaming of axes that takes a layout to another of its class."""
+    """Return an axis permutation that maps a layout to another of its orbit."""
     names = dict(zip(source.split_axes, target.split_axes, strict=True))
     for held, wanted in (
         (source.partial, target.partial),
@@ -145,7 +145,7 @@ def _free(layout: Layout, mesh: Mesh) -> tuple[str, ...]:
 
 
 def renamed_move(move: Move, names: Mapping[str, str], mesh: Mesh) -> Move:
-    """Return a move over other axes."""
+    """Return a move under a permutation of axes."""
     attributes = tuple(
         (key, tuple(names[str(a)] for a in value) if isinstance(value, tuple) else value)
         for key, value in move.attributes

@@ -9,7 +9,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 
 Kinds = Mapping[str, int]
-"""The kind of each axis of a mesh; axes of one kind are alike."""
+"""The kind of each axis of a mesh; axes of one kind are interchangeable."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Move:
     attributes : tuple of (str, attribute)
         Its other attributes.
     target : Layout
-        Where it leads.
+        Layout after the move.
     """
 
     operator: str
@@ -35,7 +35,7 @@ class Move:
 
 
 def replaced(layout: Layout, dimension: int, axes: tuple[str, ...]) -> Layout:
-    """Return a layout with one dimension split otherwise."""
+    """Return a layout with other axes on one dimension."""
     splits = layout.splits
     return Layout((*splits[:dimension], axes, *splits[dimension + 1 :]), layout.partial)
 
@@ -51,14 +51,13 @@ def moves(
     Parameters
     ----------
     layout : Layout
-        Where they begin.
+        Layout before the moves.
     mesh : Mesh
         The mesh.
     movable : sequence of str, optional
-        The axes that may change their place; all of them if not given.
+        The axes that may move; all of them if not given.
     kinds : mapping, optional
-        A kind for each axis; of several moves that differ by axes of one kind, one is yielded. No
-        two axes are of one kind if not given.
+        A kind for each axis; one move of each orbit is yielded. All kinds differ if not given.
     """
     names = mesh.names if movable is None else mesh.ordered(movable)
     kinds = kinds or {name: i for i, name in enumerate(mesh.names)}
@@ -87,7 +86,7 @@ def moves(
 
 
 def orders(axes: Sequence[str], kinds: Kinds) -> list[tuple[str, ...]]:
-    """Return every sequence of one or more axes, the shorter first, but one of each of kinds."""
+    """Return every sequence of one or more axes, the shorter first; one for each of kinds."""
     found: list[tuple[str, ...]] = []
     longest: list[tuple[str, ...]] = [()]
     while longest:
@@ -109,7 +108,7 @@ def _one_of_each(axes: Sequence[str], kinds: Kinds) -> list[str]:
 
 
 def subsets(axes: Sequence[str], kinds: Kinds) -> list[tuple[str, ...]]:
-    """Return every set of one or more axes, the smaller first, but one of each set of kinds."""
+    """Return every set of one or more axes, the smaller first; one for each set of kinds."""
     found: dict[tuple[int, ...], tuple[str, ...]] = {}
     for count in range(1, len(axes) + 1):
         for some in combinations(axes, count):

@@ -25,7 +25,7 @@ from shardwright.cost_model.redistribution.layout_graph import (
     possible,
     uneven_permutes,
 )
-from shardwright.cost_model.redistribution.layout_orbits import ClassPaths
+from shardwright.cost_model.redistribution.layout_orbits import OrbitPaths
 from shardwright.cost_model.redistribution.moves import Move, moves
 from shardwright.cost_model.redistribution.shortest_paths import ShortestPaths
 from shardwright.ir.errors import StrategyError
@@ -86,8 +86,8 @@ class _Paths:
     def between(self, sources: Integers, targets: Integers) -> Floats:
         """Return the costs of the cheapest paths, as a table."""
         symmetry = self.graph.symmetry
-        columns = symmetry.images[symmetry.renaming[sources]][:, targets]
-        return self.costs[symmetry.classes[sources][:, None], columns]
+        columns = symmetry.images[symmetry.permutation[sources]][:, targets]
+        return self.costs[symmetry.orbits[sources][:, None], columns]
 
 
 class RedistributionPlanner:
@@ -108,7 +108,7 @@ class RedistributionPlanner:
         self._move_costs = move_costs or partial(move_seconds, mesh=mesh, cluster=cluster)
         self.axis_permutations = tuple(axis_permutations(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
-        self._classes: dict[tuple[tuple[int, ...], int], ClassPaths] = {}
+        self._orbits: dict[tuple[tuple[int, ...], int], OrbitPaths] = {}
 
     @property
     def is_fine(self) -> bool:
@@ -129,7 +129,7 @@ class RedistributionPlanner:
             raise StrategyError(
                 f"mesh {self.mesh} has more than {_MOST_AXES} axes, which is too fine to be "
                 f"searched",
-                hint="merge axes of one level, or search with `exact`, which goes by classes",
+                hint="merge axes of one level, or search with `exact`, which searches orbits",
             )
         paths = self._shortest(tensor)
         rows = np.array([self._position(paths.graph, layout) for layout in sources])
@@ -148,7 +148,7 @@ class RedistributionPlanner:
         StrategyError
             If a layout is of another mesh.
         """
-        paths = self._class_paths(tensor)
+        paths = self._orbit_paths(tensor)
         rows = [self._position(paths.graph, layout) for layout in sources]
         columns = [self._position(paths.graph, layout) for layout in targets]
         return paths.between(rows, columns)
@@ -168,7 +168,7 @@ class RedistributionPlanner:
         frozenset of int
             Positions in `axis_permutations` of those whose path costs what `orbit_costs` says.
         """
-        ends = self._class_paths(tensor).ways(_plain(source), target)
+        ends = self._orbit_paths(tensor).ways(_plain(source), target)
         images = (_plain(target.renamed(names, self.mesh)) for names in self.axis_permutations)
         return frozenset(i for i, image in enumerate(images) if image in ends)
 
@@ -180,7 +180,7 @@ class RedistributionPlanner:
         StrategyError
             If there is none.
         """
-        paths = self._class_paths(tensor)
+        paths = self._orbit_paths(tensor)
         for layout in (source, target):
             self._position(paths.graph, layout)
         short = paths.ways(_plain(source), target).get(_plain(target))
@@ -200,20 +200,20 @@ class RedistributionPlanner:
         return float(self._move_costs(move.operator, move.axes, size)[0])
 
     def _plan_alone(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
-        """Search for one path; on a fine mesh leave alone the axes that lie where they shall.
+        """Search for one path; on a fine mesh only the axes that differ move.
 
-        What is left to go is at least what it is between classes (Hart, Nilsson and Raphael's A*).
+        The cost between orbits is the heuristic (A* of Hart, Nilsson and Raphael).
         """
         axes = self.mesh.ordered(_changed(source, target)) if self.is_fine else self.mesh.names
-        paths = self._class_paths(tensor)
+        paths = self._orbit_paths(tensor)
         rest = paths.rest_to(self._position(paths.graph, target))
         prices: dict[object, float] = {}
         done: set[Layout] = set()
         waiting: list[tuple[float, int, float, Layout, tuple[Move, ...]]] = []
         waiting.append((0.0, 0, 0.0, source, ()))
-        ticket = count(1)  # of two equally far layouts, the one found first goes first
+        ticket = count(1)  # of two layouts at one distance, the earlier comes first
         while waiting:
-            _, _, seconds, here, path = heappop(waiting)
+            _, _, cost, here, path = heappop(waiting)
             if here == target:
                 return list(path)
             if here in done:
@@ -227,12 +227,12 @@ class RedistributionPlanner:
                 if not _is_possible(tensor, here, move, self.mesh):
                     continue
                 kind = (place, move.operator, paths.graph.kinds_over(move.axes))
-                if kind not in prices:  # the same for all moves of a kind from all of a class
+                if kind not in prices:  # equal for all moves of a kind from one orbit
                     prices[kind] = self._move_cost(tensor, here, move)
-                further = seconds + prices[kind]
+                further = cost + prices[kind]
                 step = (further + rest[after], next(ticket), further, move.target, (*path, move))
                 heappush(waiting, step)
-        raise StrategyError(f"there is no way from the layout {source} to {target}")
+        raise StrategyError(f"there is no path from the layout {source} to {target}")
 
     def _position(self, graph: LayoutGraph, layout: Layout) -> int:
         found = graph.find(layout)
@@ -240,12 +240,12 @@ class RedistributionPlanner:
             raise StrategyError(f"the layout {layout} is not one of mesh {self.mesh}")
         return found
 
-    def _class_paths(self, tensor: TensorType) -> ClassPaths:
+    def _orbit_paths(self, tensor: TensorType) -> OrbitPaths:
         key = (tensor.shape, tensor.nbytes)
-        if key not in self._classes:
+        if key not in self._orbits:
             graph = layout_graph(self.mesh, tensor.rank, by_orbit=True)
-            self._classes[key] = ClassPaths(graph, self._weights(graph, tensor))
-        return self._classes[key]
+            self._orbits[key] = OrbitPaths(graph, self._weights(graph, tensor))
+        return self._orbits[key]
 
     def _shortest(self, tensor: TensorType) -> _Paths:
         key = (tensor.shape, tensor.nbytes)
@@ -264,9 +264,9 @@ class RedistributionPlanner:
         local = (-(-shape // graph.counts)).prod(axis=1) * float(item_bytes(tensor.dtype))
         starts, ends = graph.edges[:, 0], graph.edges[:, 1]
         weights = np.zeros(len(graph.edges))
-        for move, alike in graph.groups:
-            sizes = local[starts[alike]]
-            weights[alike] = self._move_costs(move.operator, move.axes, sizes)
+        for move, positions in graph.groups:
+            sizes = local[starts[positions]]
+            weights[positions] = self._move_costs(move.operator, move.axes, sizes)
         fits = possible(graph, tensor)
         weights[~(fits[starts] & fits[ends])] = np.inf
         weights[uneven_permutes(graph, tensor)] = np.inf
@@ -274,12 +274,12 @@ class RedistributionPlanner:
 
 
 def _plain(layout: Layout) -> Layout:
-    """Return a layout that says nothing of how its partial values combine."""
+    """Return a layout without the reduction of its partial values."""
     return layout.with_partial(layout.partial)
 
 
 def _changed(source: Layout, target: Layout) -> set[str]:
-    """Return the axes that do not lie where they shall, and those behind them."""
+    """Return the axes that differ between two layouts, and those after them in a dimension."""
     stay: set[str] = set(source.partial) & set(target.partial)
     for held, wanted in zip(source.splits, target.splits, strict=True):
         stay.update(
@@ -289,7 +289,7 @@ def _changed(source: Layout, target: Layout) -> set[str]:
 
 
 def _is_possible(tensor: TensorType, source: Layout, move: Move, mesh: Mesh) -> bool:
-    """Return whether a move leaves no slice empty, and orders none but equal ones anew."""
+    """Return whether a move leaves no slice empty, and permutes only slices of one size."""
     counts = move.target.counts(mesh)
     if any(size < count for size, count in zip(tensor.shape, counts, strict=True)):
         return False

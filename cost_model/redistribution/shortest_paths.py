@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_BLOCK = 64  # sources whose paths are found together, so that what is worked on stays in the cache
+_BLOCK = 64  # sources searched together, so that their distances stay in the cache
 
 
 class ShortestPaths:
@@ -44,14 +44,14 @@ class ShortestPaths:
 
     def _block(self, sources: Integers) -> Floats:
         """Return the distances from a few sources; nodes by falling number of edges into."""
-        found = np.full((len(self.position), len(sources)), np.inf)
-        found[self.position[sources], np.arange(len(sources))] = 0.0
-        before, further = np.empty_like(found), np.empty_like(found)
-        while not np.array_equal(before, found):
-            before[:] = found
+        reached = np.full((len(self.position), len(sources)), np.inf)
+        reached[self.position[sources], np.arange(len(sources))] = 0.0
+        before, further = np.empty_like(reached), np.empty_like(reached)
+        while not np.array_equal(before, reached):
+            before[:] = reached
             for starts, prices in self.arriving:
-                reached, by_edge = found[: len(starts)], further[: len(starts)]
-                np.take(found, starts, axis=0, out=by_edge, mode="clip")
+                targets, by_edge = reached[: len(starts)], further[: len(starts)]
+                np.take(reached, starts, axis=0, out=by_edge, mode="clip")
                 by_edge += prices
-                np.minimum(reached, by_edge, out=reached)
-        return found.T
+                np.minimum(targets, by_edge, out=targets)
+        return reached.T

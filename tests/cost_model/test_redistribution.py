@@ -199,7 +199,7 @@ def test_no_slice_is_empty_on_the_way_and_uneven_ones_are_not_permuted() -> None
                     assert fits(move.target, (6, 8), CUBE)
     impossible = lies("xyz", "")
     assert np.isinf(planner.costs(tensor, [lies("", "")], [impossible])).all()
-    with pytest.raises(StrategyError, match="there is no way from the layout"):
+    with pytest.raises(StrategyError, match="there is no path from the layout"):
         planner.plan(tensor, lies("", ""), impossible)
 
 
