@@ -10,7 +10,7 @@ Compile a model, read its plan, prove it, and train on it::
     print(sw.verify(compilation))  # a proof, and the numbers against one device
     for record in sw.run(compilation, steps=10):
         print(record.step, record.loss)
-    compilation.write("plans/mlp")      # a directory that the command line reads too
+    compilation.write("plans/mlp")  # a directory that the command line reads too
 
 Write a model as in MindSpore, with `nn`, `ops`, `Model` and `AutoParallel`; `trace` turns it into a
 `Definition`, which `compile` takes. All options of a compilation are fields of `CompileOptions`.
