@@ -9,7 +9,7 @@ import pytest
 import shardwright as sw
 from shardwright import nn
 from shardwright.compiler.options import OPTION_NAMES, OPTIONS, CompileOptions
-from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
+from shardwright.ir.errors import InfeasibleError, OptionError, PassError, ShardwrightWarning
 from shardwright.parallel import AutoParallel
 from shardwright.tools.main import Parser, main
 from shardwright.tools.options import add_compile_options
@@ -137,6 +137,20 @@ def test_the_command_line_and_compile_say_the_same(flag, name, value, capsys):
 def test_the_command_line_and_auto_parallel_say_the_same(flag, name, value, capsys):
     said = complaint(lambda: AutoParallel(nn.Dense(2, 2), devices=4, **{name: value}))
     assert said == f"`{name}` {from_the_command_line(capsys, flag, value)}"
+
+
+def test_unknown_passes_get_the_same_sentence_everywhere(capsys):
+    expected = "unknown pass `canonicalise`; did you mean `canonicalize`?"
+    options = {"extra_passes": "canonicalise"}
+    for act in (
+        lambda: sw.compile("two_matmul", 4, cluster="cpu", **options),
+        lambda: AutoParallel(nn.Dense(2, 2), devices=4, **options),
+    ):
+        with pytest.raises(PassError) as caught:
+            act()
+        assert str(caught.value) == expected
+    assert main(["compile", "two_matmul", "--devices", "4", "--extra-passes=canonicalise"]) == 2
+    assert capsys.readouterr().err == f"shardwright: {expected}\n"
 
 
 def test_the_command_line_has_the_defaults_of_the_class():
