@@ -57,17 +57,17 @@ BUGS = {
     "lost_update": bug(
         "an update of the model itself gets the old value",
         "passes.partition:Partition.run",
-        ("_brought(build, at[new], decisions", "_brought(build, at[name], decisions"),
+        ("_in_layout(build, at[new], decisions", "_in_layout(build, at[name], decisions"),
     ),
     "partial_output": bug(
         "outputs are returned as they are, partial or split",
         "passes.partition:Partition.run",
-        ("_brought(build, at[name], whole).name", "at[name].name"),
+        ("_in_layout(build, at[name], whole).name", "at[name].name"),
     ),
     "first_result": bug(
         "every result of an operator is taken to be the first",
-        "passes.partition:_place",
-        ("_met(build, graph, value, decisions)", "_met(build, graph, split.results[0], decisions)"),
+        "passes.partition:_emit_operator",
+        ("graph, value, decisions)", "graph, split.results[0], decisions)"),
     ),
     # Mirrors
     "mirror_lost_updates": bug(
@@ -111,12 +111,12 @@ BUGS = {
     "lost_cotangent": bug(
         "of two cotangents of a value the later replaces the first",
         "passes.differentiate:_Backward.contribute",
-        ("if held is None else", "if True else"),
+        ("if sum_so_far is None else", "if True else"),
     ),
     "cotangents_subtracted": bug(
         "the second cotangent of a value is subtracted",
         "passes.differentiate:_Backward.contribute",
-        ('emit("add", held', 'emit("sub", held'),
+        ('emit("add", sum_so_far', 'emit("sub", sum_so_far'),
     ),
     "loss_scale_ignored": bug(
         "the loss scale does not enter the gradients",
@@ -125,10 +125,10 @@ BUGS = {
     ),
     "regathered_wrong": bug(
         "the backward pass gathers a weight of equal type instead of its own",
-        "passes.differentiate:_Backward._again",
+        "passes.differentiate:_Backward._recompute",
         (
-            "return self.made_again[producer.name]",
-            "return next(v for v in self.made_again.values() if v.type == value.type)",
+            "return self.recomputed[producer.name]",
+            "return next(v for v in self.recomputed.values() if v.type == value.type)",
         ),
     ),
     # Lowering

@@ -25,7 +25,7 @@ class Property:
     meaning : str
         What holds, in one sentence.
     violation : callable
-        Returns what is against it in a graph, None if nothing is.
+        Returns how a graph violates it; None if it does not.
     """
 
     name: str

@@ -155,9 +155,9 @@ class Pass(ABC):
     name : str
         Its name in text, as of a function: ``insert_mirrors``.
     requires : tuple of Property
-        What must hold of the graph it is given.
+        Properties of every graph before the pass.
     ensures : tuple of Property
-        What holds of the graph it leaves.
+        Properties of the graph after it.
     """
 
     name: ClassVar[str]
@@ -187,7 +187,7 @@ class Pass(ABC):
 
     @abstractmethod
     def run(self, graph: Graph) -> Graph:
-        """Return the program that the pass makes of another."""
+        """Return the transformed program; `graph` itself if nothing changes."""
 
 
 AnyPass = TypeVar("AnyPass", bound=Pass)

@@ -11,7 +11,7 @@ from shardwright.ir.values import check_split_counts
 from shardwright.operators.info import SplitCounts, operator_class
 from shardwright.passes.base import Pass, register_pass
 
-Pins = tuple[Mapping[str, Hashable], ...]  # of each kind, by the name of the operator
+Pins = tuple[Mapping[str, Hashable], ...]  # a mapping for each kind of pin, by operator
 
 
 @register_pass
@@ -71,12 +71,12 @@ class Canonicalize(Pass):
         return without_dead_nodes(graph.replacing(self.merged_values(graph)))
 
     def merged_values(self, graph: Graph) -> dict[str, str]:
-        """Return the values that others replace in canonical form, and by which."""
+        """Return the values that are replaced, each with its replacement."""
         return merged_values(graph, (self.pins, self.result_pins))
 
 
 def merged_values(graph: Graph, pins: Pins = ()) -> dict[str, str]:
-    """Return the values that others replace in canonical form, and by which each is replaced."""
+    """Return the values that are replaced in canonical form, each with its replacement."""
     names: dict[str, str] = {}
     groups: dict[object, list[_Equals]] = {}
     for node in (renamed(node, names) for node in graph.nodes):
@@ -88,24 +88,24 @@ def merged_values(graph: Graph, pins: Pins = ()) -> dict[str, str]:
             continue
         key = (node.operator, node.operands, tuple(sorted(node.attributes.items())))
         equals = groups.setdefault(key, [])
-        found = next((each for each in equals if each.takes(own)), None)
-        if found is None:
+        group = next((group for group in equals if group.takes(own)), None)
+        if group is None:
             equals.append(_Equals(node, list(own)))
             continue
-        pairs = zip(node.results, found.first.results, strict=True)
+        pairs = zip(node.results, group.first.results, strict=True)
         names.update((result.name, other.name) for result, other in pairs)
     return names
 
 
 @dataclass
 class _Equals:
-    """Equal nodes that become one, and what is pinned on any of them."""
+    """Equal nodes that become one, and their pins."""
 
     first: Node
     pins: list[Hashable] = field(default_factory=list)
 
     def takes(self, pins: tuple[Hashable, ...]) -> bool:
-        """Take a node with these pins, unless others are pinned; return whether it was taken."""
+        """Take a node with these pins unless they conflict; return whether it was taken."""
         if any(a != b for a, b in zip(self.pins, pins, strict=True) if None not in (a, b)):
             return False
         self.pins = [b if a is None else a for a, b in zip(self.pins, pins, strict=True)]

@@ -1,13 +1,13 @@
 """Differentiation of a program, communication included.
 
 The backward program of a *partitioned* graph follows operator by operator. The cotangent of a value
-has the value's split; it ends without partial axes, since a value that ranks hold alike has one
-gradient, and each part of a partial sum has the gradient of the sum. On the way it may be partial:
-an operator returns the gradient of a copy that it used for a part of its work as partial sums.
+has the value's split and no partial axes: a replicated value has one gradient, and each part of a
+partial sum has the gradient of the sum. Before it is complete it may be partial: an operator that
+uses a replicated value for a part of its work returns the gradient as partial sums.
 
-Cotangents pass through ``redistribute`` and ``mirror`` unchanged, and are brought to the layout
-that is due where they arrive, in one redistribution. So the transpose of an all-gather whose result
-enters split work is one reduce-scatter, and that of a mirror an all-reduce.
+Cotangents pass through ``redistribute`` and ``mirror`` unchanged, and one redistribution brings
+them to the layout in which they are accumulated. So the transpose of an all-gather whose result
+enters split work is one reduce-scatter, and the transpose of a mirror an all-reduce.
 """
 
 from collections import Counter
@@ -110,7 +110,7 @@ class _Backward:
     build: Builder
     flow: CotangentFlow
     cotangents: dict[str, Value] = field(default_factory=dict)
-    made_again: dict[str, Value] = field(default_factory=dict)
+    recomputed: dict[str, Value] = field(default_factory=dict)
     operator: str = ""
 
     @cached_property
@@ -131,7 +131,7 @@ class _Backward:
             self.contribute(operands[0], totals[0])
             return
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
-        at = Linearization([self._again(v) for v in operands], node.results, totals)
+        at = Linearization([self._recompute(v) for v in operands], node.results, totals)
         if isinstance(info, Communication):
             self._emit_as("gradient_redistribution", operands[0])
         gradients = info.gradient(self.build, at)
@@ -142,46 +142,46 @@ class _Backward:
                 self.contribute(operand, gradient)
 
     def _emit_as(self, role: Role, value: Value | None = None) -> None:
-        """Let what is emitted next play a role for the visited operator and a value's tensor."""
+        """Set the role of the nodes emitted next, for the visited operator and a tensor."""
         tensor = self.graph.copied_tensor(value.name) if value is not None else ""
         self.build.provenance = Provenance(self.operator, role, tensor)
 
-    def _again(self, value: Value) -> Value:
-        """Make a value again that is not to be kept from the forward program."""
+    def _recompute(self, value: Value) -> Value:
+        """Return a value, recomputed if it is not saved for backward."""
         producer = self.graph.producers.get(value.name)
         while producer is not None and producer.operator == "mirror":
             producer = self.graph.producers.get(producer.operands[0])
         if producer is None or not producer.attributes.get("recompute"):
             return value
-        if producer.name not in self.made_again:
+        if producer.name not in self.recomputed:
             assert value.layout is not None
             source = self.graph.values[producer.operands[0]]
             self._emit_as("recompute", source)
-            self.made_again[producer.name] = self.build.redistribute(source, value.layout)
+            self.recomputed[producer.name] = self.build.redistribute(source, value.layout)
             self._emit_as("backward")
-        return self.made_again[producer.name]
+        return self.recomputed[producer.name]
 
     def contribute(self, value: Value, gradient: Value) -> None:
-        """Add to the cotangent of a value, in the layout that is due there.
+        """Add to the cotangent of a value, in the layout in which its cotangents are added up.
 
-        Added at once, so that of the many readers of a weight no two gradients wait for a third.
+        Added at once, so that at most two gradients of a weight with many readers are alive.
         """
-        due = self._due(value)
-        if due is not None and gradient.layout != due:
+        layout = self._accumulation_layout(value)
+        if layout is not None and gradient.layout != layout:
             self._emit_as("gradient_redistribution", value)
-            gradient = self.build.redistribute(gradient, due)
-        held = self.cotangents.get(value.name)
+            gradient = self.build.redistribute(gradient, layout)
+        sum_so_far = self.cotangents.get(value.name)
         self._emit_as("accumulation", value)
-        total = gradient if held is None else self.build.emit("add", held, gradient)
+        total = gradient if sum_so_far is None else self.build.emit("add", sum_so_far, gradient)
         self.cotangents[value.name] = total
 
-    def _due(self, value: Value) -> Layout | None:
-        """Return the layout in which cotangents of a value meet; None where any may pass."""
+    def _accumulation_layout(self, value: Value) -> Layout | None:
+        """Return the layout in which cotangents of a value are added up; None for any layout."""
         if value.layout is None:
             return None
         producer = self.graph.producers.get(value.name)
         if producer is not None and producer.operator == "halo_exchange":
-            return None  # what comes back from a halo is reduced where the halo came from
+            return None  # the cotangent of a halo is reduced where the halo came from
         if producer is None or not operator_class(producer.operator).passes_cotangent:
             return value.layout.reduced()
         if self.readers[value.name] == 1:
@@ -198,7 +198,7 @@ class _Backward:
         return self.build.emit("fill", like=value, shape=value.type.shape, dtype=dtype, value=0.0)
 
     def finish(self) -> Graph:
-        """Name the gradients, and drop what none of them needs."""
+        """Name the gradients, and drop dead nodes."""
         names: dict[str, str] = {}
         outputs = []
         for parameter in self.graph.parameters:

@@ -1,4 +1,4 @@
-"""All-reduce fusion: gradients are reduced many at once."""
+"""All-reduce fusion: one all-reduce for the gradients of many parameters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -72,8 +72,8 @@ class FuseAllReduces(Pass):
     Parameters
     ----------
     fusion : FusionSettings or float
-        How ids are given: up to so many megabytes share one, or as MindSpore's algorithms say. The
-        attribute ``fusion`` of a parameter goes before them.
+        How fusion ids are assigned: by size, in megabytes, or by MindSpore's algorithms. The
+        attribute ``fusion`` of a parameter overrides them.
     """
 
     name = "fuse_all_reduces"
@@ -109,7 +109,7 @@ def fused_by_ids(graph: Graph, ids: Mapping[str, int]) -> Graph:
     graph : Graph
         A differentiated program, lowered to collectives.
     ids : mapping of str to int
-        Fusion ids of parameters. The attribute ``fusion`` of a parameter goes before them.
+        Fusion ids of parameters. The attribute ``fusion`` of a parameter overrides them.
     """
     for (fusion, *_), names in _groups(graph, ids).items():
         assert isinstance(fusion, int)
@@ -118,27 +118,27 @@ def fused_by_ids(graph: Graph, ids: Mapping[str, int]) -> Graph:
 
 
 def reduced_gradients(graph: Graph) -> dict[str, int]:
-    """Return the parameters whose gradients are all-reduced, and the elements that a rank reduces.
+    """Return the elements that a rank reduces for each parameter whose gradient is all-reduced.
 
-    Those that the program computes last come first, as `fusion_ids_by_size` takes them.
+    The last gradients come first, the order that `fusion_ids_by_size` expects.
     """
-    found = {
+    parameters = {
         node.name: parameter.name
         for parameter in graph.parameters
         if (node := _all_reduce_of(graph, gradient_name(parameter.name)))
     }
     sizes = {}
     for node in reversed(graph.nodes):
-        if node.name in found:
+        if node.name in parameters:
             layout, shape = node.results[0].layout, node.results[0].type.shape
             if layout is not None and graph.mesh is not None:
                 shape = layout.slice_shape(shape, graph.mesh)
-            sizes[found[node.name]] = prod(shape)
+            sizes[parameters[node.name]] = prod(shape)
     return sizes
 
 
 def _groups(graph: Graph, ids: Mapping[str, int]) -> dict[Key, list[str]]:
-    """Return the names of the all-reduces to be fused, by id and all else that must be equal."""
+    """Return the names of the all-reduces to be fused, by all that must be equal."""
     fusions: dict[str, int] = {}
     for parameter in graph.parameters:
         fusion = parameter.attributes.get("fusion", ids.get(parameter.name, 0))
@@ -162,12 +162,12 @@ def _groups(graph: Graph, ids: Mapping[str, int]) -> dict[Key, list[str]]:
 
 
 def _all_reduce_of(graph: Graph, gradient: str) -> Node | None:
-    """Return the all-reduce that a gradient comes from, if only moves lie between."""
+    """Return the all-reduce of a gradient, through communication and scaling alone."""
     node = graph.producers.get(gradient)
     while node is not None and node.operator != "all_reduce":
         kind = operator_class(node.operator)
-        passes = issubclass(kind, Communication) or kind.is_scaling
-        node = graph.producers.get(node.operands[0]) if passes else None
+        moves = issubclass(kind, Communication) or kind.is_scaling
+        node = graph.producers.get(node.operands[0]) if moves else None
     if node is None or node.attributes.get("reduction", "sum") != "sum":
         return None
     return node

@@ -47,15 +47,16 @@ class InsertMirrors(Pass):
             build.unique_name(name)
         at = dict(graph.values)
 
-        def met(name: str) -> tuple[str, ...]:
-            return shared.get(_met_as(graph, name), ())
+        def shared_axes(name: str) -> tuple[str, ...]:
+            return shared.get(_before_halos(graph, name), ())
 
         for start in (*graph.inputs, *(p.value for p in graph.parameters)):
             at[start.name] = _mirrored(build, graph, start, shared.get(start.name, ()))
         for node in graph.nodes:
             build.scope = node.scope
+            receiving = flow.operands[node.name]
             read = [
-                _for_reader(build, graph, node, i, at[name], flow.operands[node.name][i], met(name))
+                _for_reader(build, graph, node, i, at[name], receiving[i], shared_axes(name))
                 for i, name in enumerate(node.operands)
             ]
             build.append(replace(node, operands=tuple(value.name for value in read)))
@@ -66,20 +67,20 @@ class InsertMirrors(Pass):
 
 
 def _shared_mirrors(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Return for each value at which readers meet the axes of the mirror that they share."""
-    found = {}
+    """Return the axes of the mirrors that readers share, by the mirrored value."""
+    axes = {}
     for name, shared_layout in graph.shared_layouts:
         value, gradient = graph.values[name], shared_layout.gradient
         if not gradient:
             continue
         if value.layout != shared_layout.layout:
             name = _shared_copy(graph, name, shared_layout.layout)
-        found[name] = gradient
-    return found
+        axes[name] = gradient
+    return axes
 
 
 def _shared_copy(graph: Graph, name: str, layout: Layout) -> str:
-    """Return the value that brings a tensor to the layout that its readers share."""
+    """Return the copy of a tensor in the layout that its readers share."""
     for node, _ in graph.uses[name]:
         if node.operator == "redistribute" and node.results[0].layout == layout:
             return node.name
@@ -89,8 +90,8 @@ def _shared_copy(graph: Graph, name: str, layout: Layout) -> str:
     )
 
 
-def _met_as(graph: Graph, name: str) -> str:
-    """Return what a value was before halos were exchanged: there its readers meet."""
+def _before_halos(graph: Graph, name: str) -> str:
+    """Return the value before halos were exchanged, whose layout the readers share."""
     producer = graph.producers.get(name)
     while producer is not None and producer.operator == "halo_exchange":
         name = producer.operands[0]

@@ -45,9 +45,9 @@ class PassRecord:
     seconds : float
         The time it took, without checks.
     graph : Graph
-        The graph it left.
+        The graph after it.
     before : Graph
-        The graph it was given.
+        The graph before it.
     """
 
     work: Pass
@@ -63,7 +63,7 @@ class PassRecord:
 
 @dataclass
 class PassManager:
-    """Runs passes, and records what each was given and left.
+    """Runs passes, and records the graphs before and after each.
 
     Parameters
     ----------

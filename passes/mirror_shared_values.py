@@ -1,4 +1,4 @@
-"""Programs that call the communication operators themselves (MindSpore's hybrid parallel mode)."""
+"""Mirrors in programs that call the communication operators themselves (hybrid parallel mode)."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -74,7 +74,7 @@ def mesh_of_world(devices: int) -> Mesh:
 
 @dataclass
 class _Sharing:
-    """Which values differ between ranks, and which carry a cotangent."""
+    """The values that differ between ranks, and those that carry a cotangent."""
 
     graph: Graph
     mesh: Mesh
@@ -114,7 +114,7 @@ class _Sharing:
         build.append(node)
 
     def _entering(self, value: Value, build: Builder, reader: str) -> str:
-        """Return the value, or where its gradient is made in parts, its mirror."""
+        """Return the value, or its mirror where each rank computes a part of its gradient."""
         if value.name in self.differing or value.name not in self.carrying:
             return value.name
         if value.name not in self.mirrors:
@@ -133,7 +133,7 @@ class _Sharing:
         return self.mirrors[value.name]
 
     def _check_slice(self, node: Node) -> None:
-        """Refuse a slice whose transpose is no gather."""
+        """Refuse a slice whose transpose is not a gather."""
         if node.operands[0] in self.differing & self.carrying:
             raise PassError(
                 f"`{node.operands[0]}` is cut by the rank, but differs between ranks already",

@@ -19,9 +19,9 @@ from shardwright.passes.base import Pass, register_pass
 class Partition(Pass):
     """Give every tensor its layout; insert ``redistribute`` where a reader needs another one.
 
-    Where windows are split, an exchange of halos stands between too. A tensor with several readers
-    is first brought to the layout that they share, once. Outputs leave whole, updates as parameters
-    are stored.
+    Where windows are split, a ``halo_exchange`` is inserted too. A tensor with several readers is
+    redistributed once, to the layout that they share. Outputs are replicated; an update gets the
+    layout in which its parameter is stored.
 
     Before::
 
@@ -54,42 +54,42 @@ class Partition(Pass):
         build.reserve(graph.values)
         at: dict[str, Value] = {}
         for value in graph.inputs:
-            at[value.name] = _met(build, graph, build.input(value), decisions)
+            at[value.name] = _share(build, graph, build.input(value), decisions)
         for parameter in graph.parameters:
             attributes = {k: v for k, v in parameter.attributes.items() if k != REGATHERED}
             build.parameter(parameter.value, attributes, parameter.role, parameter.weight)
         for parameter in graph.parameters:
-            at[parameter.name] = _met(build, graph, parameter.value, decisions)
+            at[parameter.name] = _share(build, graph, parameter.value, decisions)
         for node in graph.nodes:
             build.scope = node.scope
-            _place(build, graph, node, decisions, at)
+            _emit_operator(build, graph, node, decisions, at)
         outputs = []
         for name in graph.outputs:
             _move_for(build, _owner(graph, name), name)
             whole = Layout.replicated(at[name].type.rank)
-            outputs.append(_brought(build, at[name], whole).name)
+            outputs.append(_in_layout(build, at[name], whole).name)
         for name, new in graph.updates:
             _move_for(build, _owner(graph, new), new)
-            build.updates.append((name, _brought(build, at[new], decisions.stored[name]).name))
+            build.updates.append((name, _in_layout(build, at[new], decisions.stored[name]).name))
         partitioned = build.graph(graph.name, tuple(outputs))
         return replace(partitioned, shared_layouts=graph.shared_layouts)
 
 
-def _place(
+def _emit_operator(
     build: Builder, graph: Graph, node: Node, decisions: Decisions, at: dict[str, Value]
 ) -> None:
     operands = graph.operand_values(node)
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     strategy = decisions.strategies[node.name]
     info.check_strategy(strategy, decisions.mesh)
-    taken = info.rule.operand_layouts(strategy)
+    layouts = info.rule.operand_layouts(strategy)
     read = []
-    for name, layout in zip(node.operands, taken, strict=True):
+    for name, layout in zip(node.operands, layouts, strict=True):
         _move_for(build, node.provenance.operator, name)
-        read.append(_brought(build, at[name], layout, name in decisions.regathered))
+        read.append(_in_layout(build, at[name], layout, name in decisions.regathered))
     split = emit_split(build, node, read, strategy)
     for result, value in zip(node.results, split.results, strict=True):
-        at[result.name] = _met(build, graph, value, decisions)
+        at[result.name] = _share(build, graph, value, decisions)
 
 
 def _owner(graph: Graph, name: str) -> str:
@@ -99,23 +99,25 @@ def _owner(graph: Graph, name: str) -> str:
 
 
 def _move_for(build: Builder, operator: str, tensor: str) -> None:
-    """Let what is emitted next bring a tensor to the layout in which an operator reads it."""
+    """Set the provenance of redistributions of a tensor for a reader."""
     build.provenance = Provenance(operator, "redistribution", tensor)
 
 
-def _brought(build: Builder, value: Value, layout: Layout, again: bool = False) -> Value:
-    return value if value.layout == layout else build.redistribute(value, layout, again)
+def _in_layout(build: Builder, value: Value, layout: Layout, recompute: bool = False) -> Value:
+    """Return a value in a layout, redistributed if it has another one."""
+    return value if value.layout == layout else build.redistribute(value, layout, recompute)
 
 
-def _met(build: Builder, graph: Graph, value: Value, decisions: Decisions) -> Value:
+def _share(build: Builder, graph: Graph, value: Value, decisions: Decisions) -> Value:
+    """Return a value in the layout that its readers share, if one is decided."""
     shared_layout = decisions.shared_layouts.get(value.name)
     if shared_layout is None:
         return value
     _move_for(build, first_reader(graph, value.name), value.name)
-    return _brought(build, value, shared_layout.layout)
+    return _in_layout(build, value, shared_layout.layout)
 
 
 def first_reader(graph: Graph, name: str) -> str:
-    """Return the operator that reads a value first, which owns what its readers share."""
+    """Return the first operator that reads a value; it owns the copy that the readers share."""
     readers = graph.uses[name]
     return readers[0][0].provenance.operator if readers else _owner(graph, name)

@@ -118,7 +118,7 @@ def _parse_pass(text: str) -> Pass:
             near = suggestion(key, list(known))
             raise OptionError(f"pass `{name}` has no option `{key}`", hint=near or hint)
         if key in values:
-            raise OptionError(f"the option `{key}` of pass `{name}` is given twice")
+            raise OptionError(f"the option `{key}` of pass `{name}` is set twice")
         values[key] = value
     for key, option in known.items():
         if option.required and key not in values:

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_alone(arguments: argparse.Namespace) -> None:
     """Refuse options that run passes, where none runs."""
     mode = "--list" if arguments.list else "--markdown"
-    given = {
+    unused = {
         "FILE": arguments.graph,
         "`--passes`": arguments.passes,
         "`--out`": arguments.out,
@@ -83,7 +83,7 @@ def _check_alone(arguments: argparse.Namespace) -> None:
         "`--no-verify-each`": None if arguments.verify_each else True,
         "`--markdown`": arguments.markdown if arguments.list else None,
     }
-    for name, value in given.items():
+    for name, value in unused.items():
         if value is not None:
             hint = "leave one of them out"
             raise UsageError(f"{name} has no effect with `{mode}`", hint=hint)

@@ -81,7 +81,7 @@ WRONG = {
     "differentiate{loss_scale=2*}": f"the value `2*` cannot be read (in {NO_TEXT}); write a "
     "number, a name, a text in quotes, or a mapping `{'name': value}`",
     "differentiate{loss_scale=1,loss_scale=2}": "the option `loss_scale` of pass `differentiate` "
-    "is given twice",
+    "is set twice",
     "differentiate{scale=2}": "pass `differentiate` has no option `scale`; its options are "
     "loss_scale",
     "clean_up{scale=2}": "pass `clean_up` has no option `scale`; it has no options",
