@@ -5,10 +5,12 @@ forward program minimises the whole step. `program_profile.ProgramProfile` is th
 profiles that price the emitted program node by node; most profiles derive from it.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import ClassVar, Self
 
 import numpy as np
@@ -256,6 +258,43 @@ class CostProfile(ABC):
     def kinds(self) -> Kinds | None:
         """A kind for each axis, where strategies stand for orbits: equal axes are of one kind."""
         return None if self.orbit_planner is None else kinds_of(self.mesh)
+
+
+def check_cost(profile: str, what: str, cost: object) -> float:
+    """Return the cost of something as a profile gives it.
+
+    Raises
+    ------
+    PassError
+        If it is no number, negative or infinite: bounds rely on that it is none of these.
+    """
+    if isinstance(cost, Real) and 0 <= float(cost) < math.inf:
+        return float(cost)
+    raise PassError(
+        f"the cost profile `{profile}` gives {what} the cost {cost!r}, expected a finite number "
+        "of at least 0"
+    )
+
+
+def check_costs(profile: str, what: str, costs: object, count: int) -> Floats:
+    """Return the costs of several things as a profile gives them; see `check_cost`.
+
+    Raises
+    ------
+    PassError
+        If they are no array of `count` finite numbers of at least 0.
+    """
+    array = np.asarray(costs)
+    if array.shape != (count,) or array.dtype.kind not in "fiu":
+        raise PassError(
+            f"the cost profile `{profile}` gives {what} costs of shape {array.shape} and type "
+            f"{array.dtype}, expected numbers of shape ({count},)",
+            hint="return an array, one cost for each entry of `local_bytes`",
+        )
+    worst = array[~((array >= 0) & (array < math.inf))]
+    if worst.size:
+        check_cost(profile, what, worst[0].item())
+    return array
 
 
 def operator_table(

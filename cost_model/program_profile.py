@@ -16,10 +16,12 @@ from shardwright.cost_model.profile import (
     OperatorTable,
     ProfileRequest,
     UpdateRule,
+    check_cost,
+    check_costs,
 )
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.roofline import node_cost
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
@@ -57,7 +59,7 @@ class ProgramProfile(CostProfile):
         planner: RedistributionPlanner | None = None,
     ) -> None:
         self.mesh, self.cluster, self.update_rule = mesh, cluster, update_rule
-        self.planner = planner or RedistributionPlanner(mesh, cluster, self.move_costs)
+        self.planner = planner or RedistributionPlanner(mesh, cluster, self._checked_moves)
         self.orbit_planner = self.planner if by_orbit else None
         self._move = self.planner.orbit_costs if by_orbit else self.planner.costs
         self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
@@ -85,6 +87,10 @@ class ProgramProfile(CostProfile):
 
         ``local_copy``, ``local_slice`` and ``to_partial`` stay on the rank.
         """
+
+    def _checked_moves(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        costs = self.move_costs(operator, axes, local_bytes)
+        return check_costs(self.name, f"`{operator}`", costs, len(local_bytes))
 
     def program_cost(self, program: Graph) -> float:
         """Return the sum of the costs of all nodes: a step without any overlap."""
@@ -149,10 +155,14 @@ class ProgramProfile(CostProfile):
 
     def _emission_cost(self, emission: Emission) -> float:
         forward, backward = (
-            sum(node_cost(node, operands, self.mesh, self) for node, operands in nodes)
+            sum(self._node_cost(node, operands) for node, operands in nodes)
             for nodes in (emission.forward, emission.backward)
         )
         return forward + backward
+
+    def _node_cost(self, node: Node, operands: Sequence[Value]) -> float:
+        cost = node_cost(node, operands, self.mesh, self)
+        return check_cost(self.name, f"`{node.operator}`", cost)
 
     # Tensors
 

@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from typing import TypeVar
 
+from shardwright.ir.errors import PassError
 from shardwright.ir.registry import Registry
 from shardwright.search.exact import DynamicProgramming, Exact
 from shardwright.search.heuristics.baselines import DataParallel, FullySharded, TensorParallel
@@ -22,6 +23,7 @@ from shardwright.search.heuristics.recursive import RecursiveProgramming
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
+from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 SEARCHES: Registry[type[SearchMethod]] = Registry("search")
 """The methods by name; the names are the values of the option ``search``."""
@@ -75,4 +77,31 @@ def search(
     """
     begin = time.perf_counter()
     result = SEARCHES[method]().find(space, options or SearchOptions())
+    _check(result, method)
     return replace(result, seconds=time.perf_counter() - begin)
+
+
+def _check(result: object, method: str) -> None:
+    """Refuse an answer that contradicts itself.
+
+    Raises
+    ------
+    PassError
+        If the lower bound exceeds the cost, or the answer is no `SearchResult`.
+    """
+    if not isinstance(result, SearchResult):
+        raise PassError(
+            f"the search `{method}` returns {type(result).__name__}, expected a `SearchResult`"
+        )
+    if not 0 <= result.lower_bound <= result.cost * (1 + OPTIMALITY_GAP):
+        raise PassError(
+            f"the search `{method}` returns the lower bound {result.lower_bound:g} for a plan of "
+            f"cost {result.cost:g}, expected a bound from 0 to the cost",
+            hint="return 0.0 where nothing is proven",
+        )
+    proven = relative_gap(result.cost, result.lower_bound) <= OPTIMALITY_GAP
+    if result.status not in ("optimal", "feasible") or (result.status == "optimal") > proven:
+        raise PassError(
+            f"the search `{method}` returns the status `{result.status}` with the gap "
+            f"{relative_gap(result.cost, result.lower_bound):g}, expected `feasible`"
+        )

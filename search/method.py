@@ -1,13 +1,14 @@
 """Search methods: the base classes, and the result of a search."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar
 
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import PassError
-from shardwright.ir.units import bytes_text
+from shardwright.ir.units import bytes_text, shortened
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
@@ -100,7 +101,7 @@ class Heuristic(SearchMethod):
         PassError
             If the assignment takes a forbidden entry of a table.
         """
-        chosen = tuple(self.assignment(space))
+        chosen = self._positions(self.assignment(space))
         evaluation = evaluate(space.problem, chosen)
         if evaluation.cost >= FORBIDDEN:
             raise PassError(
@@ -109,3 +110,13 @@ class Heuristic(SearchMethod):
         cost, peak = float(evaluation.cost) + space.constant, float(evaluation.peak_usage)
         decisions = space.decisions(chosen)
         return SearchResult(chosen, decisions, cost, 0.0, "feasible", peak, 0.0, self.name)
+
+    def _positions(self, assignment: object) -> tuple[int, ...]:
+        if isinstance(assignment, Iterable):
+            positions = tuple(assignment)
+            if all(isinstance(position, Integral) for position in positions):
+                return tuple(int(position) for position in positions)
+        raise PassError(
+            f"the search `{self.name}` returns {shortened(repr(assignment), 60)}, expected the "
+            "position of an option for every choice"
+        )

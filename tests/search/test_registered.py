@@ -1,6 +1,7 @@
 """Searches and cost profiles from outside the package, by the options of every compilation."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,18 @@ import shardwright as sw
 from shardwright.cost_model.profiles import PROFILES, register_profile
 from shardwright.cost_model.program_profile import Floats, ProgramProfile
 from shardwright.cost_model.roofline import operator_seconds
-from shardwright.ir.errors import OptionError
+from shardwright.ir.errors import OptionError, PassError, ShardwrightError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.operators.info import OperatorInfo
-from shardwright.search import SEARCHES, Heuristic, complete, register_search
+from shardwright.search import (
+    SEARCHES,
+    Heuristic,
+    SearchMethod,
+    SearchOptions,
+    SearchResult,
+    complete,
+    register_search,
+)
 from shardwright.search.space.space import SearchSpace
 
 DOLLARS_PER_SECOND = 4.0 / 3600
@@ -100,3 +109,83 @@ def test_edges_of_orbits_are_bounds_for_any_profile(registered: None) -> None:
     document = result.plan.document
     assert document.lower_bound <= document.objective * (1 + 1e-9)
     assert np.isfinite(document.objective)
+
+
+def profile_of(computing: object, moving: object) -> type[ProgramProfile]:
+    """Return a profile whose two methods return what they are given."""
+
+    class Wrong(ProgramProfile):
+        name = "wrong"
+
+        def operator_cost(self, info: object, operands: object, results: object) -> float:
+            return computing  # type: ignore[return-value]
+
+        def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+            return moving(local_bytes) if callable(moving) else moving  # type: ignore[return-value]
+
+    return Wrong
+
+
+@pytest.mark.usefixtures("own_operators")
+@pytest.mark.parametrize(
+    ("computing", "moving", "message"),
+    [
+        (-1.0, np.copy, "gives `matmul` the cost -1.0, expected a finite number of at least 0"),
+        (float("nan"), np.copy, "gives `matmul` the cost nan, expected a finite number"),
+        ("3", np.copy, "gives `matmul` the cost '3', expected a finite number"),
+        (None, np.copy, "gives `matmul` the cost None, expected a finite number"),
+        (1.0, np.negative, "gives `local_slice` the cost -"),
+        (1.0, lambda sizes: sizes * np.nan, "gives `local_slice` the cost nan"),
+        (1.0, 3.0, "gives `local_slice` costs of shape () and type float64, expected numbers of"),
+    ],
+)
+def test_costs_on_which_no_bound_can_stand(computing: object, moving: object, message: str) -> None:
+    register_profile(profile_of(computing, moving))
+    with pytest.raises(PassError) as error:
+        sw.compile("mlp:batch=8,inputs=12,hidden=16", 4, mesh="2x2", cost_model="wrong")
+    assert message in str(error.value)
+
+
+@pytest.mark.usefixtures("own_operators")
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (None, "the search `wrong` returns None, expected the position of an option for every"),
+        ([0.5], "the search `wrong` returns [0.5], expected the position of an option"),
+        ([0], "the assignment has 1 entries, expected "),
+    ],
+)
+def test_assignments_that_are_none(assignment: object, message: str) -> None:
+    class Wrong(Heuristic):
+        name = "wrong"
+
+        def assignment(self, space: SearchSpace) -> Sequence[int]:
+            return assignment  # type: ignore[return-value]
+
+    register_search(Wrong)
+    with pytest.raises(ShardwrightError) as error:
+        sw.compile(MODEL, 4, search="wrong")
+    assert message in str(error.value)
+
+
+@pytest.mark.usefixtures("own_operators")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lower_bound": 1e9}, "returns the lower bound 1e+09 for a plan of cost "),
+        ({"lower_bound": -1.0}, "returns the lower bound -1 for a plan of cost "),
+        ({"lower_bound": 0.0, "status": "optimal"}, "returns the status `optimal` with the gap "),
+        ({"status": "best"}, "returns the status `best` with the gap "),
+    ],
+)
+def test_answers_that_contradict_themselves(changes: dict[str, object], message: str) -> None:
+    class Wrong(SearchMethod):
+        name = "wrong"
+
+        def find(self, space: SearchSpace, options: SearchOptions) -> SearchResult:
+            return replace(SEARCHES["exact"]().find(space, options), **changes)  # type: ignore[arg-type]
+
+    register_search(Wrong)
+    with pytest.raises(PassError) as error:
+        sw.compile(MODEL, 4, search="wrong")
+    assert message in str(error.value)
