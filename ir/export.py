@@ -80,4 +80,9 @@ def to_json(graph: Graph) -> str:
         "updates": dict(graph.updates),
         "outputs": list(graph.outputs),
     }
+    if graph.shared_layouts:
+        document["shared_layouts"] = {
+            name: {"layout": str(shared.layout), "gradient": list(shared.gradient)}
+            for name, shared in graph.shared_layouts
+        }
     return json.dumps(document, indent=1) + "\n"

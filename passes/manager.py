@@ -90,7 +90,7 @@ class PassManager:
         """
         _check_required(work, graph)
         begin = time.perf_counter()
-        result = work.run(graph)
+        result = _run(work, graph)
         seconds = time.perf_counter() - begin
         if self.verify_each:
             _check_result(work, result)
@@ -150,6 +150,14 @@ class PassManager:
     def after(self, name: str) -> Graph:
         """Return the graph that the first pass of a name left; see `record`."""
         return self.record(name).graph
+
+
+def _run(work: Pass, graph: Graph) -> Graph:
+    try:
+        return work.run(graph)
+    except Exception as error:
+        error.add_note(f"in pass `{work.name}`")
+        raise
 
 
 def pass_not_run(name: str, names: Sequence[str]) -> PassError:

@@ -1,3 +1,4 @@
+import json
 from typing import get_args
 
 import pytest
@@ -5,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.ir.errors import IRError
+from shardwright.ir.export import to_json
 from shardwright.ir.graph import Attribute, Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -238,6 +240,10 @@ def test_shared_layouts_are_written_and_read_back() -> None:
     graph = parse(text)
     assert to_text(graph) == text
     assert [shared.gradient for _, shared in graph.shared_layouts] == [("x",), ()]
+    assert json.loads(to_json(graph))["shared_layouts"] == {
+        "b": {"layout": "[y, *]", "gradient": ["x"]},
+        "a": {"layout": "[*, *]", "gradient": []},
+    }
 
 
 @pytest.mark.parametrize(
