@@ -1,4 +1,4 @@
-"""The data of the examples: MNIST where ``DATA_PATH`` says, else scikit-learn's digits."""
+"""The data of the examples: MNIST in ``DATA_PATH``, else scikit-learn's digits."""
 
 import os
 

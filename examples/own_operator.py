@@ -20,7 +20,7 @@ class OuterProductMean(OperatorInfo):
     """The mean, over sequences, of the outer product of two rows (AlphaFold 2's)."""
 
     name = "outer_product_mean"
-    notation = "s+ i c, s+ j d -> i c j d"  # s is added over: splitting it leaves partial sums
+    notation = "s+ i c, s+ j d -> i c j d"  # s is contracted: splitting it leaves partial sums
     linear = ((0,), (1,))
     flops_per_point = 2.0
     examples = (Example(("f64[6, 4, 2]", "f64[6, 4, 3]")),)
