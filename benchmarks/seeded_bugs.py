@@ -35,7 +35,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes import manager
 from shardwright.proof import prove
 from shardwright.runtime import LocalCommunicator, initialize
-from shardwright.verification import verify_plan
+from shardwright.verification.comparison import verify_plan
 
 HERE = Path(__file__).parent
 _MODELS = f"{HERE / 'seeded_models.py'}:"

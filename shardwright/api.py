@@ -45,7 +45,7 @@ from shardwright.runtime import (
 )
 from shardwright.search.options import Progress
 from shardwright.tracing import Definition
-from shardwright.verdict import Verdict, judge
+from shardwright.verification.verdict import Verdict, judge
 
 DEFAULT_CLUSTER = "h100-pod"
 

@@ -16,7 +16,7 @@ from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.proof import Proof
 from shardwright.runtime import StepRecord
-from shardwright.verdict import Verdict
+from shardwright.verification.verdict import Verdict
 
 # Keys of `compile` that are null, or empty, where there is no plan.
 _UNKNOWN = (

@@ -9,8 +9,8 @@ from shardwright.tools.options import add_number
 from shardwright.tools.progress import counting
 from shardwright.tools.prove import exit_code, plan_to_check, print_proof
 from shardwright.tools.tables import styled
-from shardwright.verdict import Verdict, judge
-from shardwright.verification import TOLERANCE
+from shardwright.verification.comparison import TOLERANCE
+from shardwright.verification.verdict import Verdict, judge
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from shardwright.ir.graph import renamed
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
 from shardwright.runtime import LocalCommunicator
-from shardwright.verification import verify_plan
+from shardwright.verification.comparison import verify_plan
 
 GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2"
 MLP = "mlp:batch=16,inputs=16,hidden=8,classes=4"

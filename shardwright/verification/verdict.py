@@ -15,7 +15,7 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.operators.info import operator_info
 from shardwright.proof import Proof, prove
 from shardwright.proof.samples import Samples, run_samples
-from shardwright.verification import Verification, verify_plan
+from shardwright.verification.comparison import Verification, verify_plan
 
 # Plans beyond one of these are not run: floating-point operations and nodes of a step on all
 # ranks together, and bytes in float64.

@@ -11,8 +11,8 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition, InputSpec, trace
-from shardwright.verification import verify_plan
-from tests.shardwright.test_zoo_models import SMALL
+from shardwright.verification.comparison import verify_plan
+from tests.zoo_sizes import SMALL
 
 
 class DenseNormalized(nn.Cell):
