@@ -29,7 +29,7 @@ class Attempts:
     lowering : LowerRedistributions
         The pass that lowers redistributions to the paths that the search prices.
     limits : SearchOptions
-        The limits of all searches together.
+        The limits of the user.
     deadline : float
         The end of all searches, by `time.perf_counter`.
     """
@@ -39,8 +39,8 @@ class Attempts:
     limits: SearchOptions
     deadline: float
 
-    def fit(self, memory_limit: float) -> Attempt:
-        """Return the best plan whose program fits the limit, in bytes.
+    def fit(self) -> Attempt:
+        """Return the best plan whose program fits the memory limit.
 
         Raises
         ------
@@ -48,34 +48,33 @@ class Attempts:
             If there is none, or none was found.
         """
         if not self.request.method.keeps_memory_limit:
-            return check_fits(self.attempt(memory_limit), memory_limit, self.request.search)
+            return check_fits(self.attempt(self.limits), self.request.search)
         fine = sum(self.request.space.problem.sizes) <= _FINE
         where = f"mesh {self.request.planner.mesh}"
-        fitting = Fitting(self.attempt, self.least_memory, fine, self.limits.gap, where)
-        return fitting.fit(memory_limit)
+        return Fitting(self.attempt, self.least_memory, fine, self.limits, where).fit()
 
-    def attempt(self, memory_limit: float) -> Attempt:
-        """Search within a memory limit, and emit the plan."""
+    def attempt(self, limits: SearchOptions) -> Attempt:
+        """Search within limits and a share of the time that is left, and emit the plan."""
         seconds = _SHARE * self._left()
-        limits = replace(self.limits, memory_limit=memory_limit, time_limit=seconds)
+        limits = replace(limits, time_limit=seconds)
         result = self.request.solve(self.request.space, limits)
         if result.seconds >= seconds:  # another machine may find another plan
             result = replace(result, how=f"{result.how}; the time limit ended the search")
-        return self._emit(memory_limit, result)
+        return self._emit(limits, result)
 
     def least_memory(self) -> LeastMemory:
         """Emit the plan that takes the least memory by the account of the search."""
         space = self.request.space
         result = search_least_memory(space, replace(self.limits, time_limit=self._left()))
         shares = largest_shares(space, result.assignment)
-        return LeastMemory(self._emit(result.memory_bytes, result), result.lower_bound, shares)
+        return LeastMemory(self._emit(self.limits, result), result.lower_bound, shares)
 
     def _left(self) -> float:
         return max(self.deadline - time.perf_counter(), 0.0)
 
-    def _emit(self, memory_limit: float, result: SearchResult) -> Attempt:
+    def _emit(self, limits: SearchOptions, result: SearchResult) -> Attempt:
         passes = PassManager()
         pipeline = partitioned(self.request.options, result.decisions, self.lowering)
         program = passes.run_all(pipeline, self.request.source)
         memory = peak_memory(program)
-        return Attempt(memory_limit, result, program, memory, tuple(passes.records))
+        return Attempt(limits, result, program, memory, tuple(passes.records))

@@ -24,7 +24,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.search.method import SearchResult
-from shardwright.search.options import Progress, SearchOptions
+from shardwright.search.options import Progress
 
 
 @dataclass(frozen=True)
@@ -185,19 +185,17 @@ def _partition(
 ) -> _Emitted:
     """Search for the best plan that fits, and emit it."""
     lowering = LowerRedistributions(cluster, options.cost_model)
-    limit = options.memory_on(cluster)
-    limits = SearchOptions(limit, options.time_limit, options.gap, progress)
+    limits = options.limits_on(cluster, progress)
     begin = time.perf_counter()
     request = SearchRequest(source, cluster, lowering.planner(mesh), options)
     profile, _ = request.profile, request.space
     built = time.perf_counter() - begin
     deadline = time.perf_counter() + options.time_limit
-    attempt = Attempts(request, lowering, limits, deadline).fit(limit)
+    attempt = Attempts(request, lowering, limits, deadline).fit()
     passes.records += attempt.records
     _check_cost(passes, profile, attempt.result)
     result = replace(attempt.result, seconds=attempt.result.seconds + built)
-    limits = replace(limits, memory_limit=attempt.memory_limit)
-    prices = pin_prices(request, result, limits, deadline)
+    prices = pin_prices(request, result, attempt.limits, deadline)
     return _Emitted(attempt.program, mesh, result.decisions, result, prices)
 
 

@@ -11,6 +11,7 @@ within any smaller limit is considered: a larger limit then never gives a worse 
 tightened by what the program exceeded, and loosened again by bisection.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text
 from shardwright.passes.manager import PassRecord
 from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _FINE_STEPS = 400
@@ -36,8 +38,8 @@ class Attempt:
 
     Parameters
     ----------
-    memory_limit : float
-        Bytes within which it was searched.
+    limits : SearchOptions
+        The limits of its search.
     result : SearchResult
         The plan.
     program : Graph
@@ -48,11 +50,16 @@ class Attempt:
         What the passes recorded.
     """
 
-    memory_limit: float
+    limits: SearchOptions
     result: SearchResult
     program: Graph
     memory: MemoryUseReport
     records: tuple[PassRecord, ...]
+
+    @property
+    def memory_limit(self) -> float:
+        """The memory limit of its search, in bytes."""
+        return math.inf if self.limits.memory_limit is None else self.limits.memory_limit
 
     def fits(self, memory_limit: float) -> bool:
         """Return whether the program takes no more than the limit."""
@@ -99,25 +106,25 @@ class Fitting:
     Parameters
     ----------
     attempt : callable
-        Searches within a memory limit and emits; raises `NoPlanError`.
+        Searches within limits and emits; raises `NoPlanError`.
     least_memory : callable
         Emits the plan that takes the least memory by the account of the search.
     fine : bool
         Whether the problem is small enough for a search at every step.
-    gap : float
-        The relative gap at which a plan is good enough.
+    limits : SearchOptions
+        The limits of the user: the plan's program must fit, the searches may be tighter.
     where : str
         The mesh, for messages: what is proven is proven of its plans.
     """
 
-    attempt: Callable[[float], Attempt]
+    attempt: Callable[[SearchOptions], Attempt]
     least_memory: Callable[[], LeastMemory]
     fine: bool
-    gap: float
+    limits: SearchOptions
     where: str
 
-    def fit(self, memory_limit: float) -> Attempt:
-        """Return the best plan found whose program fits the limit, in bytes.
+    def fit(self) -> Attempt:
+        """Return the best plan found whose program fits the memory limit.
 
         Raises
         ------
@@ -126,8 +133,9 @@ class Fitting:
         NotFoundError
             If none was found.
         """
+        memory_limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
         try:
-            first = self.attempt(memory_limit)
+            first = self.attempt(self.limits)
         except InfeasibleError as error:
             least = self.least_memory()
             raise least.error(InfeasibleError, "no plan fits", memory_limit, self.where) from error
@@ -140,6 +148,9 @@ class Fitting:
             fitting = self._loosen(fitting, failing, memory_limit, first.result.lower_bound)
         return replace(fitting, result=_bounded(fitting.result, first.result.lower_bound))
 
+    def _within(self, memory_limit: float) -> Attempt:
+        return self.attempt(replace(self.limits, memory_limit=memory_limit))
+
     def _smallest(self, failing: Attempt, memory_limit: float) -> Attempt:
         """Return the plan that takes the least memory, if it fits.
 
@@ -150,7 +161,8 @@ class Fitting:
         """
         least = self.least_memory()
         if least.attempt.fits(memory_limit):
-            return least.attempt
+            counted = least.attempt.result.memory_bytes
+            return replace(least.attempt, limits=replace(self.limits, memory_limit=counted))
         smallest = min(least.attempt, failing, key=lambda attempt: attempt.memory.peak_bytes)
         what = "no plan was found that fits"
         raise replace(least, attempt=smallest).error(NotFoundError, what, memory_limit, self.where)
@@ -163,7 +175,7 @@ class Fitting:
         failing = first
         for step in range(_FINE_STEPS if self.fine else _COARSE_STEPS):
             try:
-                found = self.attempt(self._tighter(failing, memory_limit, step))
+                found = self._within(self._tighter(failing, memory_limit, step))
             except NoPlanError:
                 break
             if found.fits(memory_limit):
@@ -185,10 +197,10 @@ class Fitting:
         """Return a better plan that fits, by limits between those of the two plans."""
         low, high, best = fitting.memory_limit, failing.memory_limit, fitting
         for _ in range(_BISECTIONS):
-            if relative_gap(best.result.cost, bound) <= max(self.gap, OPTIMALITY_GAP):
+            if relative_gap(best.result.cost, bound) <= max(self.limits.gap, OPTIMALITY_GAP):
                 break
             try:
-                found = self.attempt((low + high) / 2)
+                found = self._within((low + high) / 2)
             except NoPlanError:  # no time is left
                 break
             if not found.fits(memory_limit):
@@ -199,7 +211,7 @@ class Fitting:
         return best
 
 
-def check_fits(attempt: Attempt, memory_limit: float, method: str) -> Attempt:
+def check_fits(attempt: Attempt, method: str) -> Attempt:
     """Return the plan of a search method that ignores the limit.
 
     Raises
@@ -207,11 +219,11 @@ def check_fits(attempt: Attempt, memory_limit: float, method: str) -> Attempt:
     NotFoundError
         If its program does not fit.
     """
-    if attempt.fits(memory_limit):
+    if attempt.fits(attempt.memory_limit):
         return attempt
     raise NotFoundError(
         f"the plan of `{method}` takes {memory_text(attempt.memory)} on each device, the limit is "
-        f"{bytes_text(memory_limit)}",
+        f"{bytes_text(attempt.memory_limit)}",
         hint="search with `exact`, which plans within the limit",
         least_memory_bytes=attempt.memory.peak_bytes,
     )

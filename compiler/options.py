@@ -32,6 +32,7 @@ from shardwright.operators.models.optimizer import STATES, Optimizer
 from shardwright.passes.base import Pass
 from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.search.driver import SEARCHES
+from shardwright.search.options import Progress, SearchOptions
 
 Mode = Literal[
     "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
@@ -247,6 +248,10 @@ class CompileOptions:
         if self.memory_limit is None:
             return float(cluster.device.memory_bytes)
         return float(self.memory_limit)
+
+    def limits_on(self, cluster: Cluster, progress: Progress | None) -> SearchOptions:
+        """Return the limits of a search for a cluster."""
+        return SearchOptions(self.memory_on(cluster), self.time_limit, self.gap, progress)
 
     def _check_used(self) -> None:
         """Refuse options that have no effect in the mode."""

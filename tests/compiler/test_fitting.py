@@ -14,6 +14,7 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
 from shardwright.solver.evaluate import evaluate
 from tests.random_graphs import random_graph
@@ -116,20 +117,22 @@ def doubled(program: Graph) -> MemoryUseReport:
 def test_a_plan_that_fits_is_kept_where_no_time_is_left_for_a_better_one() -> None:
     compiled = compile_graph(random_graph(3, nodes=4), CPU, 4)
     assert compiled.result is not None
-    known = Attempt(0.0, compiled.result, compiled.program, compiled.memory, ())
+    known = Attempt(SearchOptions(150.0), compiled.result, compiled.program, compiled.memory, ())
 
-    def attempt(memory_limit: float) -> Attempt:
+    def attempt(limits: SearchOptions) -> Attempt:
         """Hold twice what is counted; find nothing between what failed and what fits."""
+        memory_limit = limits.memory_limit
+        assert memory_limit is not None
         if 50 < memory_limit < 100:
             raise NotFoundError("no time is left")
         counted = memory_limit if memory_limit < 100 else 100.0
         result = replace(known.result, memory_bytes=counted, cost=200 - counted, lower_bound=1.0)
         memory = replace(known.memory, peak_bytes=2 * counted)
-        return replace(known, memory_limit=memory_limit, result=result, memory=memory)
+        return replace(known, limits=limits, result=result, memory=memory)
 
     def least_memory() -> LeastMemory:
         raise AssertionError("something fits")
 
-    found = Fitting(attempt, least_memory, fine=False, gap=0.0, where="a mesh").fit(150.0)
+    found = Fitting(attempt, least_memory, False, SearchOptions(150.0), "a mesh").fit()
     assert found.memory.peak_bytes <= 150
     assert found.result.lower_bound == 1.0

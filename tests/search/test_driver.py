@@ -171,8 +171,8 @@ def test_unknown_modes_are_refused() -> None:
     with pytest.raises(OptionError) as error:
         search(space_of(random_graph(1), 2), "magic")
     assert str(error.value) == (
-        "unknown search `magic`; expected one of exact, dynamic_programming, "
-        "recursive_programming, sharding_propagation, data_parallel, tensor_parallel, fully_sharded"
+        "unknown search `magic`; expected one of data_parallel, dynamic_programming, exact, "
+        "fully_sharded, recursive_programming, sharding_propagation, tensor_parallel"
     )
     with pytest.raises(OptionError, match="`mode` is `magic`, expected auto_parallel, "):
         compile_graph(random_graph(1), CPU, 2, CompileOptions(mode="magic"))  # type: ignore[arg-type]
