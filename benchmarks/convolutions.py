@@ -1,4 +1,4 @@
-"""Grouped and depthwise convolutions beside dense ones: ``python benchmarks/convolutions.py``.
+"""Grouped and depthwise convolutions, and dense: ``python benchmarks/convolutions.py``.
 
 Each has about the floating-point operations of the dense one before it, on as many points. Seconds
 are those of one processor core.
@@ -58,7 +58,7 @@ def table() -> list[str]:
 
 
 def measured(side: int, cases: tuple[tuple[int, int], ...]) -> list[tuple[str, ...]]:
-    """Return a row for each convolution over a space; the first is what the others are beside."""
+    """Return a row for each convolution over a space; the first is the baseline of the others."""
     rows, dense = [], 0.0
     for channels, groups in cases:
         flops, seconds = three(side, channels, groups)

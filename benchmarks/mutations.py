@@ -418,7 +418,7 @@ def _is_remark(line: str) -> bool:
 
 
 def run_cases(numbers: Sequence[int], seconds: float = SECONDS) -> list[Ending]:
-    """Make and run cases, one after the other."""
+    """Make and run cases, one at a time."""
     endings = []
     with tempfile.TemporaryDirectory() as place:
         originals = Path(place) / "originals"

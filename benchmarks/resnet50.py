@@ -1,4 +1,4 @@
-"""ResNet-50 forward and backward on numpy, beside PyTorch: ``python benchmarks/resnet50.py``.
+"""ResNet-50 forward and backward on numpy, and on PyTorch: ``python benchmarks/resnet50.py``.
 
 Both run in processes of their own, with the same weights and images; the losses are compared.
 PyTorch may live in another interpreter: ``--torch path/to/python``. Beside the seconds of the clock

@@ -1,4 +1,4 @@
-"""The contest's instances, beside the best that is published: ``python benchmarks/solver.py DIR``.
+"""The contest's instances, and published costs: ``python benchmarks/solver.py DIR``.
 
 DIR holds the files of the ASPLOS / EuroSys 2025 contest (`asplos-2025-iopddl-A.json.gz`, ...).
 Every instance is solved for 60 s and for the contest's own limit, each in a process of its own;

@@ -36,7 +36,7 @@ def commands(digits: str | None, steps: int) -> list[str]:
 
 
 def quickstart(digits: str | None = None, steps: int = 100) -> int:
-    """Run the commands one after the other, and return the exit code of the last."""
+    """Run the commands in order, and return the exit code of the last."""
     console = Console(highlight=False, soft_wrap=True)
     for command in commands(digits, steps):
         console.print(f"[bold]$ shardwright {command}[/bold]")

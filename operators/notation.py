@@ -4,7 +4,7 @@ Operands and results list the factors of each dimension::
 
     ... m k+, ... k+ n -> ... m n
 
-``k``      a factor: split alike wherever its name stands; in a result, it splits the result
+``k``      a factor: split the same way wherever its name stands; in a result, it splits the result
 ``k+``     contracted: splitting it leaves partial sums in every result without it
            (``k+max``, ``k+min``: partial maxima, minima)
 ``c^``     whole: never split

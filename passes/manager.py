@@ -98,7 +98,7 @@ class PassManager:
         return result
 
     def run_all(self, pipeline: tuple[Pass, ...], graph: Graph) -> Graph:
-        """Run the passes of a pipeline one after the other; see `run`."""
+        """Run the passes of a pipeline in order; see `run`."""
         for work in pipeline:
             graph = self.run(work, graph)
         return graph

@@ -41,9 +41,9 @@ def any_graph(seed: int, nodes: int = 5, parameters: int = 3, outputs: int = 1) 
     seed : int
         Of every choice.
     nodes : int
-        Calls of random operators, beside those that fit their operands.
+        Number of calls of random operators.
     parameters : int
-        Trainable parameters that may or may not reach the loss, beside one that does.
+        Trainable parameters that may or may not reach the loss, besides one that does.
     outputs : int
         What the program returns, the loss included.
     """

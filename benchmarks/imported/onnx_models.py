@@ -3,7 +3,7 @@
     python benchmarks/imported/onnx_models.py FOLDER [MODEL ...]
 
 For every file: results and gradients against PyTorch's, what is trained against the module's own
-parameters, and which compositions were recognised. Writes `onnx_models.md` beside it where all
+parameters, and which compositions were recognised. Writes `onnx_models.md` next to it where all
 models were asked for. Needs no PyTorch.
 """
 

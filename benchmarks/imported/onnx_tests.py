@@ -383,7 +383,7 @@ def _check_scores(
 
 
 def outcomes(cases: Iterable[TestCase], seed: int = 0) -> Iterator[Outcome]:
-    """Run tests one after the other."""
+    """Run tests, one at a time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case in cases:

@@ -41,7 +41,7 @@ class FusionGraph:
     ----------
     parameters : mapping of str to mapping of str to int
         For each operator its parameters and the elements of their slices. Every operator stands
-        after those that lie between it and the loss.
+        after those between it and the loss.
     edges : sequence of (str, str, float)
         An operator or ``LOSS``, one that its operands depend on with no other in between, and the
         bytes computed on from there: those of the latter included, those of the former not.

@@ -1,6 +1,6 @@
 """MindSpore's tensor redistribution: the operators that it infers between two layouts.
 
-A change of layout is first written in common terms. Mesh axes that both layouts treat alike are
+A change of layout is first written in common terms. Mesh axes that both layouts treat equally are
 taken as one, and each tensor dimension is cut into *pieces*, such that either layout splits a piece
 over at most one such run of axes. Then operators are inferred piece by piece: split what only the
 target splits, exchange what is split elsewhere, gather what the target leaves whole.

@@ -69,7 +69,7 @@ class Pooling(Windowed):
         Raises
         ------
         IRError
-            If a window could lie in the padding alone.
+            If a window could cover padding alone.
         """
         kernel = self.attributes["kernel"]
         kernel = kernel if isinstance(kernel, tuple) else (kernel,) * len(space)

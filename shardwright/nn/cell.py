@@ -125,7 +125,7 @@ class Cell:
 
 
 class SequentialCell(Cell):
-    """Cells applied one after the other."""
+    """Cells applied in sequence."""
 
     def __init__(self, *cells: Cell | Sequence[Cell]) -> None:
         self._cells = _flat(cells)

@@ -122,7 +122,7 @@ class Finish:
     ) -> bool:
         """Search; return whether it is proven that nothing better than the last choice exists.
 
-        ``tight`` are the rows in the model at first, beside those with a price.
+        ``tight`` are the rows in the model at first, besides those with a price.
         """
         first = np.concatenate([np.flatnonzero(self.costs.prices), tight])
         for t in np.unique(first).tolist():

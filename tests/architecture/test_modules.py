@@ -13,7 +13,7 @@ from statistics import median
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What the modules of a layer may import, beside each other; the command line may import all.
+# The layers that a layer may import, besides its own; the command line may import all.
 BELOW = {
     "ir": set(),
     "operators": {"ir"},

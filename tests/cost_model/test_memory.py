@@ -136,7 +136,7 @@ def test_the_executor_needs_what_is_predicted(search: str) -> None:
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_on_random_programs_the_executor_needs_at_most_its_own_copies_more(search: str) -> None:
-    """Numpy writes out constants and makes updates beside the old values; nothing else differs."""
+    """Numpy writes out constants and keeps old values during updates; nothing else differs."""
     options = CompileOptions(search=search)  # type: ignore[arg-type]
     compared = 0
     for seed in range(30):

@@ -154,27 +154,27 @@ def test_more_bytes_never_take_less_time(on: Cluster) -> None:
     assert (half <= seconds[0]).all()
 
 
-def lies(*dimensions: str, partial: tuple[str, ...] = ()) -> Layout:
+def laid(*dimensions: str, partial: tuple[str, ...] = ()) -> Layout:
     return Layout(tuple(tuple(axes) for axes in dimensions), partial)
 
 
 @pytest.mark.parametrize(
     ("source", "target", "operators"),
     [
-        pytest.param(lies("", "", partial=("y",)), lies("", ""), ["all_reduce"], id="reduce"),
+        pytest.param(laid("", "", partial=("y",)), laid("", ""), ["all_reduce"], id="reduce"),
         pytest.param(
-            lies("", "", partial=("y",)), lies("y", ""), ["reduce_scatter"], id="reduce-to-slices"
+            laid("", "", partial=("y",)), laid("y", ""), ["reduce_scatter"], id="reduce-to-slices"
         ),
-        pytest.param(lies("y", ""), lies("", ""), ["all_gather"], id="gather"),
-        pytest.param(lies("", ""), lies("", "y"), ["local_slice"], id="cut"),
-        pytest.param(lies("y", ""), lies("", "y"), ["all_to_all"], id="exchange"),
-        pytest.param(lies("yz", ""), lies("zy", ""), ["collective_permute"], id="reorder"),
-        pytest.param(lies("", ""), lies("", "", partial=("y",)), ["to_partial"], id="to-partial"),
+        pytest.param(laid("y", ""), laid("", ""), ["all_gather"], id="gather"),
+        pytest.param(laid("", ""), laid("", "y"), ["local_slice"], id="cut"),
+        pytest.param(laid("y", ""), laid("", "y"), ["all_to_all"], id="exchange"),
+        pytest.param(laid("yz", ""), laid("zy", ""), ["collective_permute"], id="reorder"),
+        pytest.param(laid("", ""), laid("", "", partial=("y",)), ["to_partial"], id="to-partial"),
         pytest.param(
-            lies("yz", ""), lies("z", ""), ["collective_permute", "all_gather"], id="gather-major"
+            laid("yz", ""), laid("z", ""), ["collective_permute", "all_gather"], id="gather-major"
         ),
         pytest.param(
-            lies("", "", partial=("y", "z")), lies("yz", ""), ["reduce_scatter"], id="two-at-once"
+            laid("", "", partial=("y", "z")), laid("yz", ""), ["reduce_scatter"], id="two-at-once"
         ),
     ],
 )
@@ -197,10 +197,10 @@ def test_no_slice_is_empty_on_the_way_and_uneven_ones_are_not_permuted() -> None
                 assert holds(move.target, (6, 8), CUBE)
                 if move.operator == "collective_permute":
                     assert fits(move.target, (6, 8), CUBE)
-    impossible = lies("xyz", "")
-    assert np.isinf(planner.costs(tensor, [lies("", "")], [impossible])).all()
+    impossible = laid("xyz", "")
+    assert np.isinf(planner.costs(tensor, [laid("", "")], [impossible])).all()
     with pytest.raises(StrategyError, match="there is no path from the layout"):
-        planner.plan(tensor, lies("", ""), impossible)
+        planner.plan(tensor, laid("", ""), impossible)
 
 
 def holds(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
@@ -211,7 +211,7 @@ def holds(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
 def test_a_layout_of_another_mesh_is_refused() -> None:
     planner = RedistributionPlanner(SQUARE, CPU)
     with pytest.raises(StrategyError) as caught:
-        planner.plan(TensorType("float32", (8, 8)), lies("", ""), lies("z", ""))
+        planner.plan(TensorType("float32", (8, 8)), laid("", ""), laid("z", ""))
     assert str(caught.value) == "the layout [z, *] is not one of mesh x=2 x y=2"
 
 

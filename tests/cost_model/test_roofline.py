@@ -37,7 +37,7 @@ LAB = Cluster(
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 4)))
 
 
-def lies(*dimensions: str, partial: tuple[str, ...] = ()) -> Layout:
+def laid(*dimensions: str, partial: tuple[str, ...] = ()) -> Layout:
     return Layout(tuple(tuple(axes) for axes in dimensions), partial)
 
 
@@ -50,14 +50,14 @@ def seconds(info: OperatorInfo, *layouts: Layout) -> float:
     return operator_seconds(info, layouts[:count], layouts[count:], MESH, LAB)
 
 
-WHOLE = (lies("", ""), lies("", ""), lies("", ""))
+WHOLE = (laid("", ""), laid("", ""), laid("", ""))
 
 
 def test_bytes_on_a_rank() -> None:
     tensor = TensorType("float32", (8, 16))
-    assert local_bytes(tensor, lies("", ""), MESH) == 512
-    assert local_bytes(tensor, lies("x", "y"), MESH) == 64
-    assert local_bytes(tensor, lies("", "y", partial=("x",)), MESH) == 128
+    assert local_bytes(tensor, laid("", ""), MESH) == 512
+    assert local_bytes(tensor, laid("x", "y"), MESH) == 64
+    assert local_bytes(tensor, laid("", "y", partial=("x",)), MESH) == 128
 
 
 def test_a_large_product_is_bound_by_computation() -> None:
@@ -81,9 +81,9 @@ def test_half_precision_has_its_own_rate_and_unknown_types_that_of_float32() -> 
 @pytest.mark.parametrize(
     "layouts",
     [
-        pytest.param((lies("x", ""), lies("", "y"), lies("x", "y")), id="rows-and-columns"),
-        pytest.param((lies("x", "y"), lies("y", ""), lies("x", "", partial=("y",))), id="inner"),
-        pytest.param((lies("", "xy"), lies("xy", ""), lies("", "", partial=("x", "y"))), id="k"),
+        pytest.param((laid("x", ""), laid("", "y"), laid("x", "y")), id="rows-and-columns"),
+        pytest.param((laid("x", "y"), laid("y", ""), laid("x", "", partial=("y",))), id="inner"),
+        pytest.param((laid("", "xy"), laid("xy", ""), laid("", "", partial=("x", "y"))), id="k"),
     ],
 )
 def test_split_work_is_divided(layouts: tuple[Layout, ...]) -> None:
@@ -92,16 +92,16 @@ def test_split_work_is_divided(layouts: tuple[Layout, ...]) -> None:
 
 
 def test_work_that_ranks_repeat_is_not_divided() -> None:
-    x_alone = (lies("x", ""), lies("", ""), lies("x", ""))
+    x_alone = (laid("x", ""), laid("", ""), laid("x", ""))
     found = seconds(matmul(4096, 4096, 4096), *x_alone)
     assert found == pytest.approx(2 * 4096**3 / 2 / 1e12 + LAUNCH)
 
 
 def test_views_cost_nothing() -> None:
     view = operator_info("reshape", [TensorType("float32", (8, 16))], {"shape": (128,)})
-    assert seconds(view, lies("", ""), lies("")) == 0
+    assert seconds(view, laid("", ""), laid("")) == 0
     constant = operator_info("fill", [], {"shape": (8,), "dtype": "float32", "value": 0.0})
-    assert seconds(constant, lies("")) == 0
+    assert seconds(constant, laid("")) == 0
 
 
 def program(lines: str, mesh: str = "x=2 y=4:1") -> Graph:

@@ -185,7 +185,7 @@ def test_the_emitted_program_has_the_cost_of_the_search() -> None:
     assert compiled.result.status == "optimal"
 
 
-# MindSpore's search has the readers of a table take it alike, unless they are told to differ.
+# MindSpore's search gives all readers of a table one layout, unless their strategies differ.
 @pytest.mark.parametrize(
     ("mode", "pins", "moves"),
     [

@@ -1,6 +1,6 @@
 """Every operator keeps what its rule, linear sets and gradient promise.
 
-The tests run over the registry, on the examples beside each operator: a new operator is tested by
+The tests run over the registry, on the examples of each operator: a new operator is tested by
 existing.
 """
 

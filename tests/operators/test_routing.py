@@ -58,7 +58,7 @@ def test_tokens_come_back_from_their_experts_weighted() -> None:
 
 
 def test_from_tokens_split_to_experts_split_is_one_exchange() -> None:
-    """What lies between `dispatch` and experts that are split is one all-to-all."""
+    """Between `dispatch` and split experts there is one all-to-all."""
     mesh = Mesh((MeshAxis("x", 2),))
     kinds = (TensorType("float32", (4, 6, 8)), TensorType("int64", (4, 6, 2)))
     info = operator_info("dispatch", kinds, {"experts": 4, "capacity": 3})

@@ -1,4 +1,4 @@
-"""Every pass on small programs, as files that a person can read.
+"""Every pass on small programs, as readable files.
 
 ``tests/golden/PASS/CASE.before.ir`` names the passes in its first line, ``# pass: PASS{...}``, and
 ``CASE.after.ir`` holds the program that they leave. A new case is two new files, or one: ``pytest

@@ -180,7 +180,7 @@ def test_peak_bytes_count_what_lives_at_once():
     def peak(*fetch: str) -> int:
         return executor.step(batch, initialize(graph, 3, communicator), fetch).peak_bytes
 
-    # On a rank: a is 64 bytes, y 32, each of w, g, all, step and new 32. The most lives beside
+    # On a rank: a is 64 bytes, y 32, each of w, g, all, step and new 32. The peak is beside
     # g = contract_leading(a, y): a, w, y and g. Later at new: y, w, step and new, a is gone.
     assert peak() == 64 + 32 + 32 + 32
     # With g kept, a is still gone: y, w, g, step, new.

@@ -67,7 +67,7 @@ def tanhs(plan: Plan) -> dict[str, SplitCounts]:
         pytest.param({}, None, id="none"),
         pytest.param({"tanh_0": ROWS}, {"tanh_0": ROWS}, id="first"),
         pytest.param({"tanh_1": ROWS}, {"tanh_0": ROWS}, id="second"),
-        pytest.param({"tanh_0": ROWS, "tanh_1": ROWS}, {"tanh_0": ROWS}, id="both alike"),
+        pytest.param({"tanh_0": ROWS, "tanh_1": ROWS}, {"tanh_0": ROWS}, id="both the same"),
         pytest.param(
             {"tanh_0": ROWS, "tanh_1": COLUMNS}, {"tanh_0": ROWS, "tanh_1": COLUMNS}, id="different"
         ),

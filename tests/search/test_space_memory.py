@@ -146,7 +146,7 @@ def test_gradients_that_are_reduced_together_fit_too() -> None:
 def test_gradients_of_a_weight_that_many_steps_read_do_not_wait_for_each_other() -> None:
     weight = 64 * 64 * 8
     program = Differentiate().run(recurrent(steps=16))
-    # The weight, the sum so far, what is added, and the sum after it; beside them small things.
+    # The weight, the sum so far, what is added, and the sum after it; and small tensors.
     assert 4 * weight <= peak_memory(program).peak_bytes < 8 * weight
 
 

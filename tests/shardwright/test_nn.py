@@ -270,7 +270,7 @@ def test_causal_attention_does_not_look_ahead():
 def test_attention_is_that_of_its_definition():
     cell = nn.MultiheadAttention(4, 2, weight_init="ones", out_init="ones", dtype="float64")
     x = RANDOM.normal(size=(1, 3, 4))
-    value = x.sum(-1)  # weights of one make queries, keys and values alike
+    value = x.sum(-1)  # weights of one make queries, keys and values equal
     weights = softmax(value[0, :, None] * value[0] * 2 / np.sqrt(2))
     expected = 4 * (weights @ value[0])
     np.testing.assert_allclose(result_of(cell, x)[0], expected[:, None] * np.ones(4), rtol=1e-10)

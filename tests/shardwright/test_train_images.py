@@ -1,4 +1,4 @@
-"""Networks of the zoo learn images that lie in the file formats of MNIST and CIFAR-10."""
+"""Networks of the zoo learn images in the file formats of MNIST and CIFAR-10."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Between an assignment that fits and one that does not lies one that fits and costs less."""
+"""Between an assignment that fits and one that does not, path relinking finds a better one."""
 
 from collections.abc import Callable
 from dataclasses import replace

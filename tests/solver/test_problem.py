@@ -1,4 +1,4 @@
-"""The problem refuses what is malformed; the evaluator counts what a person would count."""
+"""Malformed problems are refused; the evaluator agrees with a count by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Hand-written parallel networks, as a person's file would have them."""
+"""Hand-written parallel networks, as a user's file has them."""
 
 from shardwright import InputSpec, Parameter, TensorType, initializer, nn, ops
 from shardwright.communication import get_group_size, get_rank

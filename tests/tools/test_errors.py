@@ -1,4 +1,4 @@
-"""Every mistake of a person gives one sentence, exit code 2, and leaves nothing behind."""
+"""Every mistake of the user gives one sentence, exit code 2, and leaves nothing behind."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Convolutions need little memory beside what they read and write, however large that is."""
+"""Convolutions need little memory besides their operands and results, however large those are."""
 
 import tracemalloc
 

@@ -64,7 +64,7 @@ def on_mesh(
 def made(name: str, shapes: list[tuple[int, ...]], attributes: dict[str, Any]) -> OperatorInfo:
     try:
         return operator_info(name, [TensorType("float64", s) for s in shapes], attributes)
-    except IRError:  # no window fits, or one would lie in the padding alone
+    except IRError:  # no window fits, or one would cover padding alone
         assume(False)
         raise
 

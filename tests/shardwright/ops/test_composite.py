@@ -156,7 +156,7 @@ def test_a_trained_parameter_is_not_assigned_to():
 
 def test_constants_that_are_made_on_the_way_are_kept_apart():
     def sums(x):
-        for number in range(20):  # each is forgotten at once, so that the next may lie in its place
+        for number in range(20):  # each is forgotten: the next may reuse its address
             x = x + Tensor(np.full(3, float(number)))
         return x
 
