@@ -116,7 +116,8 @@ def compile_graph(
     elif options.mode == "stand_alone":
         emitted = _Emitted(passes.run_all(stand_alone(options), source), Mesh(()))
     else:
-        options = _with_moved_pins(options, canonicalize.merged_values(graph))
+        if options.pins or options.result_pins:
+            options = _with_moved_pins(options, canonicalize.merged_values(graph))
         mesh = mesh or default_mesh(cluster, devices, options.cost_model)
         emitted = _partition(source, cluster, mesh, options, passes, progress)
     memory = peak_memory(emitted.program)

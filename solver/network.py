@@ -47,14 +47,16 @@ class Interner:
         self, operation: str, operands: Sequence[Array | int | None], compute: Callable[[], Array]
     ) -> Array:
         """Return the interned result of an operation on interned arrays, computed once."""
-        key = (operation, *[self._operand_key(operand) for operand in operands])
+        key = (operation, *map(self._operand_key, operands))
         result = self._derived.get(key)
         if result is None:
             result = self._derived[key] = self.canonical(compute())
         return result
 
     def _operand_key(self, operand: Array | int | None) -> int | None:
-        return self.key(operand) if isinstance(operand, np.ndarray) else operand
+        if not isinstance(operand, np.ndarray):
+            return operand
+        return self._keys.get(id(operand)) or self.key(operand)
 
 
 @dataclass(frozen=True, eq=False)

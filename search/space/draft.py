@@ -80,7 +80,7 @@ class Draft:
     pairs: list[Pair] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     copies: list[Pair] = field(default_factory=list)
-    _edges: dict[Identity, Edge] = field(default_factory=dict)
+    _edges: dict[int, Edge] = field(default_factory=dict)
 
     def add(self, choice: Choice, cost: Floats) -> int:
         """Add a variable and return its number."""
@@ -91,10 +91,10 @@ class Draft:
     def connect(self, writer: EdgeEnd, reader: EdgeEnd, tensor: TensorType, table: Floats) -> None:
         """Add a priced edge."""
         self.pairs.append(Pair(writer.variable, reader.variable, table))
-        key = Identity(table)  # equal layers share the edge as they share the table
-        if key not in self._edges:
-            self._edges[key] = Edge(tensor, writer.layouts, reader.layouts)
-        self.edges.append(self._edges[key])
+        edge = self._edges.get(id(table))  # equal layers share the edge as they share the table
+        if edge is None:
+            edge = self._edges[Identity(table)] = Edge(tensor, writer.layouts, reader.layouts)
+        self.edges.append(edge)
 
     def tie(self, copy: int, other: int, table: Floats) -> None:
         """Tie the variable of a copy to another variable."""

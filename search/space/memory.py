@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.solver.problem import Identity, MemoryUse
+from shardwright.solver.problem import Identity, MemoryUse, distinct
 
 _SEGMENTS = 16  # the part of all gradients that is counted too early is at most one of so many
 _PEAKS = 16  # moments at which transient memory is counted
@@ -83,19 +83,19 @@ class MemoryAccount:
             for held in self._transient:
                 if held.start <= moment < held.stop:
                     uses[held.variable].append(MemoryUse(held.usage, moment, moment + 1))
-        usages = {Identity(use.usage): use.usage for some in uses for use in some}
-        used = {key for key, usage in usages.items() if usage.any()}  # equal layers share them
-        return [tuple(use for use in some if Identity(use.usage) in used) for some in uses]
+        usages = distinct(use.usage for some in uses for use in some)  # equal layers share them
+        used = {Identity(usage) for usage in usages if usage.any()}
+        return [tuple(use for use in some if id(use.usage) in used) for some in uses]
 
     def _peaks(self, persistent: Sequence[_Held]) -> list[int]:
         """Return the moments at which most would be held if nothing were split."""
-        usages = {Identity(held.usage): held.usage for held in (*persistent, *self._transient)}
-        most = {key: usage.max() for key, usage in usages.items()}
+        usages = distinct(held.usage for held in (*persistent, *self._transient))
+        most: dict[int, float] = {Identity(usage): float(usage.max()) for usage in usages}
         change = np.zeros(self.end + 2)
         counted = np.zeros(self.end + 2)
         for held in (*persistent, *self._transient):
-            change[held.start] += most[Identity(held.usage)]
-            change[held.stop] -= most[Identity(held.usage)]
+            change[held.start] += most[id(held.usage)]
+            change[held.stop] -= most[id(held.usage)]
         for held in self._transient:
             counted[held.start] += 1
             counted[held.stop] -= 1
