@@ -21,8 +21,9 @@ from shardwright.cost_model.cluster import Cluster, mesh_for
 from shardwright.cost_model.redistribution.layout_graph import kinds_of
 from shardwright.cost_model.redistribution.moves import Kinds
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PassError
-from shardwright.ir.graph import Attribute, Graph
+from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType

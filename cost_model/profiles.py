@@ -20,7 +20,7 @@ from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.registry import Registry
 
-PROFILES: Registry[type[CostProfile]] = Registry("cost model")
+PROFILES: Registry[type[CostProfile]] = Registry("cost model", base=CostProfile)
 """The profiles by name; the names are the values of the option ``cost_model``."""
 
 Profile = TypeVar("Profile", bound=type[CostProfile])
@@ -34,7 +34,7 @@ def register_profile(profile: Profile) -> Profile:
     OptionError
         If another profile has that name.
     """
-    PROFILES.add(profile.name, profile)
+    PROFILES.register(profile)
     return profile
 
 

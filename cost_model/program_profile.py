@@ -21,9 +21,11 @@ from shardwright.cost_model.profile import (
 )
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.roofline import node_cost
+from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.registry import explained
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import OperatorInfo, operator_info
 from shardwright.operators.models.optimizer import state_type
@@ -89,7 +91,8 @@ class ProgramProfile(CostProfile):
         """
 
     def _checked_moves(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
-        costs = self.move_costs(operator, axes, local_bytes)
+        with explained(self, f"the cost profile `{self.name}`", PassError):
+            costs = self.move_costs(operator, axes, local_bytes.copy())
         return check_costs(self.name, f"`{operator}`", costs, len(local_bytes))
 
     def program_cost(self, program: Graph) -> float:
@@ -144,7 +147,9 @@ class ProgramProfile(CostProfile):
             )
             if key not in first:
                 emission = emit(info, strategy, wanted, self.mesh)
-                first[key] = strategy, self._emission_cost(emission), emission
+                with explained(self, f"the cost profile `{self.name}`", PassError):
+                    cost = self._emission_cost(emission)
+                first[key] = strategy, cost, emission
             twin, cost, emission = first[key]
             if twin is not strategy:
                 factors = info.rule.sizes

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from shardwright.ir.attributes import Attributes, FrozenAttributes
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.html import html_table
@@ -16,8 +17,6 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import COPIES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType
 
-Attribute = int | float | bool | str | None | tuple["Attribute", ...]
-Attributes = Mapping[str, Attribute]
 _OWN = Provenance()
 _SHOWN = 20  # nodes in a notebook
 
@@ -70,6 +69,8 @@ class Node:
     provenance: Provenance = _OWN
 
     def __post_init__(self) -> None:
+        if type(self.attributes) is not FrozenAttributes:
+            object.__setattr__(self, "attributes", FrozenAttributes(self.attributes))
         if not self.provenance.operator and self.provenance == _OWN and self.results:
             object.__setattr__(self, "provenance", Provenance(self.name))
 
@@ -105,6 +106,10 @@ class Parameter:
     attributes: Attributes = field(default_factory=dict)
     role: ParameterRole = "weight"
     weight: str = ""
+
+    def __post_init__(self) -> None:
+        if type(self.attributes) is not FrozenAttributes:
+            object.__setattr__(self, "attributes", FrozenAttributes(self.attributes))
 
     def __repr__(self) -> str:
         return f"<Parameter {self.value.text} {self.role}>"
@@ -253,13 +258,13 @@ class Graph:
         --------
         ``graph.replacing({"copy": "x"})`` removes ``copy: f32[4] = identity(x)``, and what read
         ``copy`` reads ``x``.
+
+        Raises
+        ------
+        IRError
+            If a name is not that of a value, or values replace each other in a circle.
         """
-        final: dict[str, str] = {}
-        for name in names:
-            last = names[name]
-            while last in names:
-                last = names[last]
-            final[name] = last
+        final = {name: self._last(name, names) for name in names}
         nodes = (n for n in self.nodes if not all(value.name in final for value in n.results))
         return replace(
             self,
@@ -267,6 +272,21 @@ class Graph:
             outputs=tuple(final.get(name, name) for name in self.outputs),
             updates=tuple((name, final.get(new, new)) for name, new in self.updates),
         )
+
+    def _last(self, name: str, names: Mapping[str, str]) -> str:
+        """Return the value that replaces another in the end."""
+        last = self.value(name).name
+        for _ in names:
+            if last not in names:
+                break
+            last = self.value(names[last]).name
+        if last in names:
+            raise IRError(
+                f"`{name}` is replaced by itself, through `{last}`",
+                f"graph {self.name}",
+                "map every value to one that stays",
+            )
+        return last
 
     def _inheriting(self, node: Node, names: Mapping[str, str]) -> Node:
         """Return a node whose provenance speaks of the values that `names` maps to."""

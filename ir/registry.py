@@ -4,12 +4,17 @@ Operators, passes, searches and cost profiles each have one. A file that is read
 it registered before; two files cannot register one name.
 """
 
+import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.values import suggestion
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 Item = TypeVar("Item", bound=type[Any] | Callable[..., Any])
 
@@ -25,12 +30,18 @@ class Registry(Generic[Item]):
         Raised where a name is unknown or taken.
     listed : bool
         Whether the message about an unknown name lists all names where none is near.
+    base : type, optional
+        The class that every entry derives from.
     """
 
     def __init__(
-        self, kind: str, error: type[ShardwrightError] = OptionError, listed: bool = True
+        self,
+        kind: str,
+        error: type[ShardwrightError] = OptionError,
+        listed: bool = True,
+        base: type | None = None,
     ) -> None:
-        self.kind, self.error, self.listed = kind, error, listed
+        self.kind, self.error, self.listed, self.base = kind, error, listed, base
         self._items: dict[str, Item] = {}
         self._origins: dict[str, tuple[str, str]] = {}
 
@@ -52,6 +63,31 @@ class Registry(Generic[Item]):
         replaced = name in self._items
         self._items[name] = item
         return replaced
+
+    def register(self, item: Item) -> bool:
+        """Register a class under its attribute `name`; see `add`.
+
+        Raises
+        ------
+        ShardwrightError
+            If it is not derived from `base`, lacks a method or a name, or its name is taken.
+        """
+        where = f"class {item.__qualname__}"
+        if self.base is not None and not (isinstance(item, type) and issubclass(item, self.base)):
+            whole = f"{self.base.__module__}.{self.base.__qualname__}"
+            raise self.error(f"it is no {self.kind}", where, f"derive it from `{whole}`")
+        missing = sorted(getattr(item, "__abstractmethods__", ()))
+        if missing:
+            methods = ", ".join(f"`{name}`" for name in missing)
+            raise self.error(f"the {self.kind} has no {methods}", where, "define what is missing")
+        name = getattr(item, "name", None)
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise self.error(
+                f"the name of the {self.kind} is {name!r}, expected lower case such as `my_name`",
+                where,
+                'write `name = "my_name"` in the class',
+            )
+        return self.add(name, item)
 
     def __getitem__(self, name: str) -> Item:
         """Return the entry called `name`.
@@ -77,6 +113,24 @@ class Registry(Generic[Item]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+
+@contextmanager
+def explained(item: object, what: str, error: type[ShardwrightError]) -> Iterator[None]:
+    """Raise what the code of an object from outside the package raises as an error with its place.
+
+    Errors of the package's own objects pass through.
+    """
+    try:
+        yield
+    except (ShardwrightError, MemoryError):
+        raise
+    except Exception as cause:
+        if type(item).__module__.startswith("shardwright."):
+            raise
+        place = traceback.extract_tb(cause.__traceback__)[-1]
+        where = f"{place.filename}, line {place.lineno}"
+        raise error(f"{what} fails: {type(cause).__name__}: {cause}", where) from cause
 
 
 def _origin(item: type[Any] | Callable[..., Any]) -> tuple[str, str]:

@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import isinf
 
+from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
+from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.provenance import ROLES, ParameterRole, Provenance

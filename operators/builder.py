@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import IRError, StrategyError
-from shardwright.ir.graph import Attribute, Attributes, Graph, Node, Parameter, Value
+from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import ParameterRole, Provenance
@@ -110,7 +111,12 @@ class Builder:
         StrategyError
             If their layouts do not.
         """
-        info = operator_info(operator, [value.type for value in operands], attributes)
+        try:
+            types = [value.type for value in operands]
+        except AttributeError as error:
+            hint = "pass values, such as `graph.values[name]`"
+            raise IRError(f"`{operator}` is emitted with {operands}", hint=hint) from error
+        info = operator_info(operator, types, attributes)
         count = len(info.result_types)
         first = self.unique_name(name) if name else self.unique_name(operator, numbered=True)
         names = [first] + [self.unique_name(f"{first}.{i}") for i in range(1, count)]

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
+from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import IRError, StrategyError
-from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import Registry
@@ -432,7 +433,7 @@ def register(operator: type[OperatorInfo]) -> type[OperatorInfo]:
     IRError
         If the name is taken.
     """
-    if _OPERATORS.add(operator.name, operator):
+    if _OPERATORS.register(operator):
         _cached.cache_clear()
     return operator
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 from shardwright.dataflow.properties import ANNOTATED, WHOLE
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import OptionError, PassError, ShardwrightError
-from shardwright.ir.graph import Attributes, Graph, Parameter
+from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.text import parse
 from shardwright.passes.base import Pass, Spelled, register_pass
 

@@ -7,8 +7,9 @@ from typing import Annotated, Self
 
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.properties import DIFFERENTIATED, UNIFORM, UPDATED
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PassError
-from shardwright.ir.graph import Attribute, Graph, Value
+from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType

@@ -224,12 +224,17 @@ def register_pass(kind: type[AnyPass]) -> type[AnyPass]:
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise PassError("a pass has a name in lower case", where, 'write `name = "my_pass"`')
+    if not isinstance(kind.requires, tuple) or not isinstance(kind.ensures, tuple):
+        raise PassError(f"pass `{name}` requires or ensures no tuple", where, "write `(LOWERED,)`")
     for item in (*kind.requires, *kind.ensures):
+        if not isinstance(item, Property):
+            hint = "import properties from `shardwright.dataflow.properties`"
+            raise PassError(f"pass `{name}` names the property {item!r}", where, hint)
         if item not in PROPERTIES:
             known = f"expected some of {', '.join(known.name for known in PROPERTIES)}"
             what = f"pass `{name}` requires or ensures the unknown property `{item.name}`"
             raise PassError(what, where, known)
-    PASSES.add(name, kind)
+    PASSES.register(kind)
     return kind
 
 

@@ -13,8 +13,9 @@ from shardwright.cost_model.mindspore.allreduce_fusion import (
 )
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.properties import LOWERED
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PassError
-from shardwright.ir.graph import Attribute, Graph, Node, Value
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType

@@ -11,6 +11,7 @@ from shardwright.ir.errors import PassError, ShardwrightError
 from shardwright.ir.export import to_dot, to_json
 from shardwright.ir.files import begins, check_names, write_files
 from shardwright.ir.graph import Graph
+from shardwright.ir.registry import explained
 from shardwright.ir.text import to_text
 from shardwright.ir.values import in_words, suggestion
 from shardwright.operators.verify import verify
@@ -154,7 +155,8 @@ class PassManager:
 
 def _run(work: Pass, graph: Graph) -> Graph:
     try:
-        return work.run(graph)
+        with explained(work, f"pass `{work.name}`", PassError):
+            return work.run(graph)
     except Exception as error:
         error.add_note(f"in pass `{work.name}`")
         raise

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from shardwright.ir.errors import PassError
-from shardwright.ir.registry import Registry
+from shardwright.ir.registry import Registry, explained
 from shardwright.search.exact import DynamicProgramming, Exact
 from shardwright.search.heuristics.baselines import DataParallel, FullySharded, TensorParallel
 from shardwright.search.heuristics.propagation import ShardingPropagation
@@ -25,7 +25,7 @@ from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
-SEARCHES: Registry[type[SearchMethod]] = Registry("search")
+SEARCHES: Registry[type[SearchMethod]] = Registry("search", base=SearchMethod)
 """The methods by name; the names are the values of the option ``search``."""
 
 Method = TypeVar("Method", bound=type[SearchMethod])
@@ -39,7 +39,7 @@ def register_search(method: Method) -> Method:
     OptionError
         If another method has that name.
     """
-    SEARCHES.add(method.name, method)
+    SEARCHES.register(method)
     return method
 
 
@@ -76,7 +76,9 @@ def search(
         If nothing was found that does.
     """
     begin = time.perf_counter()
-    result = SEARCHES[method]().find(space, options or SearchOptions())
+    found = SEARCHES[method]()
+    with explained(found, f"the search `{method}`", PassError):
+        result = found.find(space, options or SearchOptions())
     _check(result, method)
     return replace(result, seconds=time.perf_counter() - begin)
 

@@ -25,7 +25,10 @@ def load_plugin(path: str | Path) -> None:
     """
     path = Path(path)
     if not path.is_file():
-        raise PluginError(f"there is no file `{path}`", hint="name a Python file that registers")
+        raise PluginError(
+            f"there is no file `{path}`",
+            hint="name a Python file that registers operators, passes, searches or cost profiles",
+        )
     with imported(path, PluginError):
         pass
 

@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike
 
 from shardwright.communication import WORLD_AXIS, Rank
 from shardwright.initial import Initial, initializer
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Attribute, Value
+from shardwright.ir.graph import Value
 from shardwright.ir.types import DTYPES, TensorType, numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.tracer import Tracer, current_tracer

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.dataflow.trained import warn_of_idle
+from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.graph import Value
 from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder

@@ -1,6 +1,7 @@
 """Python files of the user: run as modules, their errors told as the product's."""
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
@@ -51,5 +52,13 @@ def guarded(
         return action()
     except ShardwrightError:
         raise
+    except SystemExit as error:
+        raise failure("it ends the program", str(path), "leave out `sys.exit`") from error
     except Exception as error:
-        raise failure(f"{type(error).__name__}: {error}", str(path)) from error
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if _same(f, path)]
+        place = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise failure(f"{type(error).__name__}: {error}", place) from error
+
+
+def _same(frame: traceback.FrameSummary, path: Path) -> bool:
+    return Path(frame.filename) == path or Path(frame.filename) == path.resolve()

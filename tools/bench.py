@@ -93,21 +93,25 @@ def _with_gaps(rows: list[_Document]) -> list[_Document]:
 
 
 def _print_model(model: str, rows: list[_Document], arguments: argparse.Namespace) -> None:
-    headings = ("search", "step", "gap", "memory", "fits", "sends", "searching", "compiling")
+    priced = arguments.cost_model != "time"  # the cost is another number than the step
+    cost = ("cost",) if priced else ()
+    headings = ("search", *cost, "step", "gap", "memory", "fits", "sends", "searching", "compiling")
     title = f"{model} on {arguments.devices} devices of {arguments.cluster}"
-    print_table(title, headings, [_cells(row) for row in rows], right=(1, 2, 3, 5, 6, 7))
+    right = [i for i, heading in enumerate(headings) if heading not in ("search", "fits")]
+    print_table(title, headings, [_cells(row, priced) for row in rows], right=tuple(right))
     for row in rows:
         if row["reason"]:
             print(textwrap.fill(f"{row['search']}: {row['reason']}", width()))
 
 
-def _cells(row: _Document) -> tuple[str, ...]:
-    name, fits = str(row["search"]), _FITS[row["fits"]]
-    if row["objective"] is None:
-        return (name, "", "", "", fits, "", "", "")
+def _cells(row: _Document, priced: bool) -> tuple[str, ...]:
+    name, fits, objective = str(row["search"]), _FITS[row["fits"]], row["objective"]
+    if objective is None:
+        return (name, *("",) * priced, "", "", "", fits, "", "", "")
     sent = sum(volume["bytes"] for volume in row["communication"].values())
     return (
         name,
+        *(f"{objective:.6g}",) * priced,
         seconds_text(row["predicted_step_seconds"]),
         gap_text(row["gap"]) if row["lower_bound"] else "",
         bytes_text(row["memory_bytes_per_device"]),

@@ -231,6 +231,10 @@ def _add_plugin(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a Python file that registers operators, passes, searches or cost profiles",
     )
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for kind in action.choices.values():
+                _add_plugin(kind)
 
 
 def _sentence(text: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PlanError
-from shardwright.ir.graph import Attribute
 from shardwright.ir.html import html_table
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type

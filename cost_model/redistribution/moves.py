@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, takewhile
 
-from shardwright.ir.graph import Attribute
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 

@@ -12,7 +12,8 @@ from onnx import AttributeProto, GraphProto
 from shardwright.frontends.onnx.emission import Emission
 from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.items import Constant, Item
-from shardwright.ir.graph import Attributes, Value
+from shardwright.ir.attributes import Attributes
+from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array

@@ -8,7 +8,8 @@ import numpy as np
 
 from shardwright.frontends.onnx.items import Constant, Item
 from shardwright.frontends.onnx.stored import InitialValues, Stored
-from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.attributes import Attribute, Attributes
+from shardwright.ir.graph import Value
 from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder

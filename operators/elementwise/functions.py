@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardwright.ir.graph import Attributes
+from shardwright.ir.attributes import Attributes
 from shardwright.operators.info import (
     Array,
     Emitter,

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Attribute
 from shardwright.ir.types import TensorType
 from shardwright.ir.values import (
     NOT_NEGATIVE,

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Attributes, Value
+from shardwright.ir.graph import Value
 from shardwright.operators.info import (
     Array,
     Emitter,

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import IRError, StrategyError
-from shardwright.ir.graph import Attributes, Node, Value
+from shardwright.ir.graph import Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import Provenance

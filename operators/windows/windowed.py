@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.ir.graph import Attributes
+from shardwright.ir.attributes import Attributes
 from shardwright.operators.halo import Halo
 from shardwright.operators.info import Array, OperatorInfo
 from shardwright.operators.rule import Shape, ShardView

@@ -78,7 +78,13 @@ def _chosen_strategies(space: SearchSpace, strategies: Mapping[str, Strategy]) -
     for i, choice in enumerate(space.choices):
         if choice.kind == "operator":
             options = {option: position for position, option in enumerate(choice.options)}
-            chosen[i] = options.get(strategies[choice.name], 0)
+            strategy = strategies.get(choice.name)
+            if not isinstance(strategy, Strategy):
+                raise PassError(
+                    f"the strategy of `{choice.name}` is {strategy!r}, expected a `Strategy`",
+                    hint="give one for every operator, such as `Strategy()` for none",
+                )
+            chosen[i] = options.get(strategy, 0)
     return chosen
 
 

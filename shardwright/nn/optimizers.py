@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 from shardwright.gradients import Gradients
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Attribute
 from shardwright.ir.values import check_names
 from shardwright.operators.models.optimizer import Kind, check_settings
 from shardwright.operators.models.optimizer import Optimizer as Rule

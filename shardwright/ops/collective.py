@@ -7,8 +7,8 @@ its own single-device reference.
 from typing import Any
 
 from shardwright.communication import WORLD_AXIS
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Attribute
 from shardwright.tensor import Tensor, apply
 from shardwright.tracer import current_tracer
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Attribute
 from shardwright.operators.info import SplitCounts, operator_class
 from shardwright.tensor import Operand, Tensor, apply_all
 from shardwright.tracer import current_tracer

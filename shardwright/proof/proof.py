@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ShardwrightError
-from shardwright.ir.graph import Attribute, Graph, Parameter
+from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.reachability import live
 from shardwright.ir.verify import verify_structure
 from shardwright.proof.erasure import ProofError, erase, has_layouts

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import ShardwrightError
-from shardwright.ir.graph import Attribute, Attributes, Graph, Node
+from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, numpy_dtype

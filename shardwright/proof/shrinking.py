@@ -5,8 +5,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import ShardwrightError
-from shardwright.ir.graph import Attributes
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType

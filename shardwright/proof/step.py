@@ -7,8 +7,9 @@ the operators with the compiler.
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import PassError
-from shardwright.ir.graph import Attributes, Graph, Node, Value, renamed
+from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, operator_class, operator_info

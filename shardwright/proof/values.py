@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardwright.ir.graph import Attribute
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.types import TensorType
 from shardwright.proof.terms import Term
 

@@ -7,7 +7,8 @@ the exchanges that its strategy needs (`halo_plan`).
 
 from collections.abc import Mapping, Sequence
 
-from shardwright.ir.graph import Attributes, Node
+from shardwright.ir.attributes import Attributes
+from shardwright.ir.graph import Node
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType

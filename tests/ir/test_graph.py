@@ -1,3 +1,9 @@
+import copy
+import pickle
+
+import pytest
+
+from shardwright.ir.errors import IRError
 from shardwright.ir.text import parse, to_text
 
 BEFORE = """graph chain {
@@ -32,3 +38,36 @@ def test_a_node_with_a_result_that_stays_stays():
     graph = parse(text).replacing({"b": "a"})
     assert len(graph) == 1
     assert graph.outputs == ("a", "a")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"a": "b", "b": "a"}, "`a` is replaced by itself, through `a` (in graph chain); "),
+        ({"a": "a"}, "`a` is replaced by itself, through `a` (in graph chain); "),
+        ({"nosuch": "x"}, "graph `chain` has no value `nosuch`"),
+        ({"a": "nosuch"}, "graph `chain` has no value `nosuch`"),
+    ],
+)
+def test_replacements_that_cannot_be(names, message):
+    with pytest.raises(IRError) as error:
+        parse(BEFORE).replacing(names)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda attributes: attributes.update(factor=5.0),
+        lambda attributes: attributes.__setitem__("factor", 5.0),
+        lambda attributes: attributes.pop("factor"),
+        lambda attributes: attributes.clear(),
+    ],
+)
+def test_attributes_cannot_be_changed(change):
+    text = "graph g {\n  input x: f32[4]\n  a: f32[4] = scale(x) {factor=2.0}\n  return a\n}\n"
+    (node,) = parse(text)
+    with pytest.raises(IRError, match="the attributes of a node cannot be changed"):
+        change(node.attributes)
+    assert node.attributes == {"factor": 2.0}
+    assert pickle.loads(pickle.dumps(node)) == copy.deepcopy(node) == node

@@ -1,3 +1,5 @@
+from abc import ABC, abstractmethod
+
 import pytest
 
 from shardwright.ir.errors import PassError
@@ -48,3 +50,36 @@ def test_an_unknown_name_gets_the_nearest_or_the_list(registry):
     with pytest.raises(PassError) as error:
         registry["fuse"]
     assert str(error.value) == "unknown pass `fuse`; expected one of canonicalize, partition"
+
+
+class Base:
+    name = "base"
+
+
+class Nameless(Base):
+    name = ""
+
+
+class Abstract(ABC, Base):
+    name = "abstract"
+
+    @abstractmethod
+    def run(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (first, "it is no pass (in class first); derive it from `"),
+        (Nameless, "the name of the pass is '', expected lower case such as `my_name` (in class "),
+        (Abstract, "the pass has no `run` (in class Abstract); define what is missing"),
+    ],
+)
+def test_only_complete_classes_are_registered(item, message):
+    passes = Registry("pass", PassError, base=Base)
+    with pytest.raises(PassError) as error:
+        passes.register(item)
+    assert str(error.value).startswith(message)
+    assert not passes.register(Base)
+    assert passes["base"] is Base

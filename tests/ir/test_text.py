@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import IRError
 from shardwright.ir.export import to_json
-from shardwright.ir.graph import Attribute, Graph, Node, Parameter, Value
+from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.provenance import ROLES, ParameterRole, Provenance

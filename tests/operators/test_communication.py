@@ -6,8 +6,9 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
+from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import IRError, StrategyError
-from shardwright.ir.graph import Attribute, Attributes, Value
+from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType

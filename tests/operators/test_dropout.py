@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from shardwright.ir.graph import Attribute
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array, operator_info, whole_kernel
 

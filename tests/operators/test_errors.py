@@ -2,8 +2,8 @@
 
 import pytest
 
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Attributes
 from shardwright.ir.text import parse_type
 from shardwright.operators.info import operator_info
 

@@ -5,8 +5,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Attribute
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array, operator_info, whole_kernel
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ExecutionError
-from shardwright.ir.graph import Attribute
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType

@@ -65,7 +65,7 @@ COMPILE = {
     ),
     "model_that_fails": (
         [f"{MODELS}:fails", "--devices", "4"],
-        f"ZeroDivisionError: division by zero (in {MODELS})",
+        f"ZeroDivisionError: division by zero (in {MODELS}, line 89)",
     ),
     "mesh_of_other_size": (
         ["mlp", "--devices", "8", "--mesh", "3x2"],

@@ -23,7 +23,8 @@ def said(capsys):
 def test_a_file_that_is_not_there(capsys):
     assert main(["compile", "mlp", "--devices", "2", "--plugin", "nowhere.py"]) == 2
     assert said(capsys) == (
-        "shardwright: there is no file `nowhere.py`; name a Python file that registers\n"
+        "shardwright: there is no file `nowhere.py`; name a Python file that registers "
+        "operators, passes, searches or cost profiles\n"
     )
 
 
@@ -32,7 +33,8 @@ def test_a_file_that_fails(tmp_path, capsys):
     broken.write_text("import nothing_of_this_name\n")
     assert main(["operators", "--plugin", str(broken)]) == 2
     assert said(capsys) == (
-        f"shardwright: ModuleNotFoundError: No module named 'nothing_of_this_name' (in {broken})\n"
+        "shardwright: ModuleNotFoundError: No module named 'nothing_of_this_name' "
+        f"(in {broken}, line 1)\n"
     )
 
 
@@ -63,4 +65,35 @@ def test_an_installed_package_that_fails_is_named(monkeypatch, capsys):
     assert main(["operators"]) == 2
     assert said(capsys).startswith(
         "shardwright: the plugin `mine` of the package nothing_of_this_name cannot be imported: "
+    )
+
+
+def test_a_file_that_ends_the_program(tmp_path, capsys):
+    ending = tmp_path / "ending.py"
+    ending.write_text("import sys\nsys.exit(0)\n")
+    assert main(["operators", "--plugin", str(ending)]) == 2
+    assert said(capsys) == (
+        f"shardwright: it ends the program (in {ending}); leave out `sys.exit`\n"
+    )
+
+
+def test_a_pass_that_fails_is_named_with_its_line(tmp_path, capsys):
+    plugin = tmp_path / "failing.py"
+    plugin.write_text(
+        "from dataclasses import dataclass\n"
+        "from shardwright.passes.base import Pass, register_pass\n"
+        "@register_pass\n"
+        "@dataclass(frozen=True)\n"
+        "class Failing(Pass):\n"
+        "    name = 'failing'\n"
+        "    def run(self, graph):\n"
+        "        return 1 / 0\n"
+    )
+    program = tmp_path / "program.ir"
+    program.write_text("graph g {\n  input x: f32[4]\n  return x\n}\n")
+    arguments = ["opt", str(program), "--plugin", str(plugin), "--passes", "failing"]
+    assert main(arguments) == 2
+    assert said(capsys) == (
+        "shardwright: pass `failing` fails: ZeroDivisionError: division by zero "
+        f"(in {plugin}, line 8)\n"
     )

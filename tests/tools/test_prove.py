@@ -56,8 +56,7 @@ def test_a_failure_names_the_node(directory, capsys):
     assert (found["proven"], found["first_failure"]) == (False, "layer1.weight.next")
     assert main(["prove", str(directory)]) == 1
     assert capsys.readouterr().out.splitlines()[0] == (
-        "not proven: `layer1.weight.next`: the update of `layer1.weight` is not what the "
-        "model computes"
+        "not proven: `layer1.weight.next`: the update of `layer1.weight` differs from the model's"
     )
     assert main(["verify", str(directory)]) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from shardwright.ir.graph import Attribute, Graph, Node, Value
+from shardwright.ir.attributes import Attribute
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, operator_class
 

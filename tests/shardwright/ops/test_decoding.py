@@ -87,7 +87,7 @@ def test_steps_give_what_causal_attention_gives():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ModelError, match="not as SBH"):
+    with pytest.raises(ModelError, match="unknown layout `SBH` of queries: expected BSH or BNSD"):
         ops.IncreFlashAttention(2, "SBH")
     cache = np.zeros((1, 1, 4, 2))
     with pytest.raises(ModelError, match="give one position"):

@@ -1,0 +1,32 @@
+"""Attributes: the constants of nodes and parameters."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from shardwright.ir.errors import IRError
+
+Attribute = int | float | bool | str | None | tuple["Attribute", ...]
+Attributes = Mapping[str, Attribute]
+
+
+class FrozenAttributes(dict[str, Attribute]):
+    """Attributes that cannot be changed, since programs share their nodes.
+
+    Examples
+    --------
+    >>> FrozenAttributes(factor=2.0)
+    {'factor': 2.0}
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenAttributes, (dict(self),)
+
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        raise IRError(
+            "the attributes of a node cannot be changed: programs share their nodes",
+            hint="make another node: "
+            "`dataclasses.replace(node, attributes={**node.attributes, ...})`",
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
