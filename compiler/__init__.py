@@ -1,1 +1,1 @@
-"""The compiler: options, search and passes put together, plans and what is told of them."""
+"""The compiler: drives search and passes, and writes plans, costs and reasons."""

@@ -29,7 +29,7 @@ from shardwright.search.options import Progress
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled program and what is known of it.
+    """A compiled program, with its plan, costs and graphs.
 
     Parameters
     ----------
@@ -40,19 +40,19 @@ class Compiled:
     mesh : Mesh
         The ranks.
     decisions : Decisions or None
-        What was decided; None where nothing was to decide.
+        The decisions of the search; None in modes without one.
     result : SearchResult or None
-        How good that is.
+        Their cost and lower bound.
     pin_prices : mapping of str to float
-        What each pin costs, in the unit of the profile.
+        The price of each pin, in the unit of the profile.
     step_seconds : float
-        Sum of the predicted seconds of all nodes.
+        The serial step: the sum of the predicted seconds of all nodes.
     memory : MemoryUseReport
-        What a rank holds at most.
+        The peak memory of a rank.
     seconds : float
-        Time that compiling took.
+        Wall time of the compilation.
     passes : PassManager
-        What every pass left.
+        The graph after every pass.
     """
 
     source: Graph
@@ -90,9 +90,9 @@ def compile_graph(
     cluster : Cluster
         The devices and their links.
     devices : int
-        How many of them to use.
+        Number of devices to use.
     options : CompileOptions, optional
-        How to compile.
+        The options; the defaults if not given.
     mesh : Mesh, optional
         The mesh; by default as the cluster suggests.
     progress : callable, optional
@@ -101,7 +101,7 @@ def compile_graph(
     Raises
     ------
     ShardwrightError
-        If something asked for cannot be.
+        If an option is wrong, or there is no plan.
     """
     options = options or CompileOptions()
     check_tensor_names(graph, options.optimizer)

@@ -114,7 +114,7 @@ class Fitting:
     limits : SearchOptions
         The limits of the user: the plan's program must fit, the searches may be tighter.
     where : str
-        The mesh, for messages: what is proven is proven of its plans.
+        The mesh, for messages: proofs are about plans on this mesh.
     """
 
     attempt: Callable[[SearchOptions], Attempt]

@@ -1,4 +1,4 @@
-"""Peak memory of an emitted program on one rank, and what it is made of."""
+"""Peak memory of an emitted program on one rank, by kind of tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -122,7 +122,7 @@ class Option:
         return spelled.read(value)
 
     def literal(self, value: object) -> object:
-        """Return what spells a value in text."""
+        """Return the literal that spells a value in text."""
         return self.mark.spell(value) if isinstance(self.mark, Spelled) else value
 
 
@@ -257,7 +257,7 @@ def options_of(kind: type[Pass]) -> tuple[Option, ...]:
 
 
 def _meanings(docstring: str) -> dict[str, str]:
-    """Return what the section `Parameters` of a docstring says of each name."""
+    """Return the text of each name in the section `Parameters` of a docstring."""
     _, _, section = cleandoc(docstring).partition("Parameters\n----------\n")
     section = re.split(r"\n\n?\w+\n-+\n", section)[0]
     meanings: dict[str, str] = {}

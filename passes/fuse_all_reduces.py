@@ -227,7 +227,7 @@ def _with_fused(graph: Graph, members: Sequence[Node], fusion: int) -> list[Node
 
 
 def _fused(graph: Graph, members: Sequence[Node], fusion: int) -> tuple[Node, Node, Node]:
-    """Return what packs the operands, reduces the buffer, and unpacks the results."""
+    """Return the nodes that pack the operands, reduce the buffer, and unpack the results."""
     first, scope = members[0], members[-1].scope
     origin = Provenance(first.provenance.operator, "fusion", first.provenance.tensor)
     operands = [graph.values[member.operands[0]] for member in members]

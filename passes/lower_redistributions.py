@@ -78,7 +78,7 @@ class LowerRedistributions(Pass):
 
 
 def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPlanner) -> str:
-    """Emit the moves of one redistribution and return the name of what comes out."""
+    """Emit the moves of one redistribution and return the name of the last result."""
     target = node.results[0]
     if source.layout is None or target.layout is None:
         raise PassError(f"`{node.name}` redistributes a tensor whose layout is not decided")

@@ -48,7 +48,7 @@ class ValueAndGrad:
     has_aux: bool = False
 
     def __call__(self, *inputs: Any) -> tuple[Any, Gradients]:
-        """Return what the function returns, and its gradients.
+        """Return the value of the function, and its gradients.
 
         Raises
         ------

@@ -272,7 +272,7 @@ _COMPILE_AGAIN = "compile the model again"
 
 
 def check_format(content: Any, where: str) -> None:
-    """Check that JSON is the document of a plan, of whatever version.
+    """Check that JSON is the document of a plan, of any version.
 
     Raises
     ------

@@ -136,7 +136,7 @@ class MindSporeCosts:
     def operator_cost(
         self, info: OperatorInfo, strategy: Strategy, mesh: Mesh, is_parameter: Sequence[bool]
     ) -> float:
-        """Return what an operator adds to the objective.
+        """Return the objective's term of an operator.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class MindSporeCosts:
     def redistribution_cost(
         self, tensor: TensorType, source: Layout, target: Layout, mesh: Mesh
     ) -> float:
-        """Return what the edge from a producer to a consumer adds to the objective.
+        """Return the objective's term of the edge from a producer to a consumer.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ def _factor_order(info: OperatorInfo) -> tuple[str, ...]:
 def operator_volume(
     info: OperatorInfo, strategy: Strategy, mesh: Mesh, is_parameter: tuple[bool, ...]
 ) -> OperatorVolume:
-    """Return what an operator computes on and communicates, forward and backward."""
+    """Return the bytes that an operator computes on and communicates, forward and backward."""
     taken, left = info.infer_tensor_layouts(strategy, mesh)
     reads = [_slice_bytes(t, a, mesh) for t, a in zip(info.operand_types, taken, strict=True)]
     writes = [_slice_bytes(t, a, mesh) for t, a in zip(info.result_types, left, strict=True)]

@@ -47,7 +47,7 @@ def erfc(x: Array) -> Array:
 
 
 def erfinv(x: Array) -> Array:
-    """Return what the error function maps to `x`: an approximation, and two steps of Newton's."""
+    """Return the inverse error function: an approximation, then two Newton steps."""
     size = np.minimum(np.abs(x).astype(np.float64), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         w = -np.log1p(-size * size)

@@ -315,7 +315,7 @@ class SplitGradient:
 def split_gradient(
     build: Builder, operator: SplitOperator, cotangents: Sequence[Value]
 ) -> SplitGradient:
-    """Emit the gradient of what `emit_split` has emitted, and return its parts."""
+    """Emit the gradient of the nodes of `emit_split`, and return its parts."""
     plan = operator.plan
     pulled = tuple(
         _moved(build, "halo_exchange", dy, plan.results.get(i, ()))

@@ -12,7 +12,7 @@ _MOST_ROWS = 6
 
 
 def largest_shares(space: SearchSpace, assignment: tuple[int, ...]) -> str:
-    """Return what takes most of the memory, repeated layers together, in one sentence.
+    """Return the largest shares of the memory, repeated layers together, in one sentence.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def _shares(space: SearchSpace, assignment: tuple[int, ...]) -> Mapping[str, tup
 
 
 def _label(space: SearchSpace, choice: Choice) -> str:
-    """Return what a choice is called, without the numbers of layers."""
+    """Return the name of a choice, without the numbers of layers."""
     producer = space.graph.producers.get(choice.name)
     if producer is None:
         return pattern(choice.name)
