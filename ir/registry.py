@@ -98,10 +98,13 @@ class Registry(Generic[Item]):
             If there is none; suggests the nearest name, or lists all.
         """
         if name not in self._items:
-            known = f"expected one of {', '.join(sorted(self))}" if self.listed else None
-            raise self.error(
-                f"unknown {self.kind} `{name}`", hint=suggestion(name, self._items) or known
-            )
+            near = suggestion(name, self._items)
+            if self.listed:
+                hint = near or f"expected one of {', '.join(sorted(self))}"
+            else:
+                plugin = "load the plugin that registers it, with `--plugin FILE`"
+                hint = f"{near} Or {plugin}" if near else plugin
+            raise self.error(f"unknown {self.kind} `{name}`", hint=hint)
         return self._items[name]
 
     def __contains__(self, name: object) -> bool:

@@ -7,6 +7,11 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.text import parse_type
 from shardwright.operators.info import operator_info
 
+UNKNOWN = (
+    "unknown operator `rleu`; did you mean `relu`? Or load the plugin that registers it, with "
+    "`--plugin FILE`"
+)
+
 CASES: list[tuple[str, tuple[str, ...], Attributes, str]] = [
     (
         "add",
@@ -27,7 +32,7 @@ CASES: list[tuple[str, tuple[str, ...], Attributes, str]] = [
         {"slope": 1},
         "`relu` has no attribute `slope`; its attributes are none",
     ),
-    ("rleu", ("f32[2]",), {}, "unknown operator `rleu`; did you mean `relu`?"),
+    ("rleu", ("f32[2]",), {}, UNKNOWN),
     ("relu", (), {}, "relu: 0 operands were given, `... -> ...` takes 1"),
     ("transpose", (), {}, "`transpose` cannot take the operands: none"),
     ("gather", ("f32[8, 2]",), {}, "`gather` cannot take the operands: f32[8, 2]"),
