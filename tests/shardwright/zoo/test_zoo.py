@@ -186,4 +186,4 @@ def test_a_file_that_cannot_be_run_is_refused(tmp_path):
     with pytest.raises(ModelError) as caught:
         zoo.load(f"{path}:make")
     assert caught.value.what == "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
-    assert caught.value.where == str(path)
+    assert caught.value.where == f"{path}, line 1"
