@@ -196,9 +196,9 @@ BUGS = {
         "readers of any mirror read the value of the first one of its type",
         "passes.clean_up:CleanUp.run",
         (
-            "names[node.name] = operand",
-            "names[node.name] = next((m for k, m in names.items() if graph.values[k].type "
-            "== node.results[0].type), operand)",
+            "names = {node.name: node.operands[0] for node in mirrors}",
+            "names = {node.name: next(m for m in mirrors if m.results[0].type "
+            "== node.results[0].type).operands[0] for node in mirrors}",
         ),
     ),
     "updates_dead": bug(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.names import check_tensor_names
-from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
+from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.pipelines import canonical_form, hybrid_parallel, stand_alone
 from shardwright.compiler.search_request import SearchRequest
@@ -112,17 +112,15 @@ def compile_graph(
     if options.mode == "hybrid_parallel":
         program = passes.run_all(hybrid_parallel(options, devices), source)
         mesh = mesh_of_world(devices)
-        emitted = _Emitted(replace(program, mesh=mesh), mesh)
+        emitted = _unpartitioned(replace(program, mesh=mesh), mesh, cluster, options)
     elif options.mode == "stand_alone":
-        emitted = _Emitted(passes.run_all(stand_alone(options), source), Mesh(()))
+        program = passes.run_all(stand_alone(options), source)
+        emitted = _unpartitioned(program, Mesh(()), cluster, options)
     else:
         if options.pins or options.result_pins:
             options = _with_moved_pins(options, canonicalize.merged_values(graph))
         mesh = mesh or default_mesh(cluster, devices, options.cost_model)
         emitted = _partition(source, cluster, mesh, options, passes, progress)
-    memory = peak_memory(emitted.program)
-    if options.mode in UNPARTITIONED:
-        _check_fits(memory, options.memory_on(cluster), options.mode)
     return Compiled(
         source,
         emitted.program,
@@ -131,7 +129,7 @@ def compile_graph(
         emitted.result,
         emitted.pin_prices,
         program_seconds(emitted.program, cluster),
-        memory,
+        emitted.memory,
         time.perf_counter() - begin,
         passes,
     )
@@ -140,22 +138,6 @@ def compile_graph(
 def default_mesh(cluster: Cluster, devices: int, cost_model: str) -> Mesh:
     """Return the mesh of a compilation whose user gives none."""
     return PROFILES[cost_model].default_mesh(cluster, devices)
-
-
-def _check_fits(memory: MemoryUseReport, limit: float, mode: Mode) -> None:
-    """Refuse a program that needs more than a device has, where there is no other.
-
-    Raises
-    ------
-    InfeasibleError
-        If it does.
-    """
-    if memory.peak_bytes > limit:
-        raise InfeasibleError(
-            f"the program needs {bytes_text(memory.peak_bytes)} on each device, the limit is "
-            f"{bytes_text(limit)}, and the mode `{mode}` has no other program",
-            hint="allow more memory, or use a mode in which the compiler splits the model",
-        )
 
 
 def _with_moved_pins(options: CompileOptions, names: Mapping[str, str]) -> CompileOptions:
@@ -171,9 +153,30 @@ def _with_moved_pins(options: CompileOptions, names: Mapping[str, str]) -> Compi
 class _Emitted:
     program: Graph
     mesh: Mesh
+    memory: MemoryUseReport
     decisions: Decisions | None = None
     result: SearchResult | None = None
     pin_prices: Mapping[str, float] = field(default_factory=dict)
+
+
+def _unpartitioned(
+    program: Graph, mesh: Mesh, cluster: Cluster, options: CompileOptions
+) -> _Emitted:
+    """Return a program for which there is no other, if a device has the memory for it.
+
+    Raises
+    ------
+    InfeasibleError
+        If it has not.
+    """
+    memory, limit = peak_memory(program), options.memory_on(cluster)
+    if memory.peak_bytes > limit:
+        raise InfeasibleError(
+            f"the program needs {bytes_text(memory.peak_bytes)} on each device, the limit is "
+            f"{bytes_text(limit)}, and the mode `{options.mode}` has no other program",
+            hint="allow more memory, or use a mode in which the compiler splits the model",
+        )
+    return _Emitted(program, mesh, memory)
 
 
 def _partition(
@@ -197,7 +200,7 @@ def _partition(
     _check_cost(passes, profile, attempt.result)
     result = replace(attempt.result, seconds=attempt.result.seconds + built)
     prices = pin_prices(request, result, attempt.limits, deadline)
-    return _Emitted(attempt.program, mesh, result.decisions, result, prices)
+    return _Emitted(attempt.program, mesh, attempt.memory, result.decisions, result, prices)
 
 
 def _check_cost(passes: PassManager, profile: CostProfile, result: SearchResult) -> None:

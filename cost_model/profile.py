@@ -261,8 +261,8 @@ class CostProfile(ABC):
         return None if self.orbit_planner is None else kinds_of(self.mesh)
 
 
-def check_cost(profile: str, what: str, cost: object) -> float:
-    """Return the cost of something as a profile gives it.
+def check_cost(profile: str, operator: str, cost: object) -> float:
+    """Return the cost of an operator as a profile gives it.
 
     Raises
     ------
@@ -272,13 +272,13 @@ def check_cost(profile: str, what: str, cost: object) -> float:
     if isinstance(cost, Real) and 0 <= float(cost) < math.inf:
         return float(cost)
     raise PassError(
-        f"the cost profile `{profile}` gives {what} the cost {cost!r}, expected a finite number "
-        "of at least 0"
+        f"the cost profile `{profile}` gives `{operator}` the cost {cost!r}, expected a finite "
+        "number of at least 0"
     )
 
 
-def check_costs(profile: str, what: str, costs: object, count: int) -> Floats:
-    """Return the costs of several things as a profile gives them; see `check_cost`.
+def check_costs(profile: str, operator: str, costs: object, count: int) -> Floats:
+    """Return several costs of an operator as a profile gives them; see `check_cost`.
 
     Raises
     ------
@@ -288,13 +288,13 @@ def check_costs(profile: str, what: str, costs: object, count: int) -> Floats:
     array = np.asarray(costs)
     if array.shape != (count,) or array.dtype.kind not in "fiu":
         raise PassError(
-            f"the cost profile `{profile}` gives {what} costs of shape {array.shape} and type "
-            f"{array.dtype}, expected numbers of shape ({count},)",
+            f"the cost profile `{profile}` gives `{operator}` costs of shape {array.shape} and "
+            f"type {array.dtype}, expected numbers of shape ({count},)",
             hint="return an array, one cost for each entry of `local_bytes`",
         )
     worst = array[~((array >= 0) & (array < math.inf))]
     if worst.size:
-        check_cost(profile, what, worst[0].item())
+        check_cost(profile, operator, worst[0].item())
     return array
 
 

@@ -93,7 +93,7 @@ class ProgramProfile(CostProfile):
     def _checked_moves(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         with explained(self, f"the cost profile `{self.name}`", PassError):
             costs = self.move_costs(operator, axes, local_bytes.copy())
-        return check_costs(self.name, f"`{operator}`", costs, len(local_bytes))
+        return check_costs(self.name, operator, costs, len(local_bytes))
 
     def program_cost(self, program: Graph) -> float:
         """Return the sum of the costs of all nodes: a step without any overlap."""
@@ -167,7 +167,7 @@ class ProgramProfile(CostProfile):
 
     def _node_cost(self, node: Node, operands: Sequence[Value]) -> float:
         cost = node_cost(node, operands, self.mesh, self)
-        return check_cost(self.name, f"`{node.operator}`", cost)
+        return check_cost(self.name, node.operator, cost)
 
     # Tensors
 

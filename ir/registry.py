@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.values import suggestion
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""The names that can be registered."""
 
 Item = TypeVar("Item", bound=type[Any] | Callable[..., Any])
 
@@ -81,7 +82,7 @@ class Registry(Generic[Item]):
             methods = ", ".join(f"`{name}`" for name in missing)
             raise self.error(f"the {self.kind} has no {methods}", where, "define what is missing")
         name = getattr(item, "name", None)
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise self.error(
                 f"the name of the {self.kind} is {name!r}, expected lower case such as `my_name`",
                 where,

@@ -25,10 +25,8 @@ from typing import (
 from shardwright.dataflow.properties import PROPERTIES, Property
 from shardwright.ir.errors import OptionError, PassError
 from shardwright.ir.graph import Graph
-from shardwright.ir.registry import Registry
+from shardwright.ir.registry import NAME, Registry
 from shardwright.ir.values import Range, check_choice, check_flag, in_words, wrong_value
-
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -222,7 +220,7 @@ def register_pass(kind: type[AnyPass]) -> type[AnyPass]:
         hint = "write `@dataclass(frozen=True)` between `@register_pass` and the class"
         raise PassError("a pass is a frozen dataclass", where, hint)
     name = getattr(kind, "name", None)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise PassError("a pass has a name in lower case", where, 'write `name = "my_pass"`')
     if not isinstance(kind.requires, tuple) or not isinstance(kind.ensures, tuple):
         raise PassError(f"pass `{name}` requires or ensures no tuple", where, "write `(LOWERED,)`")
