@@ -1,7 +1,9 @@
 """The compiler: from a whole program to the program of every rank."""
 
+import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from shardwright.compiler.attempts import Attempts
@@ -105,6 +107,34 @@ def compile_graph(
     """
     options = options or CompileOptions()
     check_tensor_names(graph, options.optimizer)
+    with _earlier_objects_ignored():
+        return _compile(graph, cluster, devices, options, mesh, progress)
+
+
+@contextmanager
+def _earlier_objects_ignored() -> Iterator[None]:
+    """Let garbage collection skip the objects that exist already, such as imported modules.
+
+    A compilation makes many objects, and full collections would visit the others again and again.
+    """
+    if gc.get_freeze_count():  # the user's own freeze is kept
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _compile(
+    graph: Graph,
+    cluster: Cluster,
+    devices: int,
+    options: CompileOptions,
+    mesh: Mesh | None,
+    progress: Progress | None,
+) -> Compiled:
     begin = time.perf_counter()
     passes = PassManager()
     canonicalize = canonical_form(options)
