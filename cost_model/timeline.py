@@ -1,25 +1,34 @@
 """The overlapped step: the simulated schedule of the nodes of a program on a rank.
 
-The serial step is the sum of the seconds of all nodes; here communication runs concurrently with
-computation. All ranks run the same program in lockstep, so one rank stands for all. It has a stream
-for computation and one for the links of each level of the cluster. A collective occupies the
-streams of all levels that it spans, since a hierarchical algorithm uses the links of each. Every
-stream takes its nodes in program order; a node starts when its operands are ready and its streams
-are free. So the all-reduce of a gradient overlaps the backward computation that follows it. Until
-the end at least one stream is busy: the first unfinished node waits for nothing.
+The serial step is the sum of the seconds of all nodes; here deferrable communication runs
+concurrently with computation (`streams`). All ranks run the same program in lockstep, so one rank
+stands for all. The schedule is greedy, and nothing is interrupted:
+
+- Computation and blocking communication run in program order.
+- Gathers of parameters run ahead, in program order, as far as the window of bytes allows.
+- Reductions of gradients run behind, in program order on each level; computation waits for them
+  only where the gradients that are still to be reduced exceed the window. The updates start after
+  the backward computation, each as soon as its gradient is reduced.
+- Where several wait for a resource, local work on parameters comes first, then computation and
+  blocking communication, then gathers, then reductions.
+
+So every resource serves one node at a time, and the step is at least the load of each
+(`streams.loads`). A window of no bytes is the serial step.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.memory import Buffers, buffers
-from shardwright.cost_model.roofline import node_axes, node_seconds
+from shardwright.cost_model.memory import Buffers
+from shardwright.cost_model.schedule import Tasks, schedule, tasks_of
+from shardwright.cost_model.streams import COMPUTE, Placement
 from shardwright.ir.graph import Graph, Node
 
-COMPUTE = "compute"
-"""The stream of computation; the others have the names of the levels of the cluster."""
+_HALVINGS = 10  # of the window, where all deferrable bytes at once exceed the memory limit
+_SMALL = 600  # nodes of a program up to which every window is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +39,8 @@ class Event:
     ----------
     node : Node
         The node.
-    streams : tuple of str
-        The streams that it occupies.
+    placement : Placement
+        Its queue, and the levels of its links.
     start, seconds : float
         Start and duration.
     nbytes : float
@@ -39,7 +48,7 @@ class Event:
     """
 
     node: Node
-    streams: tuple[str, ...]
+    placement: Placement
     start: float
     seconds: float
     nbytes: float
@@ -48,6 +57,11 @@ class Event:
     def end(self) -> float:
         """Time at which it ends."""
         return self.start + self.seconds
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The resources that it occupies."""
+        return self.placement.resources
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,8 @@ class Timeline:
     peak_bytes : float
         Peak memory. A buffer is live from the start of the node that defines it to the end of its
         last reader, so early communication takes memory early.
+    window_bytes : float
+        Bytes that gathers ahead and gradients that wait to be reduced may take together.
     events : tuple of Event
         The nodes, in program order.
     live_bytes : tuple of (float, float)
@@ -78,12 +94,16 @@ class Timeline:
     communication_seconds: float
     exposed_communication_seconds: float
     peak_bytes: float
+    window_bytes: float
     events: tuple[Event, ...]
     live_bytes: tuple[tuple[float, float], ...]
 
 
-def simulate(graph: Graph, cluster: Cluster) -> Timeline:
-    """Return the timeline of a program, lowered to collectives, on a rank of a cluster.
+def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> Timeline:
+    """Return the fastest timeline found of a program, lowered to collectives, within a limit.
+
+    The window is as large as the memory allows: unbounded, or halved until the peak memory is
+    within the limit. Where not even the serial step is, it is the serial step.
 
     Parameters
     ----------
@@ -91,39 +111,56 @@ def simulate(graph: Graph, cluster: Cluster) -> Timeline:
         The program; without a mesh it runs whole on one device.
     cluster : Cluster
         Its devices and links.
+    memory_limit : float
+        Peak memory of the rank, in bytes.
 
     Raises
     ------
     ClusterError
         If an axis of the mesh belongs to a level that the cluster lacks.
     """
-    held = buffers(graph)
-    free: dict[str, float] = {}  # stream -> when it is free
-    ready: dict[str, float] = {}  # value -> when it is ready
-    events = []
-    for node in graph.nodes:
-        streams = _streams(node, graph, cluster)
-        waits = [ready.get(name, 0.0) for name in node.operands]
-        waits += [free.get(stream, 0.0) for stream in streams]
-        nbytes = sum(held.sizes[result.name] for result in node.results)
-        seconds = node_seconds(node, graph, cluster)
-        event = Event(node, streams, max(waits), seconds, nbytes)
-        free.update(dict.fromkeys(streams, event.end))
-        ready.update((result.name, event.end) for result in node.results)
-        events.append(event)
-    return _summary(graph, held, events)
+    tasks = tasks_of(graph, cluster)
+    unbounded = _timeline(graph, tasks, math.inf)
+    if unbounded.peak_bytes <= memory_limit:
+        return unbounded
+    windows = [tasks.deferrable_bytes / 2**i for i in range(1, _HALVINGS + 1)]
+    found = {0.0: _timeline(graph, tasks, 0.0)}
+    low, high = 0, len(windows)
+    while low < high:  # more bytes in the window take more memory, but for a few anomalies
+        middle = (low + high) // 2
+        timeline = found[windows[middle]] = _timeline(graph, tasks, windows[middle])
+        fits = timeline.peak_bytes <= memory_limit
+        low, high = (low, middle) if fits else (middle + 1, high)
+    if len(graph) <= _SMALL:
+        found |= {w: _timeline(graph, tasks, w) for w in windows if w not in found}
+    fitting = [timeline for timeline in found.values() if timeline.peak_bytes <= memory_limit]
+    return min(fitting, key=lambda timeline: timeline.step_seconds, default=found[0.0])
 
 
-def _streams(node: Node, graph: Graph, cluster: Cluster) -> tuple[str, ...]:
-    mesh = graph.mesh
-    axes = [mesh.axis(name) for name in node_axes(node, graph)] if mesh else []
-    levels = sorted({axis.level for axis in axes if axis.size > 1})
-    return tuple(cluster.levels[level].name for level in levels) or (COMPUTE,)
+def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:
+    """Return the timeline without any overlap."""
+    return _timeline(graph, tasks_of(graph, cluster), 0.0)
 
 
-def _summary(graph: Graph, held: Buffers, events: Sequence[Event]) -> Timeline:
+def _timeline(graph: Graph, tasks: Tasks, window: float) -> Timeline:
+    starts = schedule(tasks.tasks, window)
+    held = tasks.buffers
+    events = [
+        Event(
+            node,
+            task.placement,
+            start,
+            task.seconds,
+            sum(held.sizes[result.name] for result in node.results),
+        )
+        for node, task, start in zip(graph.nodes, tasks.tasks, starts, strict=True)
+    ]
+    return _summary(graph, held, events, window)
+
+
+def _summary(graph: Graph, held: Buffers, events: Sequence[Event], window: float) -> Timeline:
     step = max((event.end for event in events), default=0.0)
-    compute = sum(event.seconds for event in events if event.streams == (COMPUTE,))
+    compute = sum(event.seconds for event in events if not event.placement.levels)
     total = sum(event.seconds for event in events)
     live = _live_bytes(graph, held, events)
     return Timeline(
@@ -132,6 +169,7 @@ def _summary(graph: Graph, held: Buffers, events: Sequence[Event]) -> Timeline:
         communication_seconds=total - compute,
         exposed_communication_seconds=max(0.0, step - compute),
         peak_bytes=max(nbytes for _, nbytes in live),
+        window_bytes=window,
         events=tuple(events),
         live_bytes=tuple(live),
     )
@@ -160,22 +198,33 @@ def _live_bytes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[tu
 def to_chrome_trace(timeline: Timeline) -> str:
     """Return the timeline as JSON for ``chrome://tracing`` and Perfetto.
 
-    Every stream is a thread, and the live bytes are a counter. Times are microseconds.
+    Computation is a thread, and so is every queue of a level. The live bytes are a counter. Times
+    are microseconds.
     """
-    streams = list(dict.fromkeys([COMPUTE, *(s for e in timeline.events for s in e.streams)]))
-    threads = {stream: number for number, stream in enumerate(streams)}
-    records = [_thread(stream, number) for stream, number in threads.items()]
+    threads = {name: number for number, name in enumerate(_thread_names(timeline))}
+    records = [_thread(name, number) for name, number in threads.items()]
     for event in timeline.events:
         if event.seconds:
-            records += [_slice(event, threads[stream]) for stream in event.streams]
+            records += [_slice(event, threads[name]) for name in _threads(event)]
     for moment, nbytes in timeline.live_bytes:
         counter = {"name": "live bytes", "ph": "C", "ts": moment * 1e6, "pid": 0}
         records.append({**counter, "args": {"bytes": nbytes}})
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": records}, indent=1) + "\n"
 
 
-def _thread(stream: str, number: int) -> Mapping[str, object]:
-    name = stream if stream == COMPUTE else f"communication: {stream}"
+def _thread_names(timeline: Timeline) -> list[str]:
+    """Return the threads of a trace: computation, then the queues of each level."""
+    found = dict.fromkeys(name for event in timeline.events for name in _threads(event))
+    return [COMPUTE, *(name for name in found if name != COMPUTE)]
+
+
+def _threads(event: Event) -> tuple[str, ...]:
+    """Return the threads that show an event: one for each level and queue that it is in."""
+    placed = event.placement
+    return tuple(f"{level}: {placed.queue}" for level in placed.levels) or (COMPUTE,)
+
+
+def _thread(name: str, number: int) -> Mapping[str, object]:
     return {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": name}}
 
 

@@ -76,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_no_plan(error, arguments)
         raise
-    timeline = simulate(compilation.plan.program, compilation.cluster)
+    timeline = simulate(
+        compilation.plan.program, compilation.cluster, memory_limit(arguments, compilation.cluster)
+    )
     compilation.write(directory, ranks)
     if graphs is not None:
         compilation.compiled.passes.write(graphs, detail)

@@ -72,7 +72,7 @@ def compile_document(
         The folder of the plan.
     """
     document, compiled = compilation.plan.document, compilation.compiled
-    timeline = simulate(compilation.plan.program, compilation.cluster)
+    timeline = simulate(compilation.plan.program, compilation.cluster, limit)
     return {
         "model": document.model,
         "devices": document.devices,

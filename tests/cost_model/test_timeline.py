@@ -1,4 +1,5 @@
 import json
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,13 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import Cluster, Device, Level, cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.timeline import COMPUTE, Timeline, simulate, to_chrome_trace
+from shardwright.cost_model.streams import COMPUTE, loads
+from shardwright.cost_model.timeline import (
+    Timeline,
+    serial_timeline,
+    simulate,
+    to_chrome_trace,
+)
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
 from tests.random_graphs import multilayer_perceptron, random_graph
@@ -45,61 +52,97 @@ def spans(timeline: Timeline) -> dict[str, tuple[float, float]]:
     return {event.node.name: (event.start, event.end) for event in timeline.events}
 
 
-HIDDEN = """
-graph hidden on x=2 {
-  input p: f32[4] +x
+# Computation on q beside the gather of the parameter w, or the reduction of its gradient.
+GATHERED = """
+graph gathered on x=2 {
   input q: f32[4]*
-  d: f32[4] +x = scale(p) {factor=2.0}
-  s: f32[4]* = all_reduce(d) {axes=('x',)}
+  parameter w: f32[4@x] {init='zeros'}
   r: f32[4]* = relu(q)
-  t: f32[4]* = add(r, s)
+  g: f32[4]* = all_gather(w) {axes=('x',), dimension=0} from t as redistribution of w
+  t: f32[4]* = add(r, g)
   return t
 }
 """
+REDUCED = """
+graph reduced on x=2 {
+  input p: f32[4] +x
+  input q: f32[4]*
+  parameter w: f32[4]* {init='zeros'}
+  d: f32[4] +x = scale(p) {factor=2.0}
+  w.grad: f32[4]* = all_reduce(d) {axes=('x',)} from d as gradient_redistribution of w
+  r: f32[4]* = relu(q)
+  w.next: f32[4]* = add(w, w.grad) as update of w
+  update w = w.next
+  return r
+}
+"""
 
 
-def test_by_hand_communication_hides_behind_computation() -> None:
-    timeline = simulate(parse(HIDDEN), SLOW)
-    assert spans(timeline) == {"d": (0, 32), "s": (32, 48), "r": (32, 64), "t": (64, 112)}
-    assert timeline.step_seconds == 112
-    assert timeline.compute_seconds == 112
-    assert timeline.communication_seconds == 16
+def test_by_hand_a_parameter_is_gathered_ahead() -> None:
+    timeline = simulate(parse(GATHERED), SLOW)
+    assert spans(timeline) == {"r": (0, 32), "g": (0, 8), "t": (32, 80)}
+    assert [event.placement.queue for event in timeline.events] == ["compute", "gathers", "compute"]
+    assert timeline.step_seconds == timeline.compute_seconds == 80
+    assert timeline.communication_seconds == 8
     assert timeline.exposed_communication_seconds == 0
-    # p, q and d; then s and r as well, without p; then q and d die, and t comes.
+
+
+def test_by_hand_a_gradient_is_reduced_behind() -> None:
+    timeline = simulate(parse(REDUCED), SLOW)
+    assert spans(timeline) == {"d": (0, 32), "w.grad": (32, 48), "r": (32, 64), "w.next": (64, 112)}
+    assert timeline.step_seconds == timeline.compute_seconds == 112
+    # p, q, w and d; then w.grad and r as well, without p; then d and q die, at last w.grad.
     assert timeline.live_bytes == (
-        (0, 32),
         (0, 48),
-        (32, 32),
+        (0, 64),
         (32, 48),
         (32, 64),
-        (48, 48),
-        (64, 32),
+        (32, 80),
+        (48, 64),
         (64, 48),
         (112, 32),
-        (112, 16),
     )
-    assert timeline.peak_bytes == 64
+    assert timeline.peak_bytes == 80
 
 
-def test_by_hand_computation_waits_for_communication() -> None:
-    text = HIDDEN.replace("relu(q)", "relu(s)").replace("add(r, s)", "add(r, q)")
+def test_by_hand_the_window_bounds_the_bytes_that_are_early_or_late() -> None:
+    serial = simulate(parse(REDUCED), SLOW, memory_limit=64)
+    assert spans(serial) == {"d": (0, 32), "w.grad": (32, 48), "r": (48, 80), "w.next": (80, 128)}
+    assert serial.peak_bytes == 64
+    assert serial.window_bytes == 0
+    assert simulate(parse(REDUCED), SLOW, memory_limit=80).step_seconds == 112
+
+
+def test_by_hand_communication_of_activations_blocks() -> None:
+    text = REDUCED.replace("from d as gradient_redistribution of w", "")
     timeline = simulate(parse(text), SLOW)
-    assert spans(timeline) == {"d": (0, 32), "s": (32, 48), "r": (48, 80), "t": (80, 128)}
+    assert spans(timeline)["r"] == (48, 80)
+    assert timeline.events[1].streams == (COMPUTE, "node")
     assert timeline.exposed_communication_seconds == 16
 
 
-def test_by_hand_communication_at_the_end_is_exposed() -> None:
+def test_by_hand_a_gather_waits_for_blocking_communication() -> None:
     text = """
-graph late on x=2 {
+graph shared_link on x=2 {
   input p: f32[4] +x
-  d: f32[4] +x = scale(p) {factor=2.0}
-  s: f32[4]* = all_reduce(d) {axes=('x',)}
-  return s
+  parameter w: f32[4@x] {init='zeros'}
+  parameter v: f32[4@x] {init='zeros'}
+  g: f32[4]* = all_gather(w) {axes=('x',), dimension=0} from t as redistribution of w
+  s: f32[4]* = all_reduce(p) {axes=('x',)}
+  h: f32[4]* = all_gather(v) {axes=('x',), dimension=0} from t as redistribution of v
+  t: f32[4]* = add(s, g)
+  u: f32[4]* = add(t, h)
+  return u
 }
 """
     timeline = simulate(parse(text), SLOW)
-    assert timeline.step_seconds == 48
-    assert timeline.exposed_communication_seconds == 16
+    assert spans(timeline) == {
+        "g": (16, 24),
+        "s": (0, 16),
+        "h": (24, 32),
+        "t": (24, 72),
+        "u": (72, 120),
+    }
 
 
 TWO_LEVELS = """
@@ -116,13 +159,19 @@ graph two_levels on y=2:1 x=2 {
 
 
 def test_levels_communicate_side_by_side_and_a_collective_over_both_uses_both() -> None:
-    timeline = simulate(parse(TWO_LEVELS), SLOW)
+    timeline = simulate(parse(deferrable(TWO_LEVELS)), SLOW)
     streams = {event.node.name: event.streams for event in timeline.events}
     assert streams == {"a": ("node",), "b": ("rack",), "c": ("node", "rack")}
     found = spans(timeline)
     assert found["a"] == found["b"] == (0, 16)
     assert found["c"][0] == 16
     assert timeline.exposed_communication_seconds == timeline.step_seconds
+
+
+def deferrable(text: str) -> str:
+    """Return a program whose all-reduces are of gradients."""
+    text = text.replace("on y=2:1 x=2 {", "on y=2:1 x=2 {\n  parameter w: f32[4]* {init='zeros'}")
+    return re.sub(r"(all_reduce.*)", r"\1 as gradient_redistribution of w", text)
 
 
 def test_local_moves_are_computation() -> None:
@@ -142,14 +191,15 @@ def test_a_buffer_lives_until_its_slowest_reader_is_done() -> None:
     text = """
 graph two_readers on x=4 {
   input q: f32[4]*
-  e: f32[4]* = neighbor_exchange(q) {axes=('x',)}
+  parameter w: f32[4]* {init='zeros'}
+  e: f32[4]* = neighbor_exchange(q) {axes=('x',)} as gradient_redistribution of w
   s: f32[4@x] = local_slice(q) {axes=('x',), dimension=0}
   return e, s
 }
 """
     timeline = simulate(parse(text), SLOW)
     assert spans(timeline) == {"e": (0, 16), "s": (0, 8)}
-    assert timeline.live_bytes[-2:] == ((0, 36), (16, 20))
+    assert timeline.live_bytes[-2:] == ((0, 52), (16, 36))
 
 
 def test_nodes_that_take_no_time_hold_operand_and_result() -> None:
@@ -169,17 +219,43 @@ def test_an_empty_program() -> None:
     assert timeline.peak_bytes == 16
 
 
-def test_every_node_starts_as_soon_as_it_may(programs: list[Graph]) -> None:
+def test_computation_runs_in_program_order_and_each_resource_serves_one_node_at_a_time(
+    programs: list[Graph],
+) -> None:
     for program in programs:
         timeline = simulate(program, CPU)
         done: dict[str, float] = {}
-        last: dict[str, float] = {}
+        used: dict[str, list[tuple[float, float]]] = {}
+        line = 0.0
         for event in timeline.events:
-            waits = [done.get(name, 0.0) for name in event.node.operands]
-            waits += [last.get(stream, 0.0) for stream in event.streams]
-            assert event.start == max(waits)
-            last.update(dict.fromkeys(event.streams, event.end))
+            assert event.start >= max((done.get(n, 0.0) for n in event.node.operands), default=0.0)
             done.update((result.name, event.end) for result in event.node.results)
+            if event.placement.queue in ("compute", "blocking"):
+                assert event.start >= line
+                line = event.end
+            for resource in event.streams if event.seconds else ():
+                used.setdefault(resource, []).append((event.start, event.end))
+        for busy in used.values():
+            for before, after in pairwise(sorted(busy)):
+                assert before[1] <= after[0]
+
+
+@pytest.mark.parametrize("share", [1.0, 1.05, 1.2])
+def test_a_timeline_within_a_limit_keeps_it_and_more_memory_is_never_slower(
+    programs: list[Graph], share: float
+) -> None:
+    for program in programs:
+        peak = peak_memory(program).peak_bytes
+        timeline = simulate(program, CPU, share * peak)
+        assert timeline.peak_bytes <= share * peak
+        assert timeline.step_seconds <= simulate(program, CPU, peak).step_seconds
+
+
+def test_nothing_overlaps_in_the_serial_timeline(programs: list[Graph]) -> None:
+    for program in programs:
+        timeline = serial_timeline(program, CPU)
+        assert timeline.step_seconds == pytest.approx(program_seconds(program, CPU), rel=1e-12)
+        assert timeline.peak_bytes == pytest.approx(peak_memory(program).peak_bytes)
 
 
 def test_a_step_lies_between_its_busiest_stream_and_the_sum_of_its_nodes(
@@ -187,12 +263,8 @@ def test_a_step_lies_between_its_busiest_stream_and_the_sum_of_its_nodes(
 ) -> None:
     for program in programs:
         timeline = simulate(program, CPU)
-        busy: dict[str, float] = {}
-        for event in timeline.events:
-            for stream in event.streams:
-                busy[stream] = busy.get(stream, 0.0) + event.seconds
         rounding = 1 + 1e-12
-        assert max(busy.values()) <= timeline.step_seconds * rounding
+        assert max(loads(program, CPU).values()) <= timeline.step_seconds * rounding
         assert timeline.step_seconds <= program_seconds(program, CPU) * rounding
         total = timeline.compute_seconds + timeline.communication_seconds
         assert total == pytest.approx(program_seconds(program, CPU))
@@ -202,7 +274,7 @@ def test_exposed_is_the_time_without_computation(programs: list[Graph]) -> None:
     for program in programs:
         timeline = simulate(program, CPU)
         edges = [(0.0, 0.0)]
-        edges += [(e.start, e.end) for e in timeline.events if e.streams == (COMPUTE,)]
+        edges += sorted((e.start, e.end) for e in timeline.events if e.streams == (COMPUTE,))
         edges.append((timeline.step_seconds, timeline.step_seconds))
         gaps = sum(after[0] - before[1] for before, after in pairwise(edges))
         assert timeline.exposed_communication_seconds == pytest.approx(gaps, abs=1e-15)
@@ -288,20 +360,22 @@ def test_the_same_program_has_the_same_timeline(programs: list[Graph]) -> None:
 
 
 def test_chrome_trace() -> None:
-    trace = json.loads(to_chrome_trace(simulate(parse(TWO_LEVELS), SLOW)))["traceEvents"]
+    trace = json.loads(to_chrome_trace(simulate(parse(deferrable(TWO_LEVELS)), SLOW)))[
+        "traceEvents"
+    ]
     threads = {r["tid"]: r["args"]["name"] for r in trace if r["ph"] == "M"}
-    assert threads == {0: "compute", 1: "communication: node", 2: "communication: rack"}
+    assert threads == {0: "compute", 1: "node: reductions", 2: "rack: reductions"}
     slices = [(r["name"], threads[r["tid"]], r["ts"]) for r in trace if r["ph"] == "X"]
     assert slices == [
-        ("all_reduce a", "communication: node", 0),
-        ("all_reduce b", "communication: rack", 0),
-        ("all_reduce c", "communication: node", 16e6),
-        ("all_reduce c", "communication: rack", 16e6),
+        ("all_reduce a", "node: reductions", 0),
+        ("all_reduce b", "rack: reductions", 0),
+        ("all_reduce c", "node: reductions", 16e6),
+        ("all_reduce c", "rack: reductions", 16e6),
     ]
     first = next(r for r in trace if r["ph"] == "X")
-    assert first["args"] == {"scope": "", "from": "a", "as": "forward", "bytes": 16}
+    assert first["args"] == {"scope": "", "from": "", "as": "gradient_redistribution", "bytes": 16}
     assert first["dur"] == 16e6
-    assert max(r["args"]["bytes"] for r in trace if r["ph"] == "C") == 80
+    assert max(r["args"]["bytes"] for r in trace if r["ph"] == "C") == 96
 
 
 def test_a_chain_of_three_thousand_nodes_is_never_parallel() -> None:

@@ -1,0 +1,288 @@
+"""Greedy schedules of tasks on the resources of a rank: one node at a time on each, uninterrupted.
+
+Knows tasks, resources and bytes, and how tasks follow from a program; see `timeline` for the rules.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heappop, heappush
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.memory import Buffers, buffers
+from shardwright.cost_model.roofline import node_seconds
+from shardwright.cost_model.streams import COMPUTE, Placement, placements
+from shardwright.dataflow.liveness import buffers_of
+from shardwright.ir.graph import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One node of a program.
+
+    Parameters
+    ----------
+    placement : Placement
+        Its queue and its resources.
+    seconds : float
+        Its duration.
+    after : tuple of int
+        The tasks that it waits for, by position.
+    nbytes : float
+        For a gather the bytes that it takes, early where it runs ahead; for a reduction the bytes
+        that wait for it, late where it runs behind.
+    """
+
+    placement: Placement
+    seconds: float
+    after: tuple[int, ...]
+    nbytes: float = 0.0
+
+    @property
+    def in_line(self) -> bool:
+        """Whether it runs in program order, with all others of this kind."""
+        return self.placement.queue in ("compute", "blocking")
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of a program, in program order.
+
+    Parameters
+    ----------
+    tasks : tuple of Task
+        One for each node.
+    buffers : Buffers
+        The buffers of the program.
+    """
+
+    tasks: tuple[Task, ...]
+    buffers: Buffers
+
+    @cached_property
+    def deferrable_bytes(self) -> float:
+        """Bytes that would be early or late if everything were."""
+        return sum(task.nbytes for task in self.tasks)
+
+
+def tasks_of(graph: Graph, cluster: Cluster) -> Tasks:
+    """Return the tasks of a program, lowered to collectives, on a rank of a cluster."""
+    held = buffers(graph)
+    placed = placements(graph, cluster)
+    producer = {result.name: i for i, n in enumerate(graph.nodes) for result in n.results}
+    readers: dict[str, list[int]] = {}  # of buffers
+    written = _written_in_place(graph, held)
+    tasks = []
+    line = -1
+    for i, (node, where) in enumerate(zip(graph.nodes, placed, strict=True)):
+        after = [producer[name] for name in node.operands if name in producer]
+        after += [j for name in written.get(i, ()) for j in readers.get(name, ())]
+        if node.provenance.role == "update" and line >= 0:
+            after.append(line)
+        for name in buffers_of(node, held.live.roots):
+            readers.setdefault(name, []).append(i)
+        nbytes = _deferrable_bytes(node, where, graph, held)
+        seconds = node_seconds(node, graph, cluster)
+        tasks.append(Task(where, seconds, tuple(dict.fromkeys(after)), nbytes))
+        line = i if tasks[-1].in_line else line
+    return Tasks(tuple(tasks), held)
+
+
+def _written_in_place(graph: Graph, held: Buffers) -> dict[int, list[str]]:
+    """Return for each position the parameters that its node overwrites."""
+    position = {result.name: i for i, node in enumerate(graph.nodes) for result in node.results}
+    written: dict[int, list[str]] = {}
+    for parameter, new in graph.updates:
+        if new in position and held.live.roots.get(new, new) != parameter:
+            written.setdefault(position[new], []).append(parameter)
+    return written
+
+
+def _deferrable_bytes(node: Node, where: Placement, graph: Graph, held: Buffers) -> float:
+    if where.queue == "gathers":
+        return sum(held.sizes[result.name] for result in node.results)
+    if where.queue != "reductions" or node.provenance.role == "update":
+        return 0.0
+    lasting = held.live.lasting
+    roots = {held.live.roots.get(name, name) for name in node.operands}
+    return sum(held.sizes[name] for name in roots - lasting)
+
+
+def schedule(tasks: Sequence[Task], window: float) -> list[float]:
+    """Return when each task starts.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        The tasks, in program order; each waits for earlier ones only.
+    window : float
+        Bytes that may be early or late at once; 0 runs everything in program order.
+    """
+    if window <= 0:
+        starts, now = [], 0.0
+        for task in tasks:
+            starts.append(now)
+            now += task.seconds
+        return starts
+    return _Simulation(tasks, window).run()
+
+
+@dataclass
+class _Simulation:
+    """The state of a schedule: what has started, what is busy, and the bytes in the window."""
+
+    tasks: Sequence[Task]
+    window: float
+    now: float = 0.0
+    starts: list[float] = field(default_factory=list)
+    busy: set[str] = field(default_factory=set)
+    running: list[tuple[float, int]] = field(default_factory=list)  # ends and positions
+    ready_locals: list[int] = field(default_factory=list)  # work on reduced gradients
+    bytes_ahead: float = 0.0
+    bytes_behind: float = 0.0
+
+    def __post_init__(self) -> None:
+        count = len(self.tasks)
+        self.starts = [math.nan] * count
+        self.done = [False] * count
+        self.ahead = [False] * count  # started before its place in the program order
+        self.waiting = [len(task.after) for task in self.tasks]
+        self.dependents: list[list[int]] = [[] for _ in range(count)]
+        self.line: deque[int] = deque()
+        self.gathers: dict[str, deque[int]] = {}
+        self.reductions: dict[str, deque[int]] = {}
+        for i, task in enumerate(self.tasks):
+            for before in task.after:
+                self.dependents[before].append(i)
+            self._enqueue(i, task)
+        self.passed = 0  # tasks before this position are behind computation, or done
+        self._pass()
+
+    def _enqueue(self, i: int, task: Task) -> None:
+        queue, resources = task.placement.queue, task.placement.resources
+        if task.in_line:
+            self.line.append(i)
+        elif queue == "gathers":
+            for resource in resources:
+                self.gathers.setdefault(resource, deque()).append(i)
+        elif task.placement.levels:
+            for resource in resources:
+                self.reductions.setdefault(resource, deque()).append(i)
+        elif not task.after:
+            heappush(self.ready_locals, i)
+
+    def run(self) -> list[float]:
+        """Return the starts of all tasks."""
+        while True:
+            while self._start_some():
+                pass
+            if not self.running:
+                return self.starts
+            self.now = self.running[0][0]
+            while self.running and self.running[0][0] == self.now:
+                self._finish(heappop(self.running)[1])
+
+    def _start_some(self) -> bool:
+        """Start what may start, by priority; return whether a task ended at once."""
+        taken = set(self.busy)
+        again = False
+        for i in self._candidates():
+            resources = self.tasks[i].placement.resources
+            if taken.isdisjoint(resources):
+                again = self._start(i) or again
+            taken.update(resources)  # a task that waits keeps its resources from later ones
+        return again
+
+    def _candidates(self) -> Iterator[int]:
+        """Yield the tasks that wait for nothing but resources, by priority."""
+        local = self._head_gather(COMPUTE)
+        if local is not None:
+            yield local
+        if self.line and not self.waiting[self.line[0]] and self._fits(0.0):
+            yield self.line[0]
+        for resource in self.gathers:
+            i = self._head_gather(resource) if resource != COMPUTE else None
+            if i is not None:
+                yield i
+        if self.ready_locals:
+            yield self.ready_locals[0]
+        for resource, queue in self.reductions.items():
+            if queue and self._is_head(queue[0], resource, self.reductions):
+                yield queue[0]
+
+    def _head_gather(self, resource: str) -> int | None:
+        queue = self.gathers.get(resource)
+        if not queue or not self._is_head(queue[0], resource, self.gathers):
+            return None
+        reached = queue[0] < self.passed
+        return queue[0] if reached or self._has_room(self.tasks[queue[0]].nbytes) else None
+
+    def _is_head(self, i: int, resource: str, queues: dict[str, deque[int]]) -> bool:
+        """Return whether a task is ready and the first of all its queues, seen from the first."""
+        resources = self.tasks[i].placement.resources
+        first = resources[0] == resource
+        return first and not self.waiting[i] and all(queues[r][0] == i for r in resources)
+
+    def _fits(self, nbytes: float) -> bool:
+        return not self.bytes_behind or self._has_room(nbytes)
+
+    def _has_room(self, nbytes: float) -> bool:
+        return self.bytes_ahead + self.bytes_behind + nbytes <= self.window
+
+    def _start(self, i: int) -> bool:
+        """Start a task; return whether it ended at once."""
+        task = self.tasks[i]
+        self.starts[i] = self.now
+        self._dequeue(i, task)
+        if task.seconds > 0:
+            self.busy.update(task.placement.resources)
+            heappush(self.running, (self.now + task.seconds, i))
+            return False
+        self._finish(i)
+        return True
+
+    def _dequeue(self, i: int, task: Task) -> None:
+        if task.in_line:
+            self.line.popleft()
+            self._pass()
+        elif task.placement.queue == "gathers":
+            for resource in task.placement.resources:
+                self.gathers[resource].popleft()
+            if i >= self.passed:
+                self.ahead[i] = True
+                self.bytes_ahead += task.nbytes
+        elif task.placement.levels:
+            for resource in task.placement.resources:
+                self.reductions[resource].popleft()
+        else:
+            heappop(self.ready_locals)
+
+    def _finish(self, i: int) -> None:
+        task = self.tasks[i]
+        self.done[i] = True
+        if task.seconds > 0:
+            self.busy.difference_update(task.placement.resources)
+        if task.placement.queue == "reductions" and i < self.passed:
+            self.bytes_behind -= task.nbytes
+        for dependent in self.dependents[i]:
+            self.waiting[dependent] -= 1
+            if not self.waiting[dependent] and self._is_local_reduction(self.tasks[dependent]):
+                heappush(self.ready_locals, dependent)
+
+    def _is_local_reduction(self, task: Task) -> bool:
+        return task.placement.queue == "reductions" and not task.placement.levels
+
+    def _pass(self) -> None:
+        """Pass on to the next task in line: what comes before it is no longer ahead, but behind."""
+        end = self.line[0] if self.line else len(self.tasks)
+        for i in range(self.passed, end):
+            task = self.tasks[i]
+            if self.ahead[i]:
+                self.bytes_ahead -= task.nbytes
+            elif task.placement.queue == "reductions" and not self.done[i]:
+                self.bytes_behind += task.nbytes
+        self.passed = end
+        if not self.bytes_behind > 0:
+            self.bytes_behind = 0.0

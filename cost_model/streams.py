@@ -1,0 +1,154 @@
+"""The streams of a rank: which resources each node of a program occupies, and in which queue.
+
+A rank computes on one stream, and has the links of each level of the cluster. Communication of
+activations and of their gradients is blocking communication: the next operator needs it, so it
+occupies the compute stream as well as its links. Communication of parameters (gathered ahead of
+their readers) and of the gradients of parameters (reduced behind the backward computation) is
+deferrable communication: it occupies its links alone. A collective that spans levels occupies the
+links of each, since a hierarchical algorithm uses all of them. Links serve one collective at a
+time, in whatever queue it is.
+
+Provenance decides, not names: the role of a node, and whether the tensor that it brings along is
+made of parameters alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.roofline import node_axes, node_seconds
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.provenance import Role
+from shardwright.operators.info import operator_class
+from shardwright.operators.windows.halo_exchange import OverHalo
+
+COMPUTE = "compute"
+"""The stream of computation; the links have the names of the levels of the cluster."""
+
+Queue = Literal["compute", "blocking", "gathers", "reductions"]
+"""``compute`` and ``blocking`` nodes run in program order, the deferrable ones beside them."""
+
+_GATHERS: frozenset[Role] = frozenset({"redistribution", "recompute"})
+_REDUCTIONS: frozenset[Role] = frozenset({"gradient_redistribution", "fusion"})
+_COPIES: frozenset[Role] = frozenset({"forward", "redistribution", "mirror", "recompute"})
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a node runs.
+
+    Parameters
+    ----------
+    queue : str
+        The queue that it waits in.
+    levels : tuple of str
+        The levels whose links it occupies, innermost first.
+    """
+
+    queue: Queue
+    levels: tuple[str, ...] = ()
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """What the node occupies: the compute stream unless it is deferrable, and its links."""
+        if not self.levels:
+            return (COMPUTE,)
+        return (COMPUTE, *self.levels) if self.queue == "blocking" else self.levels
+
+
+_ON_DEVICE = {queue: Placement(queue) for queue in ("compute", "gathers", "reductions")}
+
+
+def parameter_tensors(nodes: Iterable[Node], parameters: Iterable[str]) -> set[str]:
+    """Return the values that are made of parameters alone: parameters, their casts and copies."""
+    made = set(parameters)
+    for node in nodes:
+        if node.operands and node.provenance.role in _COPIES and made.issuperset(node.operands):
+            made.update(result.name for result in node.results)
+    return made
+
+
+def is_deferrable(node: Node, made_of_parameters: set[str]) -> bool:
+    """Return whether a collective gathers a parameter, or reduces the gradient of one."""
+    origin = node.provenance
+    if origin.role == "fusion":
+        return True
+    roles = _GATHERS | _REDUCTIONS
+    within = issubclass(operator_class(node.operator), OverHalo)
+    return origin.role in roles and origin.tensor in made_of_parameters and not within
+
+
+def placements(graph: Graph, cluster: Cluster) -> list[Placement]:
+    """Return where each node of a program, lowered to collectives, runs on a rank.
+
+    Local work on parameters that feeds a gather (a cast, a slice) belongs to the gathers, local
+    work on a reduced gradient (a sum, an update) to the reductions: computation waits for neither.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program; without a mesh it runs whole on one device.
+    cluster : Cluster
+        Its devices and links.
+
+    Raises
+    ------
+    ClusterError
+        If an axis of the mesh belongs to a level that the cluster lacks.
+    """
+    made = parameter_tensors(graph.nodes, (p.name for p in graph.parameters))
+    found: list[Placement] = []
+    behind: set[str] = set()
+    for node in graph.nodes:
+        levels = node_levels(node, graph, cluster)
+        placed = _placement(node, levels, made, behind)
+        if placed.queue == "reductions":
+            behind.update(result.name for result in node.results)
+        found.append(placed)
+    return _with_sources_of_gathers(graph, found, made)
+
+
+def _placement(node: Node, levels: tuple[str, ...], made: set[str], behind: set[str]) -> Placement:
+    if levels and not is_deferrable(node, made):
+        return Placement("blocking", levels)
+    if levels:
+        gathers = node.provenance.role in _GATHERS and made.issuperset(node.operands)
+        return Placement("gathers" if gathers else "reductions", levels)
+    waits = node.provenance.role == "update" or not behind.isdisjoint(node.operands)
+    return _ON_DEVICE["reductions" if waits else "compute"]
+
+
+def _with_sources_of_gathers(
+    graph: Graph, found: list[Placement], made: set[str]
+) -> list[Placement]:
+    """Move the local work that a gather waits for into the queue of gathers."""
+    feeding: set[str] = set()
+    for i, node in reversed(list(enumerate(graph.nodes))):
+        feeds = any(result.name in feeding for result in node.results)
+        if feeds and found[i].queue == "compute" and made.issuperset(node.operands):
+            found[i] = _ON_DEVICE["gathers"]
+        if found[i].queue == "gathers":
+            feeding.update(node.operands)
+    return found
+
+
+def node_levels(node: Node, graph: Graph, cluster: Cluster) -> tuple[str, ...]:
+    """Return the levels whose links a node uses, innermost first; none for computation."""
+    mesh = graph.mesh
+    axes = [mesh.axis(name) for name in node_axes(node, graph)] if mesh else []
+    levels = sorted({axis.level for axis in axes if axis.size > 1})
+    return tuple(cluster.levels[level].name for level in levels)
+
+
+def loads(graph: Graph, cluster: Cluster) -> Mapping[str, float]:
+    """Return the seconds for which a program occupies each resource.
+
+    Every schedule takes at least the greatest of them.
+    """
+    busy = dict.fromkeys((COMPUTE, *(level.name for level in cluster.levels)), 0.0)
+    for node, placed in zip(graph.nodes, placements(graph, cluster), strict=True):
+        seconds = node_seconds(node, graph, cluster)
+        for resource in placed.resources:
+            busy[resource] += seconds
+    return busy
