@@ -48,7 +48,8 @@ class Attempts:
             If there is none, or none was found.
         """
         if not self.request.method.keeps_memory_limit:
-            return check_fits(self.attempt(self.limits), self.request.search)
+            plan = self.request.options.named_plan
+            return check_fits(self.attempt(self.limits), self.request.search, plan is not None)
         fine = sum(self.request.space.problem.sizes) <= _FINE
         where = f"mesh {self.request.planner.mesh}"
         return Fitting(self.attempt, self.least_memory, fine, self.limits, where).fit()

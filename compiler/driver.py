@@ -149,7 +149,7 @@ def _compile(
     else:
         if options.pins or options.result_pins:
             options = _with_moved_pins(options, canonicalize.merged_values(graph))
-        mesh = mesh or default_mesh(cluster, devices, options.cost_model)
+        mesh = mesh or mesh_of_options(cluster, devices, options)
         emitted = _partition(source, cluster, mesh, options, passes, progress)
     return Compiled(
         source,
@@ -163,6 +163,13 @@ def _compile(
         time.perf_counter() - begin,
         passes,
     )
+
+
+def mesh_of_options(cluster: Cluster, devices: int, options: CompileOptions) -> Mesh:
+    """Return the mesh of a named plan, or the default one."""
+    if options.named_plan is not None:
+        return options.named_plan.mesh(cluster, devices)
+    return default_mesh(cluster, devices, options.cost_model)
 
 
 def default_mesh(cluster: Cluster, devices: int, cost_model: str) -> Mesh:

@@ -211,18 +211,22 @@ class Fitting:
         return best
 
 
-def check_fits(attempt: Attempt, method: str) -> Attempt:
+def check_fits(attempt: Attempt, method: str, is_named: bool = False) -> Attempt:
     """Return the plan of a search method that ignores the limit.
 
     Raises
     ------
+    InfeasibleError
+        If its program does not fit, and the user asks for this very plan.
     NotFoundError
-        If its program does not fit.
+        If its program does not fit, and another search may find one that does.
     """
     if attempt.fits(attempt.memory_limit):
         return attempt
-    raise NotFoundError(
-        f"the plan of `{method}` takes {memory_text(attempt.memory)} on each device, the limit is "
+    kind = InfeasibleError if is_named else NotFoundError
+    of = attempt.result.how if is_named else method
+    raise kind(
+        f"the plan `{of}` takes {memory_text(attempt.memory)} on each device, the limit is "
         f"{bytes_text(attempt.memory_limit)}",
         hint="search with `exact`, which plans within the limit",
         least_memory_bytes=attempt.memory.peak_bytes,

@@ -32,6 +32,7 @@ from shardwright.operators.models.optimizer import STATES, Optimizer
 from shardwright.passes.base import Pass
 from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.search.driver import SEARCHES
+from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import Progress, SearchOptions
 
 Mode = Literal[
@@ -41,6 +42,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 # Modes in which the compiler does not partition the model.
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
 _MEMORY = Range(above=0, infinite=True)
+# Options that a named plan decides itself.
+_DECIDED_BY_PLAN = ("search", "pins", "result_pins", "input_layouts", "optimizer_parallel")
 
 
 # Checks of the values that are neither numbers nor names
@@ -72,6 +75,11 @@ def _check_pins(name: str, value: object) -> None:
 def _check_passes(name: str, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(item, Pass) for item in value):
         raise wrong_value(name, value, "a tuple of passes, or a text such as `clean_up`")
+
+
+def _check_plan(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, NamedPlan):
+        raise wrong_value(name, value, "a named plan", "write `tensor=8,data=4,zero=1`")
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,14 @@ class CompileOptions:
         metadata=_about(
             "how the mode auto_parallel chooses strategies",
             choices=SEARCHES,
+        ),
+    )
+    plan: NamedPlan | str | None = field(
+        default=None,
+        metadata=_about(
+            "build this plan without a search: `tensor=8,data=4,zero=1,sequence_parallel`",
+            validate=_check_plan,
+            partition=True,
         ),
     )
     cost_model: str = field(
@@ -231,6 +247,8 @@ class CompileOptions:
     def __post_init__(self) -> None:
         if isinstance(self.extra_passes, str):
             object.__setattr__(self, "extra_passes", parse_pipeline(self.extra_passes))
+        if isinstance(self.plan, str):
+            object.__setattr__(self, "plan", NamedPlan.parse(self.plan))
         for name, option in OPTIONS.items():
             value = getattr(self, name)
             if value is not None or name != "memory_limit":
@@ -242,6 +260,12 @@ class CompileOptions:
         changed = {name: v for name, v in changed.items() if v != DEFAULTS[name]}
         items = (f"{name}={shortened(repr(value), 40)}" for name, value in changed.items())
         return f"CompileOptions({', '.join(items)})"
+
+    @property
+    def named_plan(self) -> NamedPlan | None:
+        """The option `plan`, parsed."""
+        assert not isinstance(self.plan, str)
+        return self.plan
 
     def memory_on(self, cluster: Cluster) -> float:
         """Return the memory limit of a device of a cluster, in bytes."""
@@ -261,9 +285,14 @@ class CompileOptions:
             unused.add("search")
         if self.mode != "hybrid_parallel":
             unused.add("gradients_mean")
+        if self.mode != "auto_parallel":
+            unused.add("plan")
         for name in sorted(unused):
             if getattr(self, name) != DEFAULTS[name]:
                 raise no_effect(name, self.mode)
+        for name in _DECIDED_BY_PLAN if self.plan is not None else ():
+            if getattr(self, name) != DEFAULTS[name]:
+                raise decided_by_plan(name)
 
 
 OPTIONS: dict[str, Option] = {item.name: item.metadata["option"] for item in fields(CompileOptions)}
@@ -318,6 +347,12 @@ def no_effect(name: str, mode: Mode) -> OptionError:
     return OptionError(
         f"`{name}` has no effect in the mode `{mode}`", hint=hints.get(name, otherwise)
     )
+
+
+def decided_by_plan(name: str) -> OptionError:
+    """Return the error of an option or argument that a named plan leaves nothing to."""
+    hint = "write `zero=1` in the plan" if name == "optimizer_parallel" else "leave one of them out"
+    return OptionError(f"`{name}` has no effect with `plan`, which decides it", hint=hint)
 
 
 def warn_of_idle_devices(mode: Mode, devices: int) -> None:

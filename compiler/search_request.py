@@ -13,6 +13,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
 from shardwright.search.driver import SEARCHES, search
+from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
@@ -47,13 +48,15 @@ class SearchRequest:
 
     @property
     def search(self) -> str:
-        """The name of the search that the mode stands for."""
+        """The name of the search that the mode stands for, or of the named plan."""
+        if self.options.named_plan is not None:
+            return ByName.name
         return _SEARCH_OF_MODE.get(self.options.mode, self.options.search)
 
     @property
     def method(self) -> type[SearchMethod]:
         """The method of that name."""
-        return SEARCHES[self.search]
+        return ByName if self.options.named_plan is not None else SEARCHES[self.search]
 
     @cached_property
     def profile(self) -> CostProfile:
@@ -95,7 +98,8 @@ class SearchRequest:
 
     def solve(self, space: SearchSpace, limits: SearchOptions) -> SearchResult:
         """Search a problem of this request within limits."""
-        return search(space, self.search, limits)
+        plan = self.options.named_plan
+        return search(space, self.search if plan is None else ByName(plan), limits)
 
 
 def update_rule(options: CompileOptions) -> UpdateRule:

@@ -53,7 +53,9 @@ register_search(FullySharded)
 
 
 def search(
-    space: SearchSpace, method: str = "exact", options: SearchOptions | None = None
+    space: SearchSpace,
+    method: str | SearchMethod = "exact",
+    options: SearchOptions | None = None,
 ) -> SearchResult:
     """Choose an option for every choice of a space.
 
@@ -61,8 +63,8 @@ def search(
     ----------
     space : SearchSpace
         The choices, and their costs.
-    method : str
-        A name of the registry `SEARCHES`.
+    method : str or SearchMethod
+        A name of the registry `SEARCHES`, or the method itself.
     options : SearchOptions, optional
         The limits of the search.
 
@@ -76,10 +78,10 @@ def search(
         If nothing was found that does.
     """
     begin = time.perf_counter()
-    found = SEARCHES[method]()
-    with explained(found, f"the search `{method}`", PassError):
+    found = SEARCHES[method]() if isinstance(method, str) else method
+    with explained(found, f"the search `{found.name}`", PassError):
         result = found.find(space, options or SearchOptions())
-    _check(result, method)
+    _check(result, found.name)
     return replace(result, seconds=time.perf_counter() - begin)
 
 

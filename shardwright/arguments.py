@@ -9,6 +9,7 @@ from shardwright.compiler.options import (
     OPTION_NAMES,
     UNPARTITIONED,
     CompileOptions,
+    decided_by_plan,
     no_effect,
     warn_of_idle_devices,
 )
@@ -71,6 +72,8 @@ def check_mode(asked: CompileOptions, devices: int, mesh: object, dataset_strate
         for name, value in {"mesh": mesh, "dataset_strategy": dataset_strategy}.items():
             if value is not None:
                 raise no_effect(name, asked.mode)
+    if asked.plan is not None and dataset_strategy is not None:
+        raise decided_by_plan("dataset_strategy")
 
 
 def with_own_options(

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TypeVar
 
-from shardwright.compiler.driver import default_mesh
-from shardwright.compiler.options import UNPARTITIONED, CompileOptions
+from shardwright.compiler.driver import mesh_of_options
+from shardwright.compiler.options import UNPARTITIONED, CompileOptions, decided_by_plan
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.ir.errors import NoPlanError, NotFoundError, ShardwrightError, StrategyError
 from shardwright.ir.mesh import Mesh
@@ -36,6 +36,8 @@ def mesh_of(
     ShardwrightError
         If the mesh has another number of ranks, or is none.
     """
+    if options.plan is not None and mesh is not None:
+        raise decided_by_plan("mesh")
     if isinstance(mesh, Mesh):
         if mesh.size != devices:
             raise wrong_value("mesh", str(mesh), f"{devices} ranks, it has {mesh.size}")
@@ -43,7 +45,7 @@ def mesh_of(
     if options.mode in UNPARTITIONED:
         return None
     if mesh is None:
-        return default_mesh(cluster, devices, options.cost_model)
+        return mesh_of_options(cluster, devices, options)
     if not isinstance(mesh, str):
         raise wrong_value("mesh", mesh, "a text such as `2x4`, or a `Mesh`")
     return mesh_for(cluster, devices, mesh)

@@ -15,6 +15,7 @@ from shardwright.compiler.options import (
     UNPARTITIONED,
     CompileOptions,
     Mode,
+    decided_by_plan,
     no_effect,
     warn_of_idle_devices,
 )
@@ -66,10 +67,13 @@ class ParallelOptions:
         warn_of_idle_devices(self.how.mode, self.devices)
         if self.mesh is not None and not isinstance(self.mesh, str | Mesh):
             raise wrong_value("mesh", self.mesh, "a text such as `2x4`, or a `Mesh`")
-        if self.how.mode in UNPARTITIONED:
-            for name in ("dataset_strategy", "mesh"):
-                if getattr(self, name) is not None:
-                    raise no_effect(name, self.how.mode)
+        for name in ("dataset_strategy", "mesh"):
+            if getattr(self, name) is None:
+                continue
+            if self.how.mode in UNPARTITIONED:
+                raise no_effect(name, self.how.mode)
+            if self.how.plan is not None:
+                raise decided_by_plan(name)
 
     @staticmethod
     def of_this_world() -> "ParallelOptions":

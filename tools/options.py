@@ -77,6 +77,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
     _add_option(how, "--mode", "MODE")
     if search:
         _add_option(how, "--search", "SEARCH")
+    how.add_argument("--plan", metavar="PLAN", help=option_help("plan"))
     _add_option(how, "--cost-model", "MODEL")
     how.add_argument(
         "--strategies",

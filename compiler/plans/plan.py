@@ -116,7 +116,7 @@ def make_plan(
         mesh=_axes(compiled.mesh),
         cluster=cluster,
         mode=options.mode,
-        search=_SEARCHES.get(options.mode, options.search),
+        search="named_plan" if options.plan else _SEARCHES.get(options.mode, options.search),
         cost_model=options.cost_model,
         loss_scale=options.loss_scale,
         gradients_mean=options.gradients_mean,

@@ -57,7 +57,7 @@ class TensorParallel(Heuristic):
                 return
             for i, name in enumerate(node.operands):
                 if name in parameters and info.operand_types[i].rank == 2:
-                    factor = _column_factor(info.rule, i)
+                    factor = column_factor(info.rule, i)
                     if factor and can_split(info.rule, factor, inner, space.mesh):
                         factors[factor] = factors.get(factor, ()) + inner
                         return
@@ -65,7 +65,7 @@ class TensorParallel(Heuristic):
         return complete(space, follow_batch(space.graph, space.mesh, outer, at_weight), replicated)
 
 
-def _column_factor(rule: Rule, weight: int) -> str | None:
+def column_factor(rule: Rule, weight: int) -> str | None:
     """Return the factor of a weight that no other operand has: columns, or rows of an embedding."""
     others = {
         factor

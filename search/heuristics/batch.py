@@ -1,6 +1,7 @@
 """Following the batch: strategies that split the first dimension of the inputs everywhere."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -28,16 +29,16 @@ def follow_batch(
     at_weight : callable, optional
         May split further factors of an operator that reads a parameter.
     """
-    layouts = {value.name: _batch_layout(value, mesh, axes) for value in graph.inputs}
+    layouts = {value.name: batch_layout(value, mesh, axes) for value in graph.inputs}
     parameters = {parameter.name for parameter in graph.parameters}
     strategies = {}
     for node in graph.nodes:
         types = [value.type for value in graph.operand_values(node)]
         info = operator_info(node.operator, types, node.attributes)
-        factors = _followed(info, [layouts.get(name) for name in node.operands], mesh)
+        factors = followed(info, [layouts.get(name) for name in node.operands], mesh)
         if at_weight is not None and parameters.intersection(node.operands):
             at_weight(info, node, factors)
-        strategy = _legal(info, factors, mesh)
+        strategy = legal_strategy(info, factors, mesh)
         strategies[node.name] = strategy
         results = info.rule.result_layouts(strategy, mesh)
         for result, layout in zip(node.results, results, strict=True):
@@ -45,7 +46,7 @@ def follow_batch(
     return strategies
 
 
-def _batch_layout(value: Value, mesh: Mesh, axes: Sequence[str]) -> Layout:
+def batch_layout(value: Value, mesh: Mesh, axes: Sequence[str]) -> Layout:
     """Return an input's layout: its first dimension split over the axes that divide it."""
     taken: tuple[str, ...] = ()
     for axis in axes if value.type.rank else ():
@@ -54,17 +55,23 @@ def _batch_layout(value: Value, mesh: Mesh, axes: Sequence[str]) -> Layout:
     return Layout((taken, *((),) * (value.type.rank - 1))[: value.type.rank])
 
 
-def can_split(rule: Rule, factor: str, axes: Sequence[str], mesh: Mesh) -> bool:
-    """Return whether axes split a factor into equal parts."""
-    return (
-        rule.kinds[factor] not in ("whole", "halo") and rule.sizes[factor] % mesh.extent(axes) == 0
-    )
+def can_split(
+    rule: Rule, factor: str, axes: Sequence[str], mesh: Mesh, uneven: bool = False
+) -> bool:
+    """Return whether axes split a factor into parts, equal ones unless `uneven`."""
+    if rule.kinds[factor] in ("whole", "halo"):
+        return False
+    count = mesh.extent(axes)
+    return rule.sizes[factor] >= count if uneven else rule.sizes[factor] % count == 0
 
 
-def _followed(
-    info: OperatorInfo, input_layouts: Sequence[Layout | None], mesh: Mesh
+def followed(
+    info: OperatorInfo, input_layouts: Sequence[Layout | None], mesh: Mesh, uneven: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """Give each factor the axes that split it in the first operand that has it."""
+    """Give each factor the axes that split it in the first operand that has it.
+
+    With `uneven`, parts may differ in size where a dimension is one factor.
+    """
     axes_of: dict[str, tuple[str, ...]] = {}
     used: set[str] = set()
     for dims, layout in zip(info.rule.operands, input_layouts, strict=True):
@@ -74,7 +81,8 @@ def _followed(
             free = tuple(axis for axis in axes if axis not in used)
             for factor in factors:
                 part: tuple[str, ...] = ()
-                while free and can_split(info.rule, factor, (*part, free[0]), mesh):
+                alone = uneven and len(factors) == 1
+                while free and can_split(info.rule, factor, (*part, free[0]), mesh, alone):
                     part, free = (*part, free[0]), free[1:]
                 if part and factor not in axes_of:
                     axes_of[factor] = part
@@ -84,7 +92,9 @@ def _followed(
     return axes_of
 
 
-def _legal(info: OperatorInfo, factors: Mapping[str, tuple[str, ...]], mesh: Mesh) -> Strategy:
+def legal_strategy(
+    info: OperatorInfo, factors: Mapping[str, tuple[str, ...]], mesh: Mesh
+) -> Strategy:
     """Return a strategy of the operator, its axes in mesh order; later factors give way."""
     ordered = {f: mesh.ordered(factors[f]) for f in info.rule.sizes if f in factors}
     strategy = Strategy.of(ordered)
@@ -94,5 +104,6 @@ def _legal(info: OperatorInfo, factors: Mapping[str, tuple[str, ...]], mesh: Mes
     return strategy
 
 
+@lru_cache(maxsize=4096)  # equal operators share their information
 def _strategies(info: OperatorInfo, mesh: Mesh) -> frozenset[Strategy]:
     return frozenset(info.generate_strategies(mesh))

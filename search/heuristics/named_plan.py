@@ -1,0 +1,126 @@
+"""The plan of the degrees that the user names, built without a search.
+
+ZeRO stages are storage options of parameters. Every parameter is stored as its reader uses it
+(``zero=0``: gradients are all-reduced over the data ranks), or divided further over the data ranks:
+then parameter, gradient and optimizer states are divided, the gradient is reduce-scattered, and the
+parameter is gathered once and saved for backward (``zero=1`` and ``zero=2``) or regathered
+(``zero=3``). Without micro-batches a gradient is reduced as soon as it is computed, so stages 1 and
+2 are the same program.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from shardwright.ir.errors import OptionError, StrategyError
+from shardwright.ir.mesh import Mesh
+from shardwright.search.heuristics.completion import Preference, complete, replicated
+from shardwright.search.heuristics.tensor_ranks import Walk, walk
+from shardwright.search.method import Heuristic, SearchResult
+from shardwright.search.named_plan import NamedPlan, PlanAxes
+from shardwright.search.options import SearchOptions
+from shardwright.search.space.space import Choice, SearchSpace, Storage
+
+
+@dataclass(frozen=True)
+class ByName(Heuristic):
+    """Build a named plan.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan, on the mesh of its degrees.
+    """
+
+    plan: NamedPlan
+
+    name = "named_plan"
+
+    def find(self, space: SearchSpace, options: SearchOptions) -> SearchResult:
+        """Return the plan with its cost and memory."""
+        result = super().find(space, options)
+        return SearchResult(**{**vars(result), "how": self.plan.on(space.mesh.size).text})
+
+    def assignment(self, space: SearchSpace) -> tuple[int, ...]:
+        """Divide the batch, then the weights; store parameters by the ZeRO stage.
+
+        Raises
+        ------
+        ShardwrightError
+            If the model cannot be divided so.
+        """
+        axes = PlanAxes.of(space.mesh)
+        self._check_batch(space, axes)
+        found = walk(space.graph, space.mesh, axes, by_position=self.plan.sequence_parallel)
+        self._check_divided(found)
+        for choice in space.choices:
+            if choice.kind == "operator" and found.strategies[choice.name] not in choice.options:
+                raise StrategyError(
+                    f"the named plan splits `{choice.name}` by "
+                    f"`{found.strategies[choice.name]}`, which the cost model does not allow",
+                    hint="use the cost model `time`",
+                )
+        return complete(space, found.strategies, self._preference(space.mesh, axes))
+
+    def _check_batch(self, space: SearchSpace, axes: PlanAxes) -> None:
+        ranks = space.mesh.extent(axes.data)
+        batch = next((v.type.shape[0] for v in space.graph.inputs if v.type.rank), None)
+        if batch is not None and batch % ranks:
+            raise OptionError(
+                f"the batch of {batch} cannot be split over `data={ranks}` of the plan",
+                hint=f"use a batch that {ranks} divides",
+            )
+
+    def _check_divided(self, found: Walk) -> None:
+        """Refuse a degree with which nothing is divided."""
+        unused = {
+            f"tensor={self.plan.tensor}": self.plan.tensor > 1 and not found.divided,
+            f"expert={self.plan.expert}": self.plan.expert > 1 and not found.with_experts,
+            "sequence_parallel": self.plan.sequence_parallel and not found.scattered,
+        }
+        missing = {"tensor": "product", "expert": "product of experts"}
+        for item, idle in unused.items():
+            what = missing.get(item.partition("=")[0], "activation [batch, position, feature]")
+            if idle:
+                raise OptionError(
+                    f"`{item}` of the plan divides nothing: the model has no {what} that can be "
+                    "split so",
+                    hint=f"leave `{item.partition('=')[0]}` out",
+                )
+
+    def _preference(self, mesh: Mesh, axes: PlanAxes) -> Preference:
+        if not self.plan.zero:
+            return replicated
+        return lambda choice: _divided(choice, mesh, axes.data, again=self.plan.zero == 3)
+
+
+def _divided(choice: Choice, mesh: Mesh, data: Sequence[str], *, again: bool) -> Sequence[bool]:
+    """Prefer to divide a parameter further over the most data ranks, and over no others.
+
+    Parameters
+    ----------
+    choice : Choice
+        A parameter.
+    mesh : Mesh
+        The mesh.
+    data : sequence of str
+        The axes of the data ranks.
+    again : bool
+        Whether to regather it where the gradient reads it.
+    """
+
+    def ranks(option: Storage) -> float:
+        used = option.used.split_axes if option.used is not None else ()
+        extra = set(option.layout.split_axes).difference(used)
+        return mesh.extent(extra) if extra.issubset(data) else -inf
+
+    options = [option for option in choice.options if isinstance(option, Storage)]
+    most: dict[object, float] = {}
+    for option in options:
+        most[option.used] = max(ranks(option), most.get(option.used, 1))
+    can = {option.used for option in options if option.regathered}
+    return [
+        ranks(option) == most[option.used]
+        and option.regathered == (again and option.used in can and most[option.used] > 1)
+        for option in options
+    ]

@@ -1,0 +1,243 @@
+"""Strategies of a named plan: Megatron's way to divide a model, followed through any graph.
+
+Walks through the program in order, as `batch.follow_batch` does. At the weight of a product the
+tensor ranks take its columns; the operators behind follow, up to a product that contracts what is
+split: it takes rows, and leaves a sum over the tensor ranks. Tables take rows, so the head of a
+language model leaves the scores split by words, and so the loss. Columns whose split an operator
+cannot follow (a softmax over them, fewer heads than ranks) stay whole: the walk is repeated without
+them. With `sequence_parallel` a sum over the tensor ranks is scattered over positions, and the
+operators up to the next columns follow that split.
+
+References
+----------
+Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing activation recomputation in large
+transformer models", 2022; Lepikhin et al., "GShard", 2020.
+"""
+
+from dataclasses import dataclass, field
+
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.search.heuristics.baselines import column_factor
+from shardwright.search.heuristics.batch import (
+    batch_layout,
+    can_split,
+    followed,
+    legal_strategy,
+)
+from shardwright.search.named_plan import PlanAxes
+
+Factors = dict[str, tuple[str, ...]]
+
+
+@dataclass
+class Walk:
+    """One walk through a program.
+
+    Parameters
+    ----------
+    graph, mesh : Graph, Mesh
+        The whole program, and the mesh of the plan.
+    axes : PlanAxes
+        Its axes by what they divide.
+    by_position : bool
+        Whether sums over the tensor ranks are scattered over positions.
+    whole : frozenset of str
+        Products whose columns stay whole.
+    strategies : dict of str to Strategy
+        The strategy of each operator.
+    dropped : set of str
+        Products whose columns an operator could not follow.
+    divided, scattered, with_experts : bool
+        Whether a weight is divided over the tensor ranks, a sum is scattered, experts are divided.
+    """
+
+    graph: Graph
+    mesh: Mesh
+    axes: PlanAxes
+    by_position: bool
+    whole: frozenset[str] = frozenset()
+    strategies: dict[str, Strategy] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
+    divided: bool = False
+    scattered: bool = False
+    with_experts: bool = False
+
+    def __post_init__(self) -> None:
+        self._layouts = {
+            value.name: batch_layout(value, self.mesh, self.axes.data)
+            for value in self.graph.inputs
+        }
+        # The products whose columns split a tensor.
+        self._columns: dict[str, frozenset[str]] = {}
+        self._weights = {parameter.name for parameter in self.graph.parameters}
+        made = []
+        for node in self.graph.nodes:
+            if node.operands and self._weights.issuperset(node.operands):
+                self._weights.update(result.name for result in node.results)
+                made.append(node)
+            else:
+                self._visit(node)
+        for node in reversed(made):
+            self._make(node)
+
+    # Operators on activations
+
+    def _visit(self, node: Node) -> None:
+        info = self._info(node)
+        factors = self._followed(info, node)
+        column = self._at_weights(info, node, factors)
+        strategy = legal_strategy(info, factors, self.mesh)
+        self.strategies[node.name] = strategy
+        self._note_dropped(info, node, strategy)
+        origins = frozenset([node.name] if column else []).union(
+            *(self._columns.get(name, frozenset()) for name in node.operands)
+        )
+        layouts = info.rule.result_layouts(strategy, self.mesh)
+        for result, layout in zip(node.results, layouts, strict=True):
+            self._columns[result.name] = origins if self._has_tensor(layout) else frozenset()
+            self._layouts[result.name] = self._left(node, result, layout)
+
+    def _info(self, node: Node) -> OperatorInfo:
+        types = [value.type for value in self.graph.operand_values(node)]
+        return operator_info(node.operator, types, node.attributes)
+
+    def _has_tensor(self, layout: Layout) -> bool:
+        return not set(self.axes.tensor).isdisjoint(layout.split_axes)
+
+    def _followed(self, info: OperatorInfo, node: Node) -> Factors:
+        """Follow the operands; tokens return from the experts to the ranks of their batch."""
+        layouts = [self._layouts.get(name) for name in node.operands]
+        back = [self._contracts_experts(info, i, layout) for i, layout in enumerate(layouts)]
+        first = [None if b else layout for b, layout in zip(back, layouts, strict=True)]
+        factors = followed(info, first, self.mesh, uneven=True)
+        if any(back):
+            rest = [self._without_experts(layout) for layout in layouts]
+            used = {axis for axes in factors.values() for axis in axes}
+            for factor, axes in followed(info, rest, self.mesh, uneven=True).items():
+                if factor not in factors and used.isdisjoint(axes):
+                    factors[factor] = axes
+        return factors
+
+    def _contracts_experts(self, info: OperatorInfo, operand: int, layout: Layout | None) -> bool:
+        experts = set(self.axes.expert)
+        return layout is not None and any(
+            experts.intersection(axes) and any(info.rule.kinds[f] == "sum" for f in factors)
+            for factors, axes in zip(info.rule.operands[operand], layout.splits, strict=True)
+        )
+
+    def _without_experts(self, layout: Layout | None) -> Layout | None:
+        if layout is None:
+            return None
+        return Layout(
+            tuple(tuple(a for a in axes if a not in self.axes.expert) for axes in layout.splits)
+        )
+
+    def _note_dropped(self, info: OperatorInfo, node: Node, strategy: Strategy) -> None:
+        """Note the columns of operands that the operator reads whole."""
+        for name, dims in zip(node.operands, info.rule.operands, strict=True):
+            columns = self._columns.get(name)
+            if not columns:
+                continue
+            for factors, axes in zip(dims, self._layouts[name].splits, strict=True):
+                split = set(self.axes.tensor).intersection(axes)
+                if not split.issubset(strategy.of_factors(factors)):
+                    self.dropped |= columns
+
+    # Weights
+
+    def _at_weights(self, info: OperatorInfo, node: Node, factors: Factors) -> bool:
+        """Divide the weights of an operator; return whether it takes their columns."""
+        for i, name in enumerate(node.operands):
+            if name in self._weights:
+                self._divide_experts(info, i, factors)
+                if self._take_columns(info, i, node, factors):
+                    return True
+        return False
+
+    def _divide_experts(self, info: OperatorInfo, weight: int, factors: Factors) -> None:
+        """Divide the products of experts ``[expert, inputs, outputs]`` between the expert ranks."""
+        dims, experts = info.rule.operands[weight], self.axes.expert
+        if not experts or len(dims) != 3 or len(dims[0]) != 1:
+            return
+        (factor,) = dims[0]
+        others = {
+            f for i, d in enumerate(info.rule.operands) if i != weight for fs in d for f in fs
+        }
+        batched = factor in others and info.rule.kinds[factor] == "parallel"
+        if batched and can_split(info.rule, factor, experts, self.mesh):
+            _remove(factors, experts)
+            factors[factor] = experts
+            self.with_experts = True
+
+    def _take_columns(self, info: OperatorInfo, weight: int, node: Node, factors: Factors) -> bool:
+        """Split the columns of a weight, or the rows of a table, over the tensor ranks."""
+        rule, tensor = info.rule, self.axes.tensor
+        if not tensor or info.operand_types[weight].rank not in (2, 3):
+            return False
+        if any(self._columns.get(name) for name in node.operands):
+            contracted = [f for f, axes in factors.items() if set(tensor).intersection(axes)]
+            self.divided |= any(rule.kinds[f] == "sum" for f in contracted)
+            return False
+        factor = column_factor(rule, weight)
+        if factor is None or not can_split(rule, factor, tensor, self.mesh, uneven=True):
+            return False
+        if node.name in self.whole:
+            return False
+        _remove(factors, tensor)
+        factors[factor] = (*factors.get(factor, ()), *tensor)
+        self.divided = True
+        return True
+
+    def _left(self, node: Node, result: Value, layout: Layout) -> Layout:
+        """Return the layout in which a result goes on: a sum over tensor ranks may be scattered."""
+        tensor = self.axes.tensor
+        summed = tensor and set(tensor) <= set(layout.partial)
+        layout = layout.reduced()
+        matrix = any(
+            name in self._weights and self.graph.values[name].type.rank == 2
+            for name in node.operands
+        )
+        shape = result.type.shape
+        if not (self.by_position and summed and matrix and len(shape) == 3):
+            return layout
+        if layout.splits[1] or shape[1] % self.mesh.extent(tensor):
+            return layout
+        self.scattered = True
+        return Layout((layout.splits[0], tensor, layout.splits[2]))
+
+    # Operators on weights alone, such as casts
+
+    def _make(self, node: Node) -> None:
+        """Split an operator that makes a weight as its reader takes it."""
+        info = self._info(node)
+        wanted = self._layout_at_reader(node.results[0])
+        factors: Factors = {}
+        for dims, axes in zip(info.rule.results[0], wanted.splits, strict=True):
+            if len(dims) == 1 and axes:
+                factors[dims[0]] = axes
+        self.strategies[node.name] = legal_strategy(info, factors, self.mesh)
+
+    def _layout_at_reader(self, value: Value) -> Layout:
+        for node, position in self.graph.uses[value.name]:
+            if node.name in self.strategies:
+                return self._info(node).rule.operand_layouts(self.strategies[node.name])[position]
+        return Layout.replicated(value.type.rank)
+
+
+def _remove(factors: Factors, axes: tuple[str, ...]) -> None:
+    """Remove axes from every factor."""
+    for factor in [*factors]:
+        factors[factor] = tuple(axis for axis in factors[factor] if axis not in axes)
+
+
+def walk(graph: Graph, mesh: Mesh, axes: PlanAxes, *, by_position: bool) -> Walk:
+    """Return the walk in which every split of columns is followed."""
+    whole: frozenset[str] = frozenset()
+    while True:
+        found = Walk(graph, mesh, axes, by_position, whole)
+        if found.dropped <= whole:
+            return found
+        whole |= found.dropped

@@ -1,0 +1,278 @@
+"""Named plans: parallel degrees as a person writes them for Megatron.
+
+    tensor=8,data=16,zero=1,sequence_parallel
+
+`heuristics.named_plan` builds the plan; here is the value, its text, and its mesh.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from math import gcd, prod
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.ir.errors import OptionError
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.values import (
+    POSITIVE_INTEGER,
+    check_choice,
+    check_flag,
+    check_names,
+    wrong_value,
+)
+
+SCHEDULES = ("1f1b",)
+RECOMPUTE = ("none", "selective", "full")
+ZERO = (0, 1, 2, 3)
+_HINT = "write `tensor=8,data=4,zero=1,sequence_parallel`"
+
+
+@dataclass(frozen=True)
+class NamedPlan:
+    """A plan by its degrees; what is left out is 1, none or off.
+
+    Parameters
+    ----------
+    tensor : int
+        Ranks that share every weight of a product.
+    pipeline : int
+        Stages.
+    data : int or None
+        Ranks that share the batch; None for the ranks that the other degrees leave.
+    context : int
+        Ranks that share a sequence.
+    expert : int
+        Ranks, out of those that share the batch, between which experts are divided.
+    micro_batch : int or None
+        Samples of one micro-batch on one data rank; None for all of its samples.
+    chunks : int
+        Interleaved stages of a device.
+    schedule : str
+        Order of the micro-batches in a pipeline.
+    recompute : str
+        Activations that are recomputed in the backward pass: ``none``, ``selective`` or ``full``.
+    zero : int
+        ZeRO stage: what is divided over the data ranks.
+    sequence_parallel : bool
+        Whether activations between tensor-parallel products are split by position.
+
+    Raises
+    ------
+    OptionError
+        If a value is not allowed, or two contradict each other.
+
+    Examples
+    --------
+    >>> NamedPlan.parse("data=2, tensor=4, sequence_parallel").text
+    'tensor=4,data=2,sequence_parallel'
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int | None = None
+    context: int = 1
+    expert: int = 1
+    micro_batch: int | None = None
+    chunks: int = 1
+    schedule: str = SCHEDULES[0]
+    recompute: str = RECOMPUTE[0]
+    zero: int = 0
+    sequence_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            if getattr(self, name) is not None:
+                POSITIVE_INTEGER.check(f"{name} of the plan", getattr(self, name))
+        check_choice("schedule of the plan", self.schedule, SCHEDULES)
+        check_choice("recompute of the plan", self.recompute, RECOMPUTE)
+        if isinstance(self.zero, bool) or self.zero not in ZERO:
+            raise wrong_value("zero of the plan", self.zero, "0, 1, 2 or 3")
+        check_flag("sequence_parallel of the plan", self.sequence_parallel)
+        self._check_combination()
+        self._check_supported()
+
+    def _check_combination(self) -> None:
+        """Refuse a value that has no effect beside the others."""
+        if self.sequence_parallel and self.tensor == 1:
+            raise OptionError(
+                "`sequence_parallel` splits activations over tensor ranks, and the plan has one",
+                hint="leave it out, or write `tensor=2` or more",
+            )
+        if self.chunks > 1 and self.pipeline == 1:
+            raise OptionError(
+                f"`chunks={self.chunks}` interleaves stages, and the plan has one stage",
+                hint="leave `chunks` out",
+            )
+        if self.data is not None and self.data % self.expert:
+            raise OptionError(
+                f"`expert={self.expert}` does not divide `data={self.data}`: experts are divided "
+                "between the ranks that share the batch"
+            )
+        if self.zero and self.data == 1:
+            raise OptionError(
+                f"`zero={self.zero}` divides over the data ranks, and the plan has one",
+                hint="leave `zero` out",
+            )
+
+    def _check_supported(self) -> None:
+        """Refuse what cannot be built."""
+        unsupported = {
+            "pipeline": self.pipeline > 1,
+            "context": self.context > 1,
+            "micro_batch": self.micro_batch is not None,
+            "recompute": self.recompute != "none",
+        }
+        for name, asked in unsupported.items():
+            if asked:
+                raise OptionError(
+                    f"`{name}={getattr(self, name)}` is not supported in a named plan yet",
+                    hint=f"leave `{name}` out",
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> "NamedPlan":
+        """Return the plan that a text names.
+
+        Raises
+        ------
+        OptionError
+            If a key is unknown or given twice, or a value is wrong.
+        """
+        values: dict[str, object] = {}
+        for item in text.split(","):
+            key, value = _item(item.strip(), text)
+            if key in values:
+                raise OptionError(f"the plan gives `{key}` twice", hint="give it once")
+            values[key] = value
+        return cls(**values)  # type: ignore[arg-type]  # checked by the constructor
+
+    @property
+    def text(self) -> str:
+        """The text that `parse` reads: what differs from the defaults, in a fixed order."""
+        defaults = {item.name: item.default for item in fields(self)}
+        shown = ((n, getattr(self, n)) for n in _KEYS if getattr(self, n) != defaults[n])
+        words = (name if value is True else f"{name}={value}" for name, value in shown)
+        return ",".join(words) or "tensor=1"
+
+    def __str__(self) -> str:
+        return self.text
+
+    # On devices
+
+    def on(self, devices: int) -> "NamedPlan":
+        """Return the plan with its data ranks, for a number of devices.
+
+        Raises
+        ------
+        OptionError
+            If the product of the degrees is another number.
+        """
+        others = {name: getattr(self, name) for name in ("tensor", "context", "pipeline")}
+        each = prod(others.values())
+        if self.data is None and devices % each == 0:
+            return replace(self, data=devices // each)
+        degrees = {**others, "data": self.data}
+        written = " * ".join(f"{n}={v}" for n, v in degrees.items() if v not in (None, 1))
+        if self.data is None:
+            what = f"does not divide the {devices} devices"
+        elif each * self.data == devices:
+            return self
+        else:
+            what = f"is {each * self.data}, there are {devices} devices"
+        raise OptionError(
+            f"the product of the plan's degrees {written or '1'} {what}",
+            hint="leave `data` out, and it takes the devices that the others leave",
+        )
+
+    def mesh(self, cluster: Cluster, devices: int) -> Mesh:
+        """Return the mesh: tensor ranks nearest to each other, then experts, then data.
+
+        A degree that spans levels of the cluster has an axis on each.
+
+        Raises
+        ------
+        ShardwrightError
+            If the degrees do not fit the devices, or the levels of the cluster.
+        """
+        plan = self.on(devices)
+        assert plan.data is not None
+        degrees = {"tensor": plan.tensor, "expert": plan.expert, "data": plan.data // plan.expert}
+        left = [*cluster.for_devices(devices)]
+        axes: list[MeshAxis] = []
+        for name, degree in degrees.items():
+            parts = list(_on_levels(name, degree, left, cluster))
+            for size, level in parts:
+                suffix = f"_{cluster.levels[level].name}" if len(parts) > 1 else ""
+                axes.append(MeshAxis(name + suffix, size, level))
+        return Mesh(tuple(reversed(axes)))
+
+
+@dataclass(frozen=True)
+class PlanAxes:
+    """The axes of the mesh of a named plan, by what they divide.
+
+    Parameters
+    ----------
+    data : tuple of str
+        The batch; those of the experts are among them.
+    expert, tensor : tuple of str
+        Experts; weights.
+    """
+
+    data: tuple[str, ...]
+    expert: tuple[str, ...]
+    tensor: tuple[str, ...]
+
+    @staticmethod
+    def of(mesh: Mesh) -> "PlanAxes":
+        """Return the axes of a mesh made by `NamedPlan.mesh`."""
+        kinds = {name: name.partition("_")[0] for name in mesh.names}
+        return PlanAxes(
+            tuple(name for name in mesh.names if kinds[name] != "tensor"),
+            tuple(name for name in mesh.names if kinds[name] == "expert"),
+            tuple(name for name in mesh.names if kinds[name] == "tensor"),
+        )
+
+
+_KEYS = tuple(item.name for item in fields(NamedPlan))
+_COUNTS = ("tensor", "pipeline", "data", "context", "expert", "micro_batch", "chunks")
+
+
+def _item(item: str, text: str) -> tuple[str, object]:
+    """Return the key and the value of one item of a plan."""
+    key, equals, value = (part.strip() for part in item.partition("="))
+    if not key:
+        raise OptionError(f"the plan `{text}` has an empty item", hint=_HINT)
+    check_names("a named plan has no", [key], _KEYS)
+    if key == "sequence_parallel":
+        if equals:
+            raise OptionError(
+                f"`{key}` of the plan has the value `{value}`, expected the word alone"
+            )
+        return key, True
+    if not value:
+        raise OptionError(f"`{key}` of the plan has no value", hint=f"write `{key}=...`")
+    whole = key in _COUNTS or key == "zero"
+    return key, int(value) if whole and value.isascii() and value.isdigit() else value
+
+
+def _on_levels(
+    name: str, degree: int, left: list[int], cluster: Cluster
+) -> Iterator[tuple[int, int]]:
+    """Yield (size, level) for the levels that a degree takes, innermost first; reduce `left`."""
+    rest, level = degree, 0
+    while rest > 1:
+        while left[level] == 1:
+            level += 1
+        size = gcd(rest, left[level])
+        if size == 1:
+            group, free = cluster.levels[level].name, left[level]
+            raise OptionError(
+                f"`{name}={degree}` does not fit the `{group}` of {cluster.name}: {rest} of it are "
+                f"to be divided between {free}",
+                hint=f"use a degree that divides {free}, or that {free} divides",
+            )
+        yield size, level
+        rest //= size
+        left[level] //= size
+        if left[level] == 1:
+            level += 1
