@@ -190,7 +190,9 @@ class CompileOptions:
     memory_limit: float | None = field(
         default=None,
         metadata=_about(
-            "memory limit of a device, in bytes", allowed=_MEMORY, default="the device's memory"
+            "memory limit of a device, in bytes",
+            allowed=_MEMORY,
+            default="the device's memory less its reserve",
         ),
     )
     fusion: FusionSettings | float = field(
@@ -270,7 +272,7 @@ class CompileOptions:
     def memory_on(self, cluster: Cluster) -> float:
         """Return the memory limit of a device of a cluster, in bytes."""
         if self.memory_limit is None:
-            return float(cluster.device.memory_bytes)
+            return cluster.device.usable_bytes
         return float(self.memory_limit)
 
     def limits_on(self, cluster: Cluster, progress: Progress | None) -> SearchOptions:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from itertools import chain, count, islice, product
-from math import isqrt, prod
+from math import floor, isqrt, prod
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -51,6 +51,10 @@ class Device(_Description):
         Size of the memory.
     launch_seconds : float
         Minimum time of one operator.
+    memory_reserve : float
+        Fraction of the memory that no tensor can have: the runtime's context, the buffers of the
+        communication library, and what fragmentation loses. The default is the 6 % by which plans
+        that are tuned on real devices stay below their memory.
     """
 
     name: str
@@ -58,6 +62,12 @@ class Device(_Description):
     memory_bandwidth: Positive
     memory_bytes: Annotated[int, Field(gt=0)]
     launch_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    memory_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.06
+
+    @property
+    def usable_bytes(self) -> float:
+        """Bytes of the memory that tensors can have: all but the reserve."""
+        return float(floor(self.memory_bytes * (1 - self.memory_reserve)))
 
     @field_validator("peak_flops")
     @classmethod

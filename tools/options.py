@@ -201,7 +201,7 @@ def memory_limit(arguments: argparse.Namespace, cluster: Cluster) -> float:
     """Return the memory limit of a device in bytes: the option's, or the cluster's."""
     if arguments.memory_limit is not None:
         return float(arguments.memory_limit)
-    return float(cluster.device.memory_bytes)
+    return cluster.device.usable_bytes
 
 
 def _optimizer(arguments: argparse.Namespace) -> Optimizer | None:

@@ -243,12 +243,15 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
 
 def _memory_text(document: PlanDocument) -> str:
     """Return the peak memory and the limit; where that is not the device's memory, both."""
-    limit, device = document.memory.limit, document.cluster.device.memory_bytes
+    limit, cluster = document.memory.limit, document.cluster
+    device = cluster.device.memory_bytes
     peak, has = bytes_text(document.memory.peak_bytes), bytes_text(device)
     if limit is None:
         return f"{peak} on each device without a limit; a device has {has}"
-    if limit == device:
-        return f"{peak} of {has} on each device"
+    if limit == cluster.device.usable_bytes:
+        share = 100 * cluster.device.memory_reserve
+        reserve = f" ({share:g} % in reserve)" if share else ""
+        return f"{peak} of {has}{reserve} on each device"
     only = "only " if limit > device else ""
     return f"{peak} of {bytes_text(limit)} allowed on each device; a device has {only}{has}"
 

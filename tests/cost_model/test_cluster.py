@@ -4,6 +4,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
+from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import (
     Cluster,
     Level,
@@ -173,6 +174,17 @@ def test_an_element_type_without_a_rate_runs_at_that_of_float32():
     device = cluster("v100-nvlink-pair").device
     assert device.flops_per_second("float16") == 125e12
     assert device.flops_per_second("bfloat16") == device.flops_per_second("float32") == 15.7e12
+
+
+def test_a_device_keeps_six_percent_of_its_memory_in_reserve_unless_its_file_says_otherwise():
+    device = LAB.device
+    assert (device.memory_reserve, device.usable_bytes) == (0.06, 0.94 * 2**30 // 1)
+    assert device.model_copy(update={"memory_reserve": 0.0}).usable_bytes == 2**30
+
+
+def test_the_limit_is_the_device_less_its_reserve_but_the_users_own_figure_as_it_is():
+    assert CompileOptions().memory_on(LAB) == LAB.device.usable_bytes
+    assert CompileOptions(memory_limit=2**30).memory_on(LAB) == 2**30
 
 
 def test_devices_fill_the_inner_levels_first():

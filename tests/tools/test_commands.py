@@ -130,7 +130,10 @@ def test_compile_tells_a_person(capsys, here):
     assert re.search(
         r"\nstep +serial [\d.]+ [um]s, overlapped [\d.]+ [um]s \(communication concurrent", text
     )
-    assert re.search(r"memory +[\d.]+ KiB of 80.00 GiB on each device: parameters [\d.]+ KiB", text)
+    assert re.search(
+        r"memory +[\d.]+ KiB of 80.00 GiB \(6 % in reserve\) on each device: parameters [\d.]+ KiB",
+        text,
+    )
     assert "feasible on mesh 2x2x2, no lower bound (tensor_parallel)" in text
     assert re.search(r"network +a device sends [\d.]+ KiB in a step: \d+ \w+", text)
     assert "\nwritten   plan: model.ir, plan.json, program.ir, strategies.json, rank_" in text
