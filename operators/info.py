@@ -255,6 +255,11 @@ class OperatorInfo:
         return self.flops_per_point * self.rule.points
 
     @property
+    def product_flops(self) -> float:
+        """The operations that belong to matrix products; model flops count these alone."""
+        return 0.0
+
+    @property
     def halos(self) -> Mapping[str, Halo]:
         """The windows of each factor that the rule writes ``h~``."""
         return {}

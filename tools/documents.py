@@ -12,15 +12,19 @@ from typing import Any
 from shardwright.compilation import Compilation
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.timeline import simulate
+from shardwright.cost_model.timeline import Timeline, simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.proof import Proof
 from shardwright.runtime import StepRecord
+from shardwright.tools.rates import rates
 from shardwright.verification.verdict import Verdict
 
 # Keys of `compile` that are null, or empty, where there is no plan.
 _UNKNOWN = (
     "mesh",
+    "stages",
+    "micro_batches",
+    "named_plan",
     "how",
     "objective",
     "lower_bound",
@@ -28,6 +32,12 @@ _UNKNOWN = (
     "gap",
     "predicted_step_seconds",
     "overlapped_step_seconds",
+    "communication_seconds",
+    "exposed_communication_seconds",
+    "samples_per_second",
+    "tokens_per_second_per_device",
+    "model_flops",
+    "model_flops_utilization",
     "memory_bytes_per_device",
     "memory_by_kind",
     "search_seconds",
@@ -78,6 +88,9 @@ def compile_document(
         "devices": document.devices,
         "cluster": document.cluster.name,
         "mesh": {axis.name: axis.size for axis in document.mesh},
+        "stages": 1,
+        "micro_batches": 1,
+        "named_plan": document.how if document.search == "named_plan" else None,
         "mode": document.mode,
         "search": document.search,
         "cost_model": document.cost_model,
@@ -89,7 +102,7 @@ def compile_document(
         "lower_bound_covers": document.bound_covers,
         "gap": document.gap,
         "predicted_step_seconds": document.predicted_step_seconds,
-        "overlapped_step_seconds": timeline.step_seconds,
+        **_speed(compilation, timeline),
         "fits": document.memory.peak_bytes <= limit,
         "memory_limit_bytes": limit,
         "memory_bytes_per_device": document.memory.peak_bytes,
@@ -112,6 +125,16 @@ def compile_document(
             kind: {"count": volume.count, "bytes": volume.bytes}
             for kind, volume in document.communication.items()
         },
+    }
+
+
+def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:
+    """Return the keys about the overlapped step."""
+    return {
+        "overlapped_step_seconds": timeline.step_seconds,
+        "communication_seconds": timeline.communication_seconds,
+        "exposed_communication_seconds": timeline.exposed_communication_seconds,
+        **rates(compilation, timeline.step_seconds).document,
     }
 
 

@@ -27,6 +27,7 @@ from shardwright.ir.values import check_choice, suggestion
 
 COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
+    "estimate": "print the step, rates and memory of a plan given by its degrees",
     "run": "train on a plan",
     "prove": "prove that a plan computes its model, at full size, without running it",
     "verify": "prove a plan, and compare its numbers with one device",
@@ -42,6 +43,10 @@ EXAMPLES = {
         "mlp --devices 8",
         "gpt:layers=24,hidden=1024,heads=16,batch=16,sequence=512 --devices 8 --out plans/gpt",
         "my_model.py:network --devices 16 --cluster my_cluster.yaml --memory 24 --optimizer adam",
+    ),
+    "estimate": (
+        "gpt2-xl:batch=64 --plan tensor=8,data=8,zero=1,sequence_parallel",
+        "llama3-8b --batch 64 --devices 64 --plan tensor=2,zero=3 --cluster a100-pod --json",
     ),
     "run": (
         "plans/mlp-8 --steps 100",

@@ -30,7 +30,10 @@ def add_model(parser: argparse.ArgumentParser, several: bool = False) -> None:
 
 
 def add_compile_options(
-    parser: argparse.ArgumentParser, devices: bool = True, search: bool = True
+    parser: argparse.ArgumentParser,
+    devices: bool = True,
+    search: bool = True,
+    plan: bool = True,
 ) -> None:
     """Add the options that say for which devices, and how, a model is compiled."""
     place = parser.add_argument_group("devices")
@@ -48,7 +51,7 @@ def add_compile_options(
     )
     _add_memory(place)
     add_number(place, "--batch", POSITIVE_INTEGER, "batch size (default the model's)", "B")
-    _add_decisions(parser.add_argument_group("compiler"), search)
+    _add_decisions(parser.add_argument_group("compiler"), search, plan)
     _add_training_options(parser.add_argument_group("training step"))
 
 
@@ -73,11 +76,12 @@ def refuse_compile_options(
         )
 
 
-def _add_decisions(how: argparse._ArgumentGroup, search: bool) -> None:
+def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> None:
     _add_option(how, "--mode", "MODE")
     if search:
         _add_option(how, "--search", "SEARCH")
-    how.add_argument("--plan", metavar="PLAN", help=option_help("plan"))
+    if plan:
+        how.add_argument("--plan", metavar="PLAN", help=option_help("plan"))
     _add_option(how, "--cost-model", "MODEL")
     how.add_argument(
         "--strategies",

@@ -105,6 +105,12 @@ class Einsum(OperatorInfo):
         """Count a product for each further operand, and a sum, at every point."""
         return float(self.rule.points * len(self.operand_types))
 
+    @property
+    def product_flops(self) -> float:
+        """Count all operations, where operands are multiplied and contracted."""
+        contracts = "sum" in self.rule.kinds.values() and len(self.operand_types) > 1
+        return self.flops if contracts else 0.0
+
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compute with numpy, in its order of products."""
         equation = f"{','.join(self.terms)}->{self.result}"

@@ -54,6 +54,11 @@ class MatMul(OperatorInfo):
         """Return the type of both operands."""
         return (self.common_dtype(),)
 
+    @property
+    def product_flops(self) -> float:
+        """Count all operations."""
+        return self.flops
+
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
         a, b = operands
@@ -102,6 +107,11 @@ class ContractLeading(OperatorInfo):
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of both operands."""
         return (self.common_dtype(),)
+
+    @property
+    def product_flops(self) -> float:
+        """Count all operations."""
+        return self.flops
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply as two matrices."""

@@ -104,10 +104,21 @@ class Attention(OperatorInfo):
     @property
     def flops(self) -> float:
         """Count the products, and five operations for each score."""
-        sizes = self.rule.sizes
-        scores = prod(sizes.get(factor, 1) for factor in "bhgst")
+        return self._scores * (self._product_flops_per_score + 5.0)
+
+    @property
+    def product_flops(self) -> float:
+        """Count the products of all queries with all keys, whatever is masked."""
+        return self._scores * self._product_flops_per_score
+
+    @property
+    def _product_flops_per_score(self) -> float:
         over_d, over_e = self.passes
-        return scores * (2.0 * (over_d * sizes["d"] + over_e * sizes["e"]) + 5.0)
+        return 2.0 * (over_d * self.rule.sizes["d"] + over_e * self.rule.sizes["e"])
+
+    @property
+    def _scores(self) -> int:
+        return prod(self.rule.sizes.get(factor, 1) for factor in "bhgst")
 
     def generate_strategies(
         self, mesh: Mesh, kinds: Mapping[str, int] | None = None

@@ -104,6 +104,11 @@ class ConvolutionFamily(Windowed):
         return 2.0 * channels * self.windows.taps * prod(self.after)
 
     @property
+    def product_flops(self) -> float:
+        """Count all operations."""
+        return self.flops
+
+    @property
     def explicit(self) -> dict[str, Any]:
         """The attributes, complete, for an operator on other tensors."""
         windows = self.windows

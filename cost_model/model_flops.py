@@ -1,0 +1,108 @@
+"""Model flops: the work of a training step that its model asks for, and the share that devices do.
+
+Counted are the matrix products (convolutions and attention too) of the whole forward program, three
+times: once forward, twice backward, for the gradients by both operands. Element-wise operators are
+not counted, nor is work that a plan repeats: recomputation, and what several ranks compute alike.
+Attention counts every pair of a query and a key, whatever a causal mask hides, and experts count
+every slot: what the model's operators compute.
+
+References
+----------
+Narayanan et al., "Efficient large-scale language model training on GPU clusters", 2021, eq. 3;
+Chowdhery et al., "PaLM", 2022, appendix B (model flops utilization).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardwright.cost_model.cluster import Device
+from shardwright.ir.graph import Graph, Node
+from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.models.attention import Attention
+from shardwright.operators.reduction.softmax import Softmax
+
+PASSES = 3
+"""A forward product has two backward products of its size."""
+
+
+@dataclass(frozen=True)
+class ModelFlops:
+    """The work of one training step.
+
+    Parameters
+    ----------
+    by_dtype : mapping of str to float
+        Floating-point operations by the element type of the products.
+    """
+
+    by_dtype: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        """Floating-point operations of a step."""
+        return sum(self.by_dtype.values())
+
+    def utilization(self, device: Device, devices: int, step_seconds: float) -> float:
+        """Return the share of the peak rate that a step attains.
+
+        The seconds that `devices` need at the peak of the type of each product, over those of the
+        step.
+        """
+        ideal = sum(flops / device.flops_per_second(t) for t, flops in self.by_dtype.items())
+        return ideal / (devices * step_seconds) if step_seconds > 0 else 0.0
+
+
+def model_flops(graph: Graph) -> ModelFlops:
+    """Return the model flops of a training step, given the whole forward program."""
+    by_dtype: dict[str, float] = {}
+    for node in graph.nodes:
+        info = _info(node, graph)
+        if flops := info.product_flops:
+            dtype = info.operand_types[0].dtype
+            by_dtype[dtype] = by_dtype.get(dtype, 0.0) + PASSES * flops
+    return ModelFlops(by_dtype)
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """The size of a batch.
+
+    Parameters
+    ----------
+    samples : int
+        Samples; 1 where the model has no input with a batch dimension.
+    tokens : int or None
+        Positions of all sequences; None where the model reads no sequences of tokens.
+    """
+
+    samples: int
+    tokens: int | None
+
+
+def batch_size(graph: Graph) -> BatchSize:
+    """Return the size of the batch that a program reads.
+
+    A model reads sequences of tokens where an input of integers ``[batch, position]`` meets
+    attention between these positions.
+    """
+    shapes = [value.type.shape for value in graph.inputs if value.type.rank]
+    samples = shapes[0][0] if shapes else 1
+    attended = {length for node in graph.nodes for length in _attended(_info(node, graph))}
+    for value in graph.inputs:
+        shape = value.type.shape
+        if len(shape) == 2 and not value.type.is_float and shape[1] in attended:
+            return BatchSize(samples, shape[0] * shape[1])
+    return BatchSize(samples, None)
+
+
+def _attended(info: OperatorInfo) -> tuple[int, ...]:
+    """Return the number of positions between which an operator attends, if it does."""
+    if isinstance(info, Attention):
+        return (info.rule.sizes["s"],)
+    shape = info.operand_types[0].shape if isinstance(info, Softmax) else ()
+    return (shape[-1],) if len(shape) > 2 and shape[-1] == shape[-2] else ()
+
+
+def _info(node: Node, graph: Graph) -> OperatorInfo:
+    types = [value.type for value in graph.operand_values(node)]
+    return operator_info(node.operator, types, node.attributes)

@@ -1,0 +1,111 @@
+"""``shardwright estimate``: the step, rates and memory of a plan given by its degrees."""
+
+import argparse
+import math
+import textwrap
+from math import prod
+
+from shardwright.compilation import Compilation
+from shardwright.cost_model.timeline import Timeline, simulate
+from shardwright.ir.errors import InfeasibleError
+from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.search.named_plan import NamedPlan
+from shardwright.tools.documents import compile_document, print_document
+from shardwright.tools.options import (
+    add_compile_options,
+    add_model,
+    compile_model,
+    memory_limit,
+)
+from shardwright.tools.rates import rates
+from shardwright.tools.tables import styled, width
+
+_LABEL = 10  # columns
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_model(parser)
+    add_compile_options(parser, devices=False, search=False, plan=False)
+    parser.add_argument(
+        "--plan",
+        required=True,
+        metavar="PLAN",
+        help="the degrees: `tensor=8,data=4,zero=1,sequence_parallel`",
+    )
+    parser.set_defaults(devices=None)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build the plan and print its figures, whether it fits or not.
+
+    Raises
+    ------
+    InfeasibleError
+        If it does not fit; the figures are printed first.
+    """
+    plan = NamedPlan.parse(arguments.plan)
+    if arguments.devices is None:
+        arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))
+    compilation = compile_model(arguments.model, arguments, memory_limit=math.inf)
+    limit = memory_limit(arguments, compilation.cluster)
+    document = compile_document(compilation, limit)
+    if arguments.json:
+        print_document(document)
+    else:
+        _print_estimate(
+            compilation, simulate(compilation.plan.program, compilation.cluster, limit), limit
+        )
+    if not document["fits"]:
+        needed = bytes_text(document["memory_bytes_per_device"])
+        raise InfeasibleError(
+            f"the plan `{document['how']}` takes {needed} on each device, the limit is "
+            f"{bytes_text(limit)}",
+            hint="divide more: `tensor`, `zero`, or fewer samples",
+        )
+    return 0
+
+
+def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) -> None:
+    document, device = compilation.plan.document, compilation.cluster.device
+    found = rates(compilation, timeline.step_seconds)
+    devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
+    title = f"{document.model} on {devices} of {document.cluster.name}: {document.how}"
+    print(styled(title, "bold") + "\n")
+    serial = seconds_text(document.predicted_step_seconds)
+    _line("step", f"{seconds_text(timeline.step_seconds)} overlapped, {serial} serial")
+    tokens = found.tokens_per_second_per_device
+    each = "" if tokens is None else f"{_rate(tokens)} tokens/s on each device, "
+    _line("rate", f"{each}{_rate(found.samples_per_second)} samples/s on all")
+    peaks = ", ".join(
+        f"{device.flops_per_second(dtype) / 1e12:.4g} Tflop/s ({dtype})"
+        for dtype in found.flops.by_dtype
+    )
+    work = (
+        f"{found.flops.total:.3g} flops of matrix products in a step, three times the forward pass"
+    )
+    _line("MFU", f"{found.utilization:.1%} of {peaks or 'nothing'}: {work}")
+    exposed = seconds_text(timeline.exposed_communication_seconds)
+    _line("network", f"{seconds_text(timeline.communication_seconds)}, of which {exposed} exposed")
+    _line("bubble", "none: the plan has one stage")
+    memory = document.memory
+    kinds = ", ".join(
+        f"{k} {bytes_text(size)}" for k, size in memory.by_kind.items() if round(size)
+    )
+    fits = "fits" if memory.peak_bytes <= limit else "does not fit"
+    _line("memory", f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}, {fits}: {kinds}")
+    _line(
+        "figures",
+        f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
+        f"file, from data sheets: not calibrated",
+    )
+
+
+def _rate(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+
+
+def _line(label: str, text: str) -> None:
+    lines = textwrap.wrap(text, max(40, width() - _LABEL), break_on_hyphens=False)
+    print(f"{label:{_LABEL}}" + f"\n{'':{_LABEL}}".join(lines))
