@@ -10,10 +10,12 @@ from shardwright.ir.errors import NoPlanError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.models import with_batch
 from shardwright.search.driver import SEARCHES
+from shardwright.search.named_plan import NamedPlan
 from shardwright.solver.solution import relative_gap
 from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.documents import compile_document, no_plan_document, print_document
 from shardwright.tools.main import HelpFormatter, UsageError
+from shardwright.tools.named_plans import named_rows
 from shardwright.tools.options import (
     add_compile_options,
     add_model,
@@ -31,11 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     strategies = kinds.add_parser(
         "strategies",
-        help="compare every search and baseline",
+        help="compare every search, baseline, and the best named plan",
         formatter_class=HelpFormatter,
     )
     add_model(strategies, several=True)
-    add_compile_options(strategies, search=False)
+    add_compile_options(strategies, search=False, plan=False)
+    strategies.add_argument(
+        "--plan",
+        action="append",
+        default=[],
+        dest="plans",
+        metavar="PLAN",
+        help="also this named plan, on the mesh of its degrees; repeatable",
+    )
     strategies.add_argument("--json", action="store_true", help="print one JSON document")
     solver = kinds.add_parser(
         "solver", help="solve instances of the assignment problem", formatter_class=HelpFormatter
@@ -52,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"`bench strategies` compares searches, the mode `{arguments.mode}` has none",
             hint="leave `--mode` out",
         )
+    for plan in arguments.plans:
+        NamedPlan.parse(plan).on(arguments.devices)
     documents = {model: _bench_model(model, arguments) for model in dict.fromkeys(arguments.model)}
     if arguments.json:
         print_document([row for model in arguments.model for row in documents[model]])
@@ -80,7 +92,7 @@ def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
             name, devices = with_batch(model, arguments.batch), arguments.devices
             rows.append(no_plan_document(error, name, cluster, devices, limit, how))
         del rows[-1]["strategies"]
-    return _with_gaps(rows)
+    return [*_with_gaps(rows), *named_rows(model, arguments, cluster, limit)]
 
 
 def _with_gaps(rows: list[_Document]) -> list[_Document]:
@@ -101,11 +113,15 @@ def _print_model(model: str, rows: list[_Document], arguments: argparse.Namespac
     print_table(title, headings, [_cells(row, priced) for row in rows], right=tuple(right))
     for row in rows:
         if row["reason"]:
-            print(textwrap.fill(f"{row['search']}: {row['reason']}", width()))
+            print(textwrap.fill(f"{_name(row)}: {row['reason']}", width()))
+
+
+def _name(row: _Document) -> str:
+    return str(row["search"]) if row["named_plan"] is None else str(row["named_plan"])
 
 
 def _cells(row: _Document, priced: bool) -> tuple[str, ...]:
-    name, fits, objective = str(row["search"]), _FITS[row["fits"]], row["objective"]
+    name, fits, objective = _name(row), _FITS[row["fits"]], row["objective"]
     if objective is None:
         return (name, *("",) * priced, "", "", "", fits, "", "", "")
     sent = sum(volume["bytes"] for volume in row["communication"].values())

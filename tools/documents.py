@@ -11,12 +11,12 @@ from typing import Any
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.plans.plan import Plan
+from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.timeline import Timeline, simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.proof import Proof
 from shardwright.runtime import StepRecord
-from shardwright.tools.rates import rates
 from shardwright.verification.verdict import Verdict
 
 # Keys of `compile` that are null, or empty, where there is no plan.
@@ -130,11 +130,12 @@ def compile_document(
 
 def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:
     """Return the keys about the overlapped step."""
+    device, step = compilation.cluster.device, timeline.step_seconds
     return {
-        "overlapped_step_seconds": timeline.step_seconds,
+        "overlapped_step_seconds": step,
         "communication_seconds": timeline.communication_seconds,
         "exposed_communication_seconds": timeline.exposed_communication_seconds,
-        **rates(compilation, timeline.step_seconds).document,
+        **rates(compilation.plan, compilation.compiled, device, step).document,
     }
 
 

@@ -6,6 +6,7 @@ import textwrap
 from math import prod
 
 from shardwright.compilation import Compilation
+from shardwright.compiler.rates import rates
 from shardwright.cost_model.timeline import Timeline, simulate
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text, seconds_text
@@ -17,7 +18,6 @@ from shardwright.tools.options import (
     compile_model,
     memory_limit,
 )
-from shardwright.tools.rates import rates
 from shardwright.tools.tables import styled, width
 
 _LABEL = 10  # columns
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) -> None:
     document, device = compilation.plan.document, compilation.cluster.device
-    found = rates(compilation, timeline.step_seconds)
+    found = rates(compilation.plan, compilation.compiled, device, timeline.step_seconds)
     devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
     title = f"{document.model} on {devices} of {document.cluster.name}: {document.how}"
     print(styled(title, "bold") + "\n")

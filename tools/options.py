@@ -193,12 +193,17 @@ def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> C
     ShardwrightError
         If an option is wrong, or there is no plan.
     """
+    options = {**compile_arguments(arguments), **others}
+    with following_search(model) as progress:
+        return compile(model, arguments.devices, progress=progress, **options)
+
+
+def compile_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `compile` that the command line gives."""
     names = ("cluster", "mesh", "batch", "strategies", "dataset_strategy", "seed", *OPTION_NAMES)
     values = {name: getattr(arguments, name, None) for name in names}
     values["optimizer"] = _optimizer(arguments)
-    options = {name: value for name, value in values.items() if value is not None}
-    with following_search(model) as progress:
-        return compile(model, arguments.devices, progress=progress, **{**options, **others})
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def memory_limit(arguments: argparse.Namespace, cluster: Cluster) -> float:

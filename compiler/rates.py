@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from shardwright.compilation import Compilation
+from shardwright.compiler.driver import Compiled
+from shardwright.compiler.plans.plan import Plan
+from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.model_flops import ModelFlops, batch_size, model_flops
 
 
@@ -39,17 +41,27 @@ class Rates:
         }
 
 
-def rates(compilation: Compilation, step_seconds: float) -> Rates:
-    """Return the rates of a plan whose step takes so many seconds."""
-    plan, devices = compilation.plan, compilation.plan.document.devices
+def rates(plan: Plan, compiled: Compiled, device: Device, step_seconds: float) -> Rates:
+    """Return the rates of a plan whose step takes so many seconds.
+
+    Parameters
+    ----------
+    plan, compiled : Plan, Compiled
+        The plan, and its compilation.
+    device : Device
+        The devices.
+    step_seconds : float
+        Time of a step.
+    """
+    devices = plan.document.devices
     # A hand-written parallel program is the program of one rank.
     manual = plan.document.mode == "hybrid_parallel"
-    whole = plan.model if manual else compilation.compiled.source
+    whole = plan.model if manual else compiled.source
     batch, flops = batch_size(plan.model), model_flops(whole)
     tokens = None if batch.tokens is None else batch.tokens / step_seconds / devices
     return Rates(
         batch.samples / step_seconds,
         tokens,
         flops,
-        flops.utilization(compilation.cluster.device, devices, step_seconds),
+        flops.utilization(device, devices, step_seconds),
     )

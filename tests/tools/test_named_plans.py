@@ -1,0 +1,160 @@
+"""``estimate``, the best named plan, and named plans beside the searches."""
+
+import json
+
+import pytest
+
+from shardwright.cost_model.cluster import cluster
+from shardwright.models import load_model
+from shardwright.search.named_plan import NamedPlan
+from shardwright.tools.main import main
+from shardwright.tools.named_plans import best_named_plan, candidate_plans
+
+POD = cluster("h100-pod")
+GPT = "gpt:layers=1,hidden=64,heads=4,batch=8,sequence=16,vocabulary=128"
+
+# ``estimate``
+
+SMALL = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
+PLAN = "tensor=4,data=2,zero=1,sequence_parallel"
+
+
+def document(capsys, *arguments, code=0):
+    assert main(["estimate", *arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_document_has_the_figures_of_the_plan(capsys):
+    found = document(capsys, SMALL, "--plan", PLAN, "--optimizer", "adam")
+    assert (found["devices"], found["mesh"]) == (8, {"data": 2, "tensor": 4})
+    assert (found["stages"], found["micro_batches"]) == (1, 1)
+    assert found["named_plan"] == PLAN
+    step = found["overlapped_step_seconds"]
+    assert 0 < step <= found["predicted_step_seconds"]
+    assert found["samples_per_second"] == pytest.approx(8 / step)
+    assert found["tokens_per_second_per_device"] == pytest.approx(64 / step / 8)
+    flops = 72 * 8 * 8 * 2 * 32**2 * (1 + 8 / (6 * 32) + 64 / (12 * 2 * 32))
+    assert found["model_flops"] == pytest.approx(flops)
+    assert found["model_flops_utilization"] == pytest.approx(flops / 67e12 / 8 / step)
+    kinds = found["memory_by_kind"]
+    assert found["memory_bytes_per_device"] == pytest.approx(sum(kinds.values()))
+    assert kinds["optimizer states"] == pytest.approx(2 * kinds["parameters"], rel=0.01)
+    assert found["fits"] is True
+
+
+def test_compile_builds_the_same_plan(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    estimated = document(capsys, SMALL, "--plan", PLAN)
+    assert main(["compile", SMALL, "--devices", "8", "--plan", PLAN, "--json"]) == 0
+    compiled = json.loads(capsys.readouterr().out)
+    timed = ("search_seconds", "compile_seconds", "peak_memory_bytes", "plan", "memory_limit_bytes")
+    assert {k: v for k, v in compiled.items() if k not in timed} == {
+        k: v for k, v in estimated.items() if k not in timed
+    }
+
+
+def test_data_takes_the_devices_that_are_left(capsys):
+    found = document(capsys, SMALL, "--devices", "8", "--plan", "tensor=2")
+    assert found["named_plan"] == "tensor=2,data=4"
+
+
+def test_a_plan_that_does_not_fit_is_printed_all_the_same(capsys):
+    found = document(capsys, SMALL, "--plan", PLAN, "--memory", "1e-6", code=3)
+    assert found["fits"] is False
+    assert found["overlapped_step_seconds"] > 0
+    assert main(["estimate", SMALL, "--plan", PLAN, "--memory", "1e-6"]) == 3
+    captured = capsys.readouterr()
+    assert "does not fit: parameters" in captured.out
+    assert f"the plan `{PLAN}` takes " in captured.err
+
+
+def test_a_person_reads_what_the_figures_are(capsys):
+    assert main(["estimate", SMALL, "--plan", PLAN]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{SMALL} on 8 devices of h100-pod: {PLAN}\n")
+    for line in (" overlapped, ", " tokens/s on each device, ", " of 67 Tflop/s (float32): "):
+        assert line in text
+    assert "bubble    none: the plan has one stage" in text
+    assert "from data sheets" in text.replace("\n          ", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--plan", "tensr=2"], "a named plan has no `tensr`; did you mean `tensor`?"),
+        (["--plan", "tensor=2,data=3", "--devices", "8"], "tensor=2 * data=3 is 6, there are 8"),
+        (["--plan", "tensor=2", "--mesh", "2"], "`mesh` has no effect with `plan`"),
+        (["--plan", "tensor=2", "--hsdp"], "`optimizer_parallel` has no effect with `plan`"),
+        (["--plan", "data=3"], "the batch of 8 cannot be split over `data=3` of the plan"),
+        ([], "the following arguments are required: --plan"),
+    ],
+)
+def test_wrong_uses_get_one_sentence(capsys, arguments, message):
+    assert main(["estimate", SMALL, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+# The best
+
+
+def test_candidates_divide_devices_and_batch():
+    texts = [plan.text for plan in candidate_plans(load_model(GPT).graph, POD, 16)]
+    assert len(texts) == len(set(texts))
+    assert "tensor=2,data=8,zero=1,sequence_parallel" in texts
+    assert "tensor=16,data=1" in texts
+    assert not any("data=16" in text for text in texts)  # the batch is 8
+    assert not any("expert" in text for text in texts)
+    mixtral = load_model("mixtral:layers=1,hidden=16,heads=4,kv_heads=2,inner=24,batch=8")
+    experts = {plan.expert for plan in candidate_plans(mixtral.graph, POD, 16)}
+    assert experts == {1, 2, 4, 8}
+
+
+def test_the_best_named_plan_is_the_fastest_of_all_that_fit(capsys):
+    plans = [*candidate_plans(load_model(GPT).graph, POD, 2)]
+    found = {
+        plan.text: document(capsys, GPT, "--plan", plan.text, "--optimizer", "adam")
+        for plan in plans
+    }
+    whole = best_named_plan(GPT, POD, 2, optimizer="adam")
+    assert (whole.tried, whole.built, whole.fitting) == (len(plans),) * 3
+    assert whole.step_seconds == min(row["overlapped_step_seconds"] for row in found.values())
+    assert whole.compilation.compiled.result.how == whole.plan.text
+
+    needed = {text: row["memory_bytes_per_device"] for text, row in found.items()}
+    limit = sorted(needed.values())[1] * 1.0001
+    less = best_named_plan(GPT, POD, 2, memory_limit=limit, optimizer="adam")
+    assert less.fitting == sum(nbytes <= limit for nbytes in needed.values())
+    assert needed[less.plan.text] <= limit
+    none = best_named_plan(GPT, POD, 2, memory_limit=10.0)
+    assert (none.plan, none.fitting, none.built) == (None, 0, len(plans))
+
+
+def test_no_time_is_told():
+    best = best_named_plan(GPT, POD, 4, time_limit=-1.0)
+    assert best.plan is None
+    left = best.candidates
+    assert best.account == (
+        f"0 of 0 named plans fit; the time limit ended the enumeration, {left} are left"
+    )
+
+
+def test_named_plans_stand_beside_the_searches(capsys):
+    arguments = [GPT, "--devices", "2", "--plan", "tensor=2", "--plan", "zero=3"]
+    assert main(["bench", "strategies", *arguments, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    named = [row["named_plan"] for row in rows if row["search"] == "named_plan"]
+    assert named[:2] == ["tensor=2,data=1", "data=2,zero=3"]
+    assert len(named) == 3
+    assert NamedPlan.parse(named[2]).on(2)
+    assert rows[-1]["reason"] == "the fastest: 5 of 5 named plans fit"
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [("tensor=3", "tensor=3 does not divide the 4 devices"), ("tensr=3", "no `tensr`; did you")],
+)
+def test_a_wrong_plan_is_refused_before_the_searches(capsys, plan, message):
+    assert main(["bench", "strategies", GPT, "--devices", "4", "--plan", plan]) == 2
+    assert message in capsys.readouterr().err

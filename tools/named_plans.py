@@ -1,0 +1,189 @@
+"""The best named plan: every sensible combination of degrees is built, and the fastest that fits.
+
+What a person with a rule book and patience would find, to compare the search with.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd, inf
+from typing import Any
+
+from shardwright.api import compile
+from shardwright.compilation import Compilation
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.timeline import simulate
+from shardwright.ir.errors import NoPlanError, OptionError, StrategyError
+from shardwright.ir.graph import Graph
+from shardwright.models import training_definition
+from shardwright.search.named_plan import NamedPlan
+from shardwright.tools.documents import compile_document
+from shardwright.tools.options import compile_arguments, compile_model
+from shardwright.tracing import Definition
+
+# What the user decides by other means, so that plans have no names.
+_DECIDED = ("strategies", "dataset_strategy", "optimizer_parallel")
+_NODES = 4  # tensor ranks span at most so many innermost groups of the cluster
+
+
+@dataclass(frozen=True)
+class BestNamedPlan:
+    """The fastest named plan that fits.
+
+    Parameters
+    ----------
+    plan : NamedPlan or None
+        The plan; None where none fits.
+    compilation : Compilation or None
+        Its program.
+    step_seconds : float
+        Its overlapped step; infinite without a plan.
+    candidates, tried, built, fitting : int
+        How many plans there are, how many of them were tried, could be built, and fit.
+    """
+
+    plan: NamedPlan | None = None
+    compilation: Compilation | None = None
+    step_seconds: float = inf
+    candidates: int = 0
+    tried: int = 0
+    built: int = 0
+    fitting: int = 0
+
+    @property
+    def account(self) -> str:
+        """How many plans were tried, in words."""
+        left = self.candidates - self.tried
+        rest = f"; the time limit ended the enumeration, {left} are left" if left else ""
+        return f"{self.fitting} of {self.built} named plans fit{rest}"
+
+
+def best_named_plan(
+    model: str | Definition,
+    cluster: Cluster,
+    devices: int,
+    *,
+    batch: int | None = None,
+    time_limit: float = inf,
+    **options: Any,
+) -> BestNamedPlan:
+    """Build every candidate and return the fastest by the overlapped step that fits.
+
+    Parameters
+    ----------
+    model : str or Definition
+        The model, as for `compile`.
+    cluster, devices : Cluster, int
+        The devices.
+    batch : int, optional
+        Batch size.
+    time_limit : float
+        Seconds after which no other plan is tried.
+    **options
+        Further options of `CompileOptions`, such as the memory limit.
+    """
+    begin = time.perf_counter()
+    definition, _ = training_definition(model, batch, 1)
+    candidates = [*candidate_plans(definition.graph, cluster, devices)]
+    best = BestNamedPlan(candidates=len(candidates))
+
+    def build(plan: NamedPlan) -> Compilation:
+        return compile(definition, devices, cluster=cluster, plan=plan, **options)
+
+    for plan in candidates:
+        if time.perf_counter() - begin > time_limit:
+            break
+        best = _tried(best, plan, build)
+    return best
+
+
+def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[NamedPlan]:
+    """Yield the plans whose degrees divide the devices and the batch; ZeRO-2 is ZeRO-1."""
+    batch = next((value.type.shape[0] for value in graph.inputs if value.type.rank), 1)
+    experts = next((n.attributes["experts"] for n in graph.nodes if n.operator == "dispatch"), 1)
+    assert isinstance(experts, int)
+    widest = _NODES * cluster.for_devices(devices)[0]
+    tensors = [n for n in _divisors(devices) if n <= widest and batch % (devices // n) == 0]
+    for tensor, zero, scattered in product(tensors, (1, 0, 3), (True, False)):
+        data = devices // tensor
+        if (scattered and tensor == 1) or (zero and data == 1):
+            continue
+        for expert in _divisors(gcd(data, experts)):
+            yield NamedPlan(
+                tensor=tensor, data=data, expert=expert, zero=zero, sequence_parallel=scattered
+            )
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _tried(
+    best: BestNamedPlan, plan: NamedPlan, build: Callable[[NamedPlan], Compilation]
+) -> BestNamedPlan:
+    """Return the best plan after one more was tried."""
+    best = replace(best, tried=best.tried + 1)
+    try:
+        compilation = build(plan)
+    except NoPlanError:
+        return replace(best, built=best.built + 1)
+    except (OptionError, StrategyError):  # the model cannot be divided so
+        return best
+    best = replace(best, built=best.built + 1, fitting=best.fitting + 1)
+    limit = compilation.plan.document.memory.limit
+    timeline = simulate(
+        compilation.plan.program, compilation.cluster, inf if limit is None else limit
+    )
+    if timeline.step_seconds >= best.step_seconds:
+        return best
+    return replace(best, plan=plan, compilation=compilation, step_seconds=timeline.step_seconds)
+
+
+# In `bench strategies`
+
+
+def named_rows(
+    model: str, arguments: argparse.Namespace, cluster: Cluster, limit: float
+) -> list[dict[str, Any]]:
+    """Return the documents of the named plans of the user, and of the best one that fits.
+
+    Each is on the mesh of its degrees, so the lower bound of the search does not cover it.
+
+    Parameters
+    ----------
+    model : str
+        The model.
+    arguments : Namespace
+        The command line.
+    cluster : Cluster
+        The devices.
+    limit : float
+        Memory limit of a device in bytes.
+    """
+    plans = [*arguments.plans]
+    reason = None
+    if _is_free(model, arguments):
+        options = compile_arguments(arguments)
+        for name in ("cluster", "mesh", "seed"):
+            options.pop(name, None)
+        best = best_named_plan(model, cluster, arguments.devices, **options)
+        reason = f"the fastest: {best.account}"
+        plans += [best.plan] if best.plan is not None else []
+    rows = []
+    for plan in plans:
+        compilation = compile_model(model, arguments, plan=plan, mesh=None, memory_limit=inf)
+        rows.append(compile_document(compilation, limit))
+        del rows[-1]["strategies"]
+    if reason is not None and len(plans) > len(arguments.plans):
+        rows[-1]["reason"] = reason
+    return rows
+
+
+def _is_free(model: str, arguments: argparse.Namespace) -> bool:
+    """Return whether strategies are left to a plan."""
+    if arguments.cost_model != "time" or any(getattr(arguments, name) for name in _DECIDED):
+        return False
+    definition, _ = training_definition(model, arguments.batch, 1)
+    return not (definition.pins or definition.result_pins)
