@@ -261,8 +261,8 @@ BUGS = {
         "the update of a parameter costs nothing where it is stored split",
         "search.space.storage:storage_costs",
         (
-            "profile.update(tensor, option.layout) for",
-            "profile.update(tensor, option.layout) * (not option.layout.split_axes) for",
+            "copy.dtype) for option in options]",
+            "copy.dtype) * (not option.layout.split_axes) for option in options]",
         ),
     ),
     "storage_kept": bug(

@@ -10,7 +10,12 @@ from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.pin_prices import pin_prices
-from shardwright.compiler.pipelines import canonical_form, hybrid_parallel, stand_alone
+from shardwright.compiler.pipelines import (
+    canonical_form,
+    hybrid_parallel,
+    in_precision,
+    stand_alone,
+)
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
@@ -138,6 +143,7 @@ def _compile(
     begin = time.perf_counter()
     passes = PassManager()
     canonicalize = canonical_form(options)
+    graph = passes.run_all(in_precision(options), graph)
     source = passes.run(canonicalize, graph)
     if options.mode == "hybrid_parallel":
         program = passes.run_all(hybrid_parallel(options, devices), source)

@@ -29,6 +29,7 @@ from shardwright.ir.values import (
 )
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.optimizer import STATES, Optimizer
+from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.passes.base import Pass
 from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.search.driver import SEARCHES
@@ -167,6 +168,14 @@ class CompileOptions:
             f"update rule of the parameters: {', '.join(STATES)}",
             validate=_check_optimizer,
             default="the model's, or sgd",
+        ),
+    )
+    precision: str = field(
+        default=MASTER,
+        metadata=_about(
+            "types in which a step is computed",
+            choices=PRECISIONS,
+            default="float32; bfloat16 for a preset of a large language model",
         ),
     )
     pins: Mapping[str, SplitCounts] = field(

@@ -4,8 +4,10 @@ from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.models.precision import PRECISIONS
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
+from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
@@ -17,8 +19,14 @@ from shardwright.passes.partition import Partition
 from shardwright.passes.pipeline import Pipeline
 
 
+def in_precision(options: CompileOptions) -> Pipeline:
+    """Return the passes before the canonical form: none under the policy of float32."""
+    policy = PRECISIONS[options.precision]
+    return (ApplyPrecision(policy),) if policy.is_mixed else ()
+
+
 def canonical_form(options: CompileOptions) -> Canonicalize:
-    """Return the pass that comes first in every mode, before the search."""
+    """Return the pass that brings a program to canonical form, before the search."""
     return Canonicalize(options.pins, options.result_pins)
 
 

@@ -21,8 +21,8 @@ class MemoryUseReport:
     peak_bytes : float
         The sum.
     by_kind : mapping of str to float
-        Parameters (with buffers of the model), optimizer states, gradients, inputs, and activations
-        with all other buffers.
+        Parameters (with buffers of the model, and copies in lower precision), optimizer states,
+        gradients, inputs, and activations with all other buffers.
     at : str
         The node during which the peak is reached.
     """
@@ -98,4 +98,8 @@ def _kinds(graph: Graph) -> dict[str, str]:
         kinds[parameter.name] = "optimizer states" if is_state else "parameters"
         if parameter.trainable and gradient in graph.producers:
             kinds[gradient] = "gradients"
+    parameters = {parameter.name for parameter in graph.parameters}
+    for node in graph.nodes:
+        if node.operator == "cast" and node.operands[0] in parameters:
+            kinds[node.name] = "parameters"
     return kinds

@@ -247,8 +247,22 @@ class CostProfile(ABC):
         """Return the cost of adding two cotangents."""
         return 0.0
 
-    def update(self, tensor: TensorType, layout: Layout) -> float:
-        """Return the cost of the optimizer's update of a parameter."""
+    def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:
+        """Return the cost of the optimizer's update of a parameter.
+
+        Parameters
+        ----------
+        tensor : TensorType
+            The type of the parameter.
+        layout : Layout
+            The layout in which it is stored.
+        gradient : str
+            The element type of its gradient.
+        """
+        return 0.0
+
+    def cast(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
+        """Return the cost of casting a parameter to the element type in which it is read."""
         return 0.0
 
     def constant(self) -> float:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -200,17 +201,25 @@ class ProgramProfile(CostProfile):
         scalar = (Layout.replicated(0),)
         return self.operator_cost(info, scalar, scalar)
 
-    def update(self, tensor: TensorType, layout: Layout) -> float:
+    def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:
         """Return the cost of the optimizer's update."""
         rule = self.update_rule
         if rule is None:
             return 0.0
-        types = [tensor] * 2 + [state_type(tensor)] * rule.states
+        narrow, cost = replace(tensor, dtype=gradient), 0.0
+        if rule.unscales:
+            if narrow != tensor:
+                cost += self.cast(narrow, tensor.dtype, layout)
+            narrow = tensor
+            scale = operator_info("scale", (tensor,), {})
+            cost += self.operator_cost(scale, (layout,), (layout,))
+        types = [tensor, narrow] + [state_type(tensor)] * rule.states
         types += [TensorType("int64", ())] * rule.counts_steps
         layouts = [layout] * (2 + rule.states) + [Layout.replicated(0)] * rule.counts_steps
         info = operator_info(rule.operator, types, dict(rule.settings))
-        cost = self.operator_cost(info, layouts, [layout] * len(info.result_types))
-        if rule.unscales:
-            scale = operator_info("scale", (tensor,), {})
-            cost += self.operator_cost(scale, (layout,), (layout,))
-        return cost
+        return cost + self.operator_cost(info, layouts, [layout] * len(info.result_types))
+
+    def cast(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
+        """Return the cost of casting a parameter, or its gradient, where it is stored."""
+        info = operator_info("cast", (tensor,), {"dtype": dtype})
+        return self.operator_cost(info, (layout,), (layout,))

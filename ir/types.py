@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
+import ml_dtypes
 import numpy as np
 
 from shardwright.ir.errors import IRError
@@ -114,9 +115,26 @@ def dtype_from_short(short: str) -> str:
 def numpy_dtype(dtype: str, float_dtype: str | None = None) -> np.dtype:
     """Return the numpy element type that holds `dtype`.
 
-    Numpy has no bfloat16, so it is stored as float32. With `float_dtype`, every floating-point type
-    is stored as that type: plans are verified in float64.
+    Numpy has no bfloat16; `ml_dtypes` adds it. With `float_dtype`, every floating-point type is
+    stored as that type: plans are verified in float64.
     """
-    if "float" in dtype:
-        return np.dtype(float_dtype or ("float32" if dtype == "bfloat16" else dtype))
-    return np.dtype(dtype)
+    if "float" in dtype and float_dtype is not None:
+        return np.dtype(float_dtype)
+    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+
+
+def is_low(dtype: "np.dtype[np.generic]") -> bool:
+    """Return whether numpy elements are floating-point numbers of 16 bits."""
+    return dtype == np.float16 or dtype == ml_dtypes.bfloat16
+
+
+def is_real(dtype: "np.dtype[np.generic]") -> bool:
+    """Return whether numpy elements are floating-point numbers, bfloat16 among them."""
+    return bool(np.issubdtype(dtype, np.floating)) or dtype == ml_dtypes.bfloat16
+
+
+def unit_roundoff(dtype: "np.dtype[np.generic]") -> float:
+    """Return the largest relative error of rounding a number to numpy elements of a type."""
+    if dtype == ml_dtypes.bfloat16:  # a fraction of 7 bits; `numpy.finfo` does not know it
+        return 2.0**-8
+    return float(np.finfo(dtype.name).eps) / 2

@@ -94,6 +94,7 @@ class AppendOptimizer(Pass):
             gradient = graph.values[name]
             build.provenance = Provenance("", "update", parameter.name)
             if self.loss_scale != 1.0:
+                gradient = _widened(build, gradient, parameter.value)
                 gradient = build.emit("scale", gradient, factor=1.0 / self.loss_scale)
             _append_update(build, parameter.value, gradient, self._rule, step)
         gradients = {gradient_name(parameter.name) for parameter in graph.parameters}
@@ -107,6 +108,14 @@ def _count_steps(build: Builder) -> Value:
     following = build.emit("add_scalar", step, name=f"{STEP}.next", value=1)
     build.updates.append((STEP, following.name))
     return following
+
+
+def _widened(build: Builder, gradient: Value, parameter: Value) -> Value:
+    """Return a gradient in the type of its parameter, in which its scale can be divided out."""
+    dtype = parameter.type.dtype
+    if gradient.type.dtype == dtype:
+        return gradient
+    return build.emit("cast", gradient, dtype=dtype)
 
 
 def _append_update(

@@ -23,6 +23,7 @@ from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance, Role
 from shardwright.ir.reachability import without_dead_nodes
+from shardwright.ir.types import item_bytes
 from shardwright.ir.values import POSITIVE
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
@@ -35,7 +36,8 @@ from shardwright.passes.base import Pass, register_pass
 class Differentiate(Pass):
     """Append the gradient of the first output by every trainable parameter.
 
-    Each parameter that carries a cotangent gets a value ``<parameter>.grad``, among the outputs.
+    Each parameter that carries a cotangent gets a value ``<parameter>.grad``, among the outputs; of
+    a parameter that is read in lower precision only, the gradient has that precision.
 
     Before::
 
@@ -201,12 +203,14 @@ class _Backward:
         """Name the gradients, and drop dead nodes."""
         names: dict[str, str] = {}
         outputs = []
+        made = self.build.graph(self.graph.name, ())
         for parameter in self.graph.parameters:
             if parameter.name not in self.flow.values:
                 continue
             self.build.scope, self.operator = "", ""
             self._emit_as("accumulation", parameter.value)
             gradient, name = self.cotangents[parameter.name], gradient_name(parameter.name)
+            gradient = _before_widening(made, gradient)
             if gradient.name in names or gradient.name in self.graph.values:
                 gradient = self.build.emit("identity", gradient)
             names[gradient.name] = name
@@ -214,6 +218,19 @@ class _Backward:
         nodes = tuple(_with_new_names(node, names) for node in self.build.nodes)
         whole = self.build.graph(self.graph.name, (*self.graph.outputs, *outputs))
         return without_dead_nodes(whole.with_nodes(nodes))
+
+
+def _before_widening(graph: Graph, gradient: Value) -> Value:
+    """Return the gradient of a parameter before it is cast to the type of the parameter.
+
+    The update widens what it reads: wide gradients would all be alive until the updates.
+    """
+    node = graph.producers.get(gradient.name)
+    if node is None or node.operator != "cast":
+        return gradient
+    operand = graph.values[node.operands[0]]
+    wider = item_bytes(operand.type.dtype) < item_bytes(gradient.type.dtype)
+    return operand if wider else gradient
 
 
 def _with_new_names(node: Node, names: Mapping[str, str]) -> Node:

@@ -86,10 +86,17 @@ def _emit_operator(
     read = []
     for name, layout in zip(node.operands, layouts, strict=True):
         _move_for(build, node.provenance.operator, name)
-        read.append(_in_layout(build, at[name], layout, name in decisions.regathered))
+        again = _stored(graph, name) in decisions.regathered
+        read.append(_in_layout(build, at[name], layout, again))
     split = emit_split(build, node, read, strategy)
     for result, value in zip(node.results, split.results, strict=True):
         at[result.name] = _share(build, graph, value, decisions)
+
+
+def _stored(graph: Graph, name: str) -> str:
+    """Return the parameter of which a value is the copy in another element type; else the value."""
+    producer = graph.producers.get(name)
+    return name if producer is None or producer.operator != "cast" else producer.operands[0]
 
 
 def _owner(graph: Graph, name: str) -> str:

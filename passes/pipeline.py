@@ -15,6 +15,7 @@ from shardwright.ir.errors import OptionError, PassError
 from shardwright.ir.values import in_words, suggestion
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
+from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.base import PASSES, Pass, options_of
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.clean_up import CleanUp
@@ -27,6 +28,7 @@ from shardwright.passes.partition import Partition
 
 Pipeline = tuple[Pass, ...]
 BUILT_IN: tuple[type[Pass], ...] = (
+    ApplyPrecision,
     Canonicalize,
     Annotate,
     Partition,

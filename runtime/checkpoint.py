@@ -64,10 +64,15 @@ def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Commun
         parts = communicator.collect(state[parameter.name])
         whole = assemble(graph, parameter.name, parts, communicator.mesh)
         if 0 in communicator.ranks:
-            arrays[_PREFIX + parameter.name] = whole
+            arrays[_PREFIX + parameter.name] = _storable(whole)
     if 0 in communicator.ranks:
         _write(path, arrays)
     communicator.collect({rank: np.zeros(0) for rank in communicator.ranks})  # the file is there
+
+
+def _storable(array: Array) -> Array:
+    """Return an array in an element type that numpy has; bfloat16 widens to float32."""
+    return array if array.dtype.isbuiltin else array.astype(np.float32)
 
 
 def _write(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -14,7 +14,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import dying_values
 from shardwright.ir.text import node_text
-from shardwright.ir.types import numpy_dtype
+from shardwright.ir.types import is_low, numpy_dtype
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, OperatorInfo, operator_info
 from shardwright.operators.rule import ShardView
@@ -288,7 +288,8 @@ class Executor:
     ) -> list[dict[int, Array]]:
         """Run the kernel on every hosted rank.
 
-        Ranks with the same view and the same operand arrays share the result.
+        Ranks with the same view and the same operand arrays share the result. Operands of 16 bits
+        are computed in float32, and the results are rounded once, as devices do.
         """
         kernel, locals_ = instruction.info.kernel, instruction.results
         results: list[dict[int, Array]] = [{} for _ in locals_]
@@ -298,7 +299,7 @@ class Executor:
             key = (id(view), *map(id, arrays))
             made = done.get(key)
             if made is None:
-                found = kernel(view, *arrays)
+                found = kernel(view, *map(_widened, arrays))
                 whole = found if isinstance(found, tuple) else (found,)
                 made = done[key] = [
                     _settled(array, local, rank, instruction)
@@ -316,6 +317,11 @@ def _decided(layouts: Iterable[Layout | None]) -> tuple[Layout, ...]:
             raise ExecutionError("some operands and results have a layout and some have none")
         known.append(layout)
     return tuple(known)
+
+
+def _widened(array: Array) -> Array:
+    """Return an operand in the type that kernels compute in: at least float32."""
+    return array.astype(np.float32) if is_low(array.dtype) else array
 
 
 def _settled(array: Array, local: _Local, rank: int, instruction: Instruction) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from shardwright.ir.errors import ExecutionError
 from shardwright.ir.graph import Graph, Parameter, Value
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.types import numpy_dtype
+from shardwright.ir.types import is_real, numpy_dtype, unit_roundoff
 from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_value
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
@@ -79,7 +79,10 @@ def scatter(
         raise ExecutionError(
             f"`{value.name}` was given an array of shape {array.shape}, expected {value.type.shape}"
         )
-    if not np.can_cast(array.dtype, dtype, casting="same_kind"):
+    if not (
+        np.can_cast(array.dtype, dtype, casting="same_kind")
+        or (is_real(array.dtype) and is_real(dtype))
+    ):
         raise ExecutionError(
             f"`{value.name}` was given elements of type {array.dtype}, expected {value.type.dtype}"
         )
@@ -216,10 +219,12 @@ def _check_copies(name: str, one: int, other: int, parts: Parts, tolerance: floa
     a, b = parts[one], parts[other]
     if a is b or np.array_equal(a, b):
         return
-    if np.issubdtype(a.dtype, np.floating):
-        allowed = 1000 * float(np.finfo(a.dtype).eps) if tolerance is None else tolerance
+    if is_real(a.dtype):
+        allowed = 2000 * unit_roundoff(a.dtype) if tolerance is None else tolerance
+        wide = np.result_type(a.dtype, np.float32)
         with np.errstate(invalid="ignore"):
-            scale, difference = float(np.max(np.abs(a))), float(np.max(np.abs(a - b)))
+            scale = float(np.max(np.abs(a)))
+            difference = float(np.max(np.abs(a.astype(wide) - b.astype(wide))))
         if difference <= allowed * scale or np.array_equal(a, b, equal_nan=True):
             return
         found = f"differ by {difference:.3g} (largest magnitude {scale:.3g})"

@@ -16,6 +16,7 @@ from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE, POSITIVE_INTEGER, SEED, Range
 from shardwright.operators.models.optimizer import STATES, Optimizer
+from shardwright.operators.models.precision import PRECISIONS
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 
@@ -111,6 +112,9 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
     )
     add_number(
         step, "--learning-rate", POSITIVE, "learning rate (default the optimizer's own)", "R"
+    )
+    step.add_argument(
+        "--precision", choices=tuple(PRECISIONS), metavar="POLICY", help=option_help("precision")
     )
     add_number(step, "--loss-scale", POSITIVE, option_help("loss_scale"), "F")
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)

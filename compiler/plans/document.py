@@ -17,6 +17,7 @@ from shardwright.ir.text import parse_type
 from shardwright.ir.types import TensorType
 from shardwright.ir.units import bytes_text, gap_text, seconds_text, shortened
 from shardwright.operators.models.optimizer import Kind, Optimizer
+from shardwright.operators.models.precision import MASTER
 
 FORMAT: Final = "shardwright plan"
 SCHEMA_VERSION: Final = 1
@@ -141,7 +142,7 @@ class PlanDocument(_Part):
         Name of the model.
     devices, mesh, cluster
         The devices.
-    mode, search, cost_model, loss_scale, gradients_mean
+    mode, search, cost_model, precision, loss_scale, gradients_mean
         Options of the compilation.
     seed : int
         Seed of the initial values.
@@ -168,6 +169,7 @@ class PlanDocument(_Part):
     mode: str
     search: str
     cost_model: str
+    precision: str = MASTER
     loss_scale: float
     gradients_mean: bool
     seed: int

@@ -9,6 +9,7 @@ from typing import Any
 from shardwright.compiler.accounting import split_counts, traffic
 from shardwright.compiler.driver import Compiled
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.pipelines import in_precision
 from shardwright.compiler.plans.document import (
     AxisDocument,
     InputDocument,
@@ -25,6 +26,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array
+from shardwright.passes.manager import PassManager
 from shardwright.proof import UpdateRule, training_step
 from shardwright.solver.solution import relative_gap
 
@@ -50,7 +52,7 @@ class Plan:
     document : PlanDocument
         The content of ``plan.json``.
     model : Graph
-        The whole program of one device, as it was traced.
+        The whole program of one device, as it was traced, with the casts of its precision.
     program : Graph
         The training step that every rank runs.
     initial : mapping of str to array
@@ -118,6 +120,7 @@ def make_plan(
         mode=options.mode,
         search="named_plan" if options.plan else _SEARCHES.get(options.mode, options.search),
         cost_model=options.cost_model,
+        precision=options.precision,
         loss_scale=options.loss_scale,
         gradients_mean=options.gradients_mean,
         seed=seed,
@@ -138,7 +141,8 @@ def make_plan(
         pins=dict(options.pins),
         pin_prices=dict(compiled.pin_prices),
     )
-    return Plan(document, traced, compiled.program, initial or {})
+    model_graph = PassManager().run_all(in_precision(options), traced)
+    return Plan(document, model_graph, compiled.program, initial or {})
 
 
 def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:

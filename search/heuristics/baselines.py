@@ -51,6 +51,7 @@ class TensorParallel(Heuristic):
         inner = tuple(axis.name for axis in space.mesh.axes if axis.level == 0)
         outer = tuple(name for name in space.mesh.names if name not in inner)
         parameters = {parameter.name for parameter in space.graph.parameters}
+        parameters |= {cast.name for cast in space.casts.values()}
 
         def at_weight(info: OperatorInfo, node: Node, factors: dict[str, tuple[str, ...]]) -> None:
             if any(set(axes) & set(inner) for axes in factors.values()):

@@ -8,6 +8,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import OperatorInfo, operator_info
 from shardwright.operators.rule import Rule
+from shardwright.search.space.casts import parameter_casts
 
 AtWeight = Callable[[OperatorInfo, Node, dict[str, tuple[str, ...]]], None]
 """May split further factors of an operator that reads a parameter."""
@@ -30,9 +31,13 @@ def follow_batch(
         May split further factors of an operator that reads a parameter.
     """
     layouts = {value.name: batch_layout(value, mesh, axes) for value in graph.inputs}
-    parameters = {parameter.name for parameter in graph.parameters}
+    copies = {cast.name for cast in parameter_casts(graph).values()}
+    parameters = copies | {parameter.name for parameter in graph.parameters}
     strategies = {}
     for node in graph.nodes:
+        if node.name in copies:  # they follow their parameters
+            strategies[node.name] = Strategy()
+            continue
         types = [value.type for value in graph.operand_values(node)]
         info = operator_info(node.operator, types, node.attributes)
         factors = followed(info, [layouts.get(name) for name in node.operands], mesh)

@@ -97,21 +97,23 @@ class _SpaceBuilder:
     def build(self, states: int, scattered: bool) -> SearchSpace:
         """Return the space; see `build_search_space`."""
         self._check_pins()
-        for node in self.graph.nodes:
+        nodes = [node for node in self.graph.nodes if node.name not in self.context.joined]
+        for node in nodes:
             self._add_operator(node)
         self.counted = counted_views(self.graph, self._count_savers)
         for position, name in enumerate(self.graph.outputs):
             self._add_output(self.graph.values[name], is_loss=position == 0)
         for value in self.graph.inputs:
             self._add_input(value)
-        parameters = ParameterChoices(self.context, self.saved, states, scattered)
+        pins = (self.pins, self.result_pins)
+        parameters = ParameterChoices(self.context, self.saved, states, scattered, pins)
         updates = dict(self.graph.updates)
         for name in (parameter.name for parameter in self.graph.parameters):
             parameters.add(self.graph.values[name], updates.get(name))
-        for node in self.graph.nodes:
+        for node in nodes:
             for position in range(len(node.results)):
                 self._add_result(node, position)
-        for node in self.graph.nodes:
+        for node in nodes:
             self._hold_gradient_work(node)
         return restricted(self._space(), self.context.kept)
 
@@ -139,6 +141,7 @@ class _SpaceBuilder:
             pinned=frozenset(self.pins) | set(self.result_pins),
             fixed_inputs=frozenset(self.input_layouts),
             planner=self.profile.orbit_planner,
+            casts=self.context.casts,
         )
 
     # Operators
@@ -230,7 +233,7 @@ class _SpaceBuilder:
         """Return how many operators save a value for backward."""
         count = sum(reader.saved is not None for reader in self.context.readers[name])
         node = self.graph.producers.get(name)
-        if node is None:
+        if node is None or node.name in self.context.joined:
             return count
         position = [result.name for result in node.results].index(name)
         return count + bool(self.tables[node.name].memory.results[position].any())

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,10 @@ from shardwright.cost_model.redistribution.layout_orbits import representative
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
 from shardwright.ir.errors import StrategyError
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
+from shardwright.search.space.casts import parameter_casts
 from shardwright.search.space.draft import Draft, EdgeEnd
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import MemoryAccount
@@ -51,7 +53,23 @@ class BuildContext:
         self.flow: CotangentFlow = cotangent_flow(self.graph)
         self.memory = MemoryAccount(len(self.graph.nodes))
         self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in self.graph.values}
+        self.casts = parameter_casts(self.graph) if self._joins_casts else {}
         self.intern = Interner().intern
+
+    @property
+    def _joins_casts(self) -> bool:
+        rules = self.profile.rules
+        return rules.free_storage and rules.share_layouts
+
+    @cached_property
+    def joined(self) -> frozenset[str]:
+        """The casts that are no choices of their own: they follow the storage of a parameter."""
+        return frozenset(node.name for node in self.casts.values())
+
+    def copied(self, parameter: Value) -> Value:
+        """Return what operators read of a parameter: its copy in another type, or itself."""
+        cast = self.casts.get(parameter.name)
+        return parameter if cast is None else cast.results[0]
 
     def has_gradient(self, name: str) -> bool:
         """Return whether a value has a gradient."""

@@ -1,13 +1,15 @@
 """Parameters of a search space: how they are stored, gathered, updated, and held in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import EdgeLayout
 from shardwright.ir.graph import Value
+from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.optimizer import state_type
+from shardwright.search.space.casts import pinned_storages
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd, saving_ends
 from shardwright.search.space.edges import connect
@@ -38,25 +40,47 @@ class ParameterChoices:
         Tensors that the optimizer keeps for each parameter.
     scattered : bool
         Whether parameters must be stored as finely split as they can be.
+    pins : sequence of (mapping of str to split counts)
+        Pins of the user, by operator; those on the cast of a parameter pin its storage.
     """
 
     def __init__(
-        self, context: BuildContext, saved: SavedTensors, states: int, scattered: bool
+        self,
+        context: BuildContext,
+        saved: SavedTensors,
+        states: int,
+        scattered: bool,
+        pins: Sequence[Mapping[str, SplitCounts]] = (),
     ) -> None:
-        self.context, self.saved = context, saved
+        self.context, self.saved, self.pins = context, saved, pins
         self.states, self.scattered = states, scattered
 
-    def add(self, value: Value, updated: str | None) -> None:
-        """Add a parameter; `updated` is the value that the model itself writes to it."""
-        context, trained = self.context, self.context.has_gradient(value.name)
+    def add(self, parameter: Value, updated: str | None) -> None:
+        """Add a parameter; `updated` is the value that the model itself writes to it.
+
+        What operators read of a parameter that is cast is the copy: it is gathered, saved for
+        backward or regathered, and the gradient has its type.
+        """
+        context, trained = self.context, self.context.has_gradient(parameter.name)
+        value = context.copied(parameter)
         reader = self._reader(value)
-        key = ("parameter", value.type, trained, reader and reader.key)
-        options, cost = context.intern(key, lambda: self._storage(value, trained, reader))
-        variable = context.draft.add(Choice("parameter", value.name, options), cost)
+        key = ("parameter", parameter.type, value.type, trained, reader and reader.key)
+        options, cost = context.intern(
+            key, lambda: self._storage(parameter, value, trained, reader)
+        )
+        variable = context.draft.add(Choice("parameter", parameter.name, options), cost)
+        self._pin_cast(variable, parameter.name, options)
         sizes = context.intern(
             ("bytes", key), lambda: storage_bytes(value.type, options, context.mesh)
         )
-        self._hold(value, trained, variable, sizes, reader)
+        master = sizes
+        if value is not parameter:
+            master = context.intern(
+                ("master bytes", key), lambda: storage_bytes(parameter.type, options, context.mesh)
+            )
+        self._hold_persistent(parameter, trained, variable, master)
+        if reader is not None:
+            self._hold(value, trained, variable, sizes, reader)
         layouts = context.intern(
             ("edge layouts", key),
             lambda: tuple(EdgeLayout(o.layout, o.layout if trained else None) for o in options),
@@ -118,14 +142,29 @@ class ParameterChoices:
         for reader in readers:
             connect(context, value, shared, reader, savers)
         shareable = np.ones(len(shared.layouts), dtype=bool)
+        if value.name in context.joined:
+            states = sharing_states(context.draft, shared)
+            self.saved.hold(value, savers, shared, states or list(shareable))
+            return shared
         for reader in savers:
             self.saved.add_copy(value, reader, shared, shareable)
         return shared
 
     # Storage
 
+    def _pin_cast(self, variable: int, parameter: str, options: Sequence[Storage]) -> None:
+        """Keep the options that match the pins on the cast of a parameter."""
+        context = self.context
+        cast = context.casts.get(parameter)
+        if cast is None:
+            return
+        pins = [pinned[cast.name] for pinned in self.pins if cast.name in pinned]
+        if pins:
+            counts = [(option.layout.counts(context.mesh),) for option in options]
+            context.kept[variable] = pinned_storages(cast, counts, pins)
+
     def _storage(
-        self, value: Value, trained: bool, reader: EdgeEnd | None
+        self, parameter: Value, value: Value, trained: bool, reader: EdgeEnd | None
     ) -> tuple[tuple[Storage, ...], Floats]:
         context = self.context
         used = tuple(dict.fromkeys(context.representatives(reader))) if reader else ()
@@ -138,7 +177,7 @@ class ParameterChoices:
             context.all_layouts(value.type),
             scattered=self.scattered,
         )
-        return options, storage_costs(value.type, options, trained, context.profile)
+        return options, storage_costs(parameter.type, value.type, options, trained, context.profile)
 
     def _stored(
         self,
@@ -162,27 +201,37 @@ class ParameterChoices:
 
     # Memory
 
-    def _hold(
-        self,
-        value: Value,
-        trained: bool,
-        variable: int,
-        sizes: StorageBytes,
-        reader: EdgeEnd | None,
+    def _hold_persistent(
+        self, parameter: Value, trained: bool, variable: int, sizes: StorageBytes
     ) -> None:
-        """Count a parameter, the optimizer's states, its gathered copy and its gradient."""
+        """Count a parameter and the optimizer's states."""
         memory = self.context.memory
-        wider = state_type(value.type).nbytes / value.type.nbytes
+        wider = state_type(parameter.type).nbytes / parameter.type.nbytes
         copies = 1 + self.states * wider if trained else 1
         persistent = self.context.intern(
             ("persistent", copies, sizes), lambda: copies * sizes.stored
         )
         memory.hold(variable, persistent, 0, memory.end + 1)
-        if reader is None:
-            return
-        self._hold_gathered(value, variable, sizes, reader)
+
+    def _hold(
+        self, value: Value, trained: bool, variable: int, sizes: StorageBytes, reader: EdgeEnd
+    ) -> None:
+        """Count the copies of a parameter, cast and gathered, and its gradient."""
+        if value.name in self.context.joined:
+            self._hold_cast(value, variable, sizes, reader)
+        else:
+            self._hold_gathered(value, variable, sizes, reader)
         if trained:
             self._hold_gradient(value, variable, sizes, reader)
+
+    def _hold_cast(self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd) -> None:
+        """Count the copy in lower precision: gathered where that is saved, else as it is stored.
+
+        Of several readers, those that save it count it (`_shared_layout`).
+        """
+        if len(self.context.readers[value.name]) == 1 and reader.saved is not None:
+            memory = self.context.memory
+            memory.hold(variable, sizes.cast, reader.moment, memory.backward(reader.moment))
 
     def _hold_gathered(
         self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd

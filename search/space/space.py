@@ -11,16 +11,17 @@ distinct tables as one of two, and a solver does the work once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions, SharedLayout
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
+from shardwright.search.space.casts import cast_strategy
 from shardwright.solver.problem import Pair, Problem
 
 
@@ -111,6 +112,8 @@ class SearchSpace:
         Inputs whose layout is given by the user.
     planner : RedistributionPlanner, optional
         Permutes axes and prices redistributions, where options are orbits.
+    casts : mapping of str to Node
+        Casts that follow the storage of a parameter, by parameter.
     """
 
     graph: Graph
@@ -122,6 +125,7 @@ class SearchSpace:
     pinned: frozenset[str] = frozenset()
     fixed_inputs: frozenset[str] = frozenset()
     planner: RedistributionPlanner | None = None
+    casts: Mapping[str, Node] = field(default_factory=dict)
 
     @cached_property
     def priced(self) -> tuple[tuple[int, Pair, Edge], ...]:
@@ -162,4 +166,7 @@ class SearchSpace:
                     regathered.add(choice.name)
             elif choice.kind == "input":
                 stored[choice.name] = option
+        for parameter, cast in self.casts.items():
+            layout = stored[parameter]
+            strategies[cast.name] = cast_strategy(cast, layout, self.graph, self.mesh)
         return Decisions(self.mesh, strategies, stored, shared_layouts, frozenset(regathered))

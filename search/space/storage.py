@@ -99,12 +99,35 @@ def _finest(options: Sequence[Storage]) -> list[Storage]:
 
 
 def storage_costs(
-    tensor: TensorType, options: Sequence[Storage], trained: bool, profile: CostProfile
+    tensor: TensorType,
+    copy: TensorType,
+    options: Sequence[Storage],
+    trained: bool,
+    profile: CostProfile,
 ) -> Floats:
-    """Return the cost of the update for each storage option; 0 if the parameter is not trained."""
-    if not trained:
-        return np.zeros(len(options))
-    return np.array([profile.update(tensor, option.layout) for option in options])
+    """Return the cost of a parameter by itself for each storage option.
+
+    It is updated where it is stored, and cast there to the type in which operators read it.
+
+    Parameters
+    ----------
+    tensor : TensorType
+        Its type.
+    copy : TensorType
+        The type in which operators read it, and in which its gradient is.
+    options : sequence of Storage
+        The options.
+    trained : bool
+        Whether it is updated.
+    profile : CostProfile
+        The prices.
+    """
+    costs = np.zeros(len(options))
+    if trained:
+        costs += [profile.update(tensor, option.layout, copy.dtype) for option in options]
+    if copy != tensor:
+        costs += [profile.cast(tensor, copy.dtype, o.layout) for o in options]
+    return costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +147,11 @@ class StorageBytes:
     stored: Floats
     gathered: Floats
     regathered: Floats
+
+    @property
+    def cast(self) -> Floats:
+        """The copy in lower precision that is saved for backward: gathered, or as stored."""
+        return np.where(self.gathered > 0, self.gathered, self.stored)
 
 
 def storage_bytes(tensor: TensorType, options: Sequence[Storage], mesh: Mesh) -> StorageBytes:

@@ -95,10 +95,28 @@ def _gradients(build: Builder, model: Graph, loss: Value, loss_scale: float) -> 
         ):
             if gradient is not None and operand in reached:
                 contribute(model.values[operand], gradient)
+    widened = _widened(build)
     return {
-        p.name: build.emit("identity", totals[p.name], name=gradient_of(p.name))
+        p.name: build.emit(
+            "identity",
+            widened.get(totals[p.name].name, totals[p.name]),
+            name=gradient_of(p.name),
+        )
         for p in model.parameters
         if p.trainable and p.name in totals
+    }
+
+
+def _widened(build: Builder) -> dict[str, Value]:
+    """Return for each value that is cast to a wider type the value before."""
+    values = {result.name: result for node in build.nodes for result in node.results}
+    casts = [node for node in build.nodes if node.operator == "cast"]
+    return {
+        node.name: values[node.operands[0]]
+        for node in casts
+        if node.operands[0] in values
+        and values[node.operands[0]].type.is_float
+        and values[node.operands[0]].type.nbytes < node.results[0].type.nbytes
     }
 
 
@@ -133,6 +151,8 @@ def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) ->
     by_name = {parameter.name: parameter.value for parameter in build.parameters}
     for name, gradient in gradients.items():
         if rule.loss_scale != 1.0:
+            if gradient.type.dtype != by_name[name].type.dtype:
+                gradient = build.emit("cast", gradient, dtype=by_name[name].type.dtype)
             gradient = build.emit("scale", gradient, factor=1.0 / rule.loss_scale)
         kind = _kept_type(by_name[name].type)
         kept = [_zeros(build, f"{name}.{state}", kind) for state in _STATES[rule.kind]]

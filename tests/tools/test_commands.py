@@ -22,6 +22,7 @@ COMPILE_KEYS = {
     "mode",
     "search",
     "cost_model",
+    "precision",
     "status",
     "objective",
     "lower_bound",

@@ -1,0 +1,226 @@
+"""Mixed precision: casts between master parameters, low precision and float32 operators."""
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from shardwright.dataflow.properties import WHOLE
+from shardwright.ir.errors import IRError, PassError
+from shardwright.ir.graph import Graph, Node, Parameter, Value
+from shardwright.ir.provenance import Provenance
+from shardwright.ir.types import TensorType, short_dtype
+from shardwright.operators.builder import Builder
+from shardwright.operators.info import operator_class, operator_info
+from shardwright.operators.models.precision import (
+    MASTER,
+    PRECISIONS,
+    Precision,
+    precision_named,
+)
+from shardwright.passes.base import Pass, Spelled, register_pass
+
+_POLICY = Spelled(
+    f"one of {', '.join(PRECISIONS)}", precision_named, lambda policy: policy.name, (str,)
+)
+
+
+@register_pass
+@dataclass(frozen=True)
+class ApplyPrecision(Pass):
+    """Insert the casts of a precision policy: parameters stay in float32, operators compute lower.
+
+    Products, convolutions and attention read the low precision; losses and softmax read float32;
+    other operators compute in the widest type of the activations that they read. A value is cast
+    once to each type. Integers, buffers of the model and outputs keep their types.
+
+    Before::
+
+        parameter w: f32[16, 4]
+        h: f32[8, 4] = matmul(x, w)
+        l: f32[8, 4] = log_softmax(h)
+
+    After::
+
+        parameter w: f32[16, 4]
+        x.bf16: bf16[8, 16] = cast(x) {dtype='bfloat16'}
+        w.bf16: bf16[16, 4] = cast(w) {dtype='bfloat16'}
+        h: bf16[8, 4] = matmul(x.bf16, w.bf16)
+        h.f32: f32[8, 4] = cast(h) {dtype='float32'}
+        l: f32[8, 4] = log_softmax(h.f32)
+
+    Parameters
+    ----------
+    policy : Precision
+        The policy; in text its name.
+    """
+
+    name = "apply_precision"
+    requires = (WHOLE,)
+    ensures = (WHOLE,)
+
+    policy: Annotated[Precision, _POLICY] = PRECISIONS[MASTER]
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the program with its casts; the graph itself under a policy of float32.
+
+        Raises
+        ------
+        PassError
+            If a parameter that is trained is not float32.
+        """
+        if not self.policy.is_mixed:
+            return graph
+        for parameter in graph.parameters:
+            _check_master(parameter, self.policy)
+        return _Casting(graph, self.policy).graph()
+
+
+def _check_master(parameter: Parameter, policy: Precision) -> None:
+    """Refuse a trained parameter that is no master weight."""
+    dtype = parameter.value.type.dtype
+    if parameter.trainable and dtype != MASTER and parameter.value.type.is_float:
+        raise PassError(
+            f"the precision `{policy}` needs float32 parameters, `{parameter.name}` is {dtype}",
+            hint="leave out the element type of the model, or the precision",
+        )
+
+
+@dataclass
+class _Casting:
+    """A walk over a program that inserts the casts of a policy.
+
+    Parameters
+    ----------
+    whole : Graph
+        The program.
+    policy : Precision
+        The policy.
+    """
+
+    whole: Graph
+    policy: Precision
+    _at: dict[str, Value] = field(default_factory=dict)  # the values of the model as they are now
+    _cast: dict[tuple[str, str], Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.build = Builder()
+        self.build.reserve(self.whole.values)
+        for name in self.whole.values:
+            self.build.unique_name(name)
+        self.build.inputs = list(self.whole.inputs)
+        self.build.parameters = list(self.whole.parameters)
+        updated = {name for name, _ in self.whole.updates}  # statistics, which stay in float32
+        self.weights = {p.name for p in self.whole.parameters} - updated
+        self._at.update((value.name, value) for value in self.whole.inputs)
+        self._at.update((p.name, p.value) for p in self.whole.parameters)
+        self._nodes: dict[str, Node] = {}
+
+    def graph(self) -> Graph:
+        """Return the program with its casts."""
+        for node in self.whole.nodes:
+            self._visit(node)
+        self.build.scope, self.build.provenance = "", Provenance()
+        outputs = tuple(self._restored(name) for name in self.whole.outputs)
+        self.build.updates = [(old, self._restored(new)) for old, new in self.whole.updates]
+        return self.build.graph(self.whole.name, outputs)
+
+    def _restored(self, name: str) -> str:
+        """Return a value in the type that it has in the model."""
+        return self._in_type(self._at[name], self.whole.values[name].type.dtype).name
+
+    def _visit(self, node: Node) -> None:
+        self.build.scope = node.scope
+        operands = [self._at[name] for name in node.operands]
+        wanted = self._wanted(node, operands)
+        if wanted is not None:
+            operands = self._operands(node, operands, wanted)
+        emitted = self._emitted(node, operands)
+        for result, value in zip(node.results, emitted.results, strict=True):
+            self._at[result.name] = value
+            if node.operator in self.policy.inner and value.type.dtype == MASTER:
+                self._at[result.name] = self._in_type(value, self.policy.compute)
+
+    def _wanted(self, node: Node, operands: list[Value]) -> str | None:
+        """Return the type in which an operator computes; None where it is not for the policy."""
+        managed = [
+            value
+            for name, value in zip(node.operands, operands, strict=True)
+            if self.whole.values[name].type.dtype == MASTER
+        ]
+        if not managed or node.operator == "cast":
+            return None
+        if node.operator in (*self.policy.kept, *self.policy.inner):
+            return MASTER
+        if node.operator in self.policy.lowered:
+            return self.policy.compute
+        if node.operator == "reduce_mean" and not node.results[0].type.rank:
+            return MASTER
+        activations = [value for value in managed if not self._follows(value)]
+        wide = any(value.type.dtype == MASTER for value in activations)
+        return MASTER if wide else self.policy.compute
+
+    def _follows(self, value: Value) -> bool:
+        """Return whether a value takes the type of what it is computed with."""
+        node = self._nodes.get(value.name)
+        return value.name in self.weights or (node is not None and not node.operands)
+
+    def _operands(self, node: Node, operands: list[Value], dtype: str) -> list[Value]:
+        """Return the operands in a type; as float32 where the operator cannot take the type."""
+        found = self._types(node, operands, dtype)
+        try:
+            operator_info(node.operator, found, node.attributes)
+        except IRError:
+            dtype = MASTER
+        return [
+            self._in_type(value, dtype) if self._is_managed(name) else value
+            for name, value in zip(node.operands, operands, strict=True)
+        ]
+
+    def _is_managed(self, name: str) -> bool:
+        return self.whole.values[name].type.dtype == MASTER
+
+    def _types(self, node: Node, operands: list[Value], dtype: str) -> list[TensorType]:
+        return [
+            replace(value.type, dtype=dtype) if self._is_managed(name) else value.type
+            for name, value in zip(node.operands, operands, strict=True)
+        ]
+
+    def _emitted(self, node: Node, operands: list[Value]) -> Node:
+        """Emit a node on other operands; its results get the types that follow."""
+        types = operator_info(
+            node.operator, [value.type for value in operands], node.attributes
+        ).result_types
+        results = tuple(replace(r, type=t) for r, t in zip(node.results, types, strict=True))
+        emitted = replace(node, operands=tuple(value.name for value in operands), results=results)
+        self.build.append(emitted)
+        self._nodes.update((result.name, emitted) for result in results)
+        return emitted
+
+    # Casts
+
+    def _in_type(self, value: Value, dtype: str) -> Value:
+        """Return a value in a type; it is cast once."""
+        if value.type.dtype == dtype:
+            return value
+        key = value.name, dtype
+        if key not in self._cast:
+            self._cast[key] = self._made(value, dtype)
+        return self._cast[key]
+
+    def _made(self, value: Value, dtype: str) -> Value:
+        """Emit a value in another type: constants are made in it, identities cast before."""
+        name, node = f"{value.name}.{short_dtype(dtype)}", self._nodes.get(value.name)
+        if node is not None and node.operator == "fill":
+            number = node.attributes.get("value", 0.0)
+            return self.build.emit(
+                "fill", name=name, shape=value.type.shape, dtype=dtype, value=number
+            )
+        if node is not None and operator_class(node.operator).is_identity:
+            source = self._in_type(self._value(node.operands[0]), dtype)
+            return self.build.emit(node.operator, source, name=name)
+        return self.build.emit("cast", value, name=name, dtype=dtype)
+
+    def _value(self, name: str) -> Value:
+        """Return a value that has been emitted, or that the program begins with."""
+        node = self._nodes.get(name)
+        results = self._at.values() if node is None else node.results
+        return next(value for value in results if value.name == name)
