@@ -1,0 +1,145 @@
+"""Policies of mixed precision: casts, master weights, memory, proofs and numbers."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+import shardwright as sw
+from shardwright.ir.errors import PassError, ShardwrightError
+from shardwright.proof import prove
+
+TEXT = "batch=4,sequence=8,vocabulary=32"
+LLAMA = f"llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,{TEXT}"
+GPT = f"gpt:layers=1,hidden=16,heads=2,{TEXT}"
+MIXTRAL = f"mixtral:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,experts=4,{TEXT}"
+MODELS = ["mlp:batch=8,hidden=16", GPT, f"{GPT},tied=false", LLAMA, MIXTRAL]
+
+
+CASES = [
+    *((model, "auto_parallel", "bfloat16") for model in MODELS),
+    (LLAMA, "data_parallel", "bfloat16"),
+    (MIXTRAL, "data_parallel", "float16"),
+    (GPT, "semi_auto_parallel", "float16"),
+    ("mlp:batch=8,hidden=16", "semi_auto_parallel", "bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("model", "mode", "policy"), CASES)
+def test_a_plan_in_a_policy_is_right(model, mode, policy):
+    scattered = mode == "auto_parallel"
+    found = sw.compile(
+        model,
+        4,
+        mesh="2x2",
+        mode=mode,
+        precision=policy,
+        optimizer="adam",
+        optimizer_parallel=scattered,
+    )
+    verdict = sw.verify(found, 2)
+    assert verdict.proof.proven, verdict.proof
+    assert verdict.equal, verdict
+    assert found.plan.document.precision == policy
+    stored = {p.value.type.dtype for p in found.plan.program.parameters}
+    assert stored == {"float32", "int64"}
+
+
+def test_parameters_are_cast_where_they_are_stored_and_gathered_in_low_precision():
+    found = sw.compile(
+        LLAMA, 4, mesh="2x2", precision="bfloat16", optimizer="adam", search="fully_sharded"
+    )
+    program = found.plan.program
+    weights = {p.name: p.value for p in program.parameters if p.role == "weight"}
+    casts = [n for n in program.nodes if n.operator == "cast" and n.operands[0] in weights]
+    assert {cast.operands[0] for cast in casts} == set(weights)
+    for cast in casts:
+        assert cast.results[0].layout == weights[cast.operands[0]].layout
+    moved = Counter(
+        program.values[node.operands[0]].type.dtype
+        for node in program.nodes
+        if node.operator in ("all_gather", "reduce_scatter")
+    )
+    assert moved["bfloat16"] >= 2 * len(weights)
+    assert moved["float32"] == 0
+    gradients = {program.values[f"{name}.grad"].type.dtype for name in weights}
+    assert gradients == {"bfloat16"}
+
+
+def test_float32_inserts_nothing():
+    plain, asked = (sw.compile(GPT, 2, **how) for how in ({}, {"precision": "float32"}))
+    assert plain.plan.program == asked.plan.program
+    assert plain.compiled.passes.records[0].name == "canonicalize"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_in_a_type_of_its_own_has_no_master_weights(dtype):
+    with pytest.raises(PassError, match=f"needs float32 parameters, `.*` is {dtype}"):
+        sw.compile(f"{GPT},dtype={dtype}", 2, precision="bfloat16")
+    assert sw.verify(sw.compile(f"{GPT},dtype={dtype}", 2)).is_right
+
+
+def test_wrong_policies_are_refused():
+    for wrong in ("bf16", "int8", 16, None):
+        with pytest.raises(ShardwrightError, match="precision"):
+            sw.compile(GPT, 2, precision=wrong)
+
+
+def test_a_plans_own_strategies_are_pins(tmp_path):
+    found = sw.compile(LLAMA, 4, mesh="2x2", precision="bfloat16", optimizer_parallel=True)
+    pins = {n: s.split_counts for n, s in found.plan.document.strategies.items()}
+    again = sw.compile(
+        LLAMA, 4, mesh="2x2", precision="bfloat16", optimizer_parallel=True, strategies=pins
+    )
+    assert again.plan.program == found.plan.program
+    with pytest.raises(ShardwrightError, match=r"`head`, which `head\.bf16` casts, cannot be"):
+        sw.compile(LLAMA, 4, precision="bfloat16", strategies={"head.bf16": ((3, 1),)})
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        "gpt:layers=2,batch=1,sequence=16",
+        "llama:layers=1,hidden=1024,"
+        "heads=8,kv_heads=8,inner=4096,vocabulary=4096,batch=1,sequence=16",
+    ],
+)
+def test_bytes_of_a_parameter_with_adam(size):
+    """4 of the master weight, 8 of the states, 2 of the copy that the gradient's 2 replace."""
+    found = sw.compile(size, 1, mode="stand_alone", precision="bfloat16", optimizer="adam")
+    parameters = found.plan.model.parameters
+    elements = sum(p.value.type.elements for p in parameters)
+    kinds = found.plan.document.memory.by_kind
+    assert kinds["optimizer states"] == pytest.approx(8 * elements, rel=1e-3)
+    held = kinds["parameters"] + kinds["optimizer states"] + kinds["gradients"]
+    assert 13.9 * elements <= held <= 16 * elements
+    program = found.plan.program
+    assert {program.values[f"{p.name}.grad"].type.dtype for p in parameters} == {"bfloat16"}
+    copies = [n.results[0] for n in program.nodes if n.operator == "cast"]
+    low = sum(v.type.nbytes for v in copies if v.type.dtype == "bfloat16")
+    assert low >= 2 * elements
+
+
+# Proofs
+
+
+def _mutated(program, position, node):
+    nodes = program.nodes
+    return replace(program, nodes=(*nodes[:position], *node, *nodes[position + 1 :]))
+
+
+def test_a_lost_or_doubled_cast_is_refused():
+    found = sw.compile(LLAMA, 2, precision="bfloat16", optimizer="adam")
+    plan, program = found.plan, found.plan.program
+    casts = [i for i, node in enumerate(program.nodes) if node.operator == "cast"]
+    assert len(casts) > 12
+    for position in casts:
+        cast = program.nodes[position]
+        other = "float16" if cast.attributes["dtype"] == "bfloat16" else "bfloat16"
+        kind = replace(cast.results[0].type, dtype=other)
+        before = replace(cast.results[0], name="twice", type=kind)
+        first = replace(cast, results=(before,), attributes={"dtype": other})
+        doubled = _mutated(program, position, [first, replace(cast, operands=("twice",))])
+        assert prove(replace(plan, program=doubled)).proven is False
+        without = program.replacing({cast.name: cast.operands[0]})
+        assert prove(replace(plan, program=without)).proven is False
