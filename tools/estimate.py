@@ -10,6 +10,7 @@ from shardwright.compiler.rates import rates
 from shardwright.cost_model.timeline import Timeline, simulate
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import compile_document, print_document
 from shardwright.tools.options import (
@@ -72,6 +73,8 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     found = rates(compilation.plan, compilation.compiled, device, timeline.step_seconds)
     devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
     title = f"{document.model} on {devices} of {document.cluster.name}: {document.how}"
+    if document.precision != MASTER:
+        title += f", {document.precision}"
     print(styled(title, "bold") + "\n")
     serial = seconds_text(document.predicted_step_seconds)
     _line("step", f"{seconds_text(timeline.step_seconds)} overlapped, {serial} serial")

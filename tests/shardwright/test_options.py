@@ -17,6 +17,8 @@ from shardwright.tools.options import add_compile_options
 SLICES = "a number of slices for each dimension of each tensor"
 WRONG = [
     ({"cost_model": "foo"}, "`cost_model` is `foo`, expected time or mindspore"),
+    ({"plan": "tensr=2"}, "a named plan has no `tensr`; did you mean `tensor`?"),
+    ({"plan": 8}, "`plan` is 8, expected a named plan; write `tensor=8,data=4,zero=1`"),
     ({"gap": -1}, "`gap` is -1, expected a number of at least 0 and below 1"),
     ({"gap": "0.1"}, "`gap` is the text `0.1`, expected a number of at least 0 and below 1"),
     ({"fusion": "64"}, "`fusion` is the text `64`, expected a number of at least 0"),
@@ -212,6 +214,17 @@ def test_auto_parallel_compiles_for_a_mesh(mesh, axes):
     step = AutoParallel(training_step(), "auto", devices=4, cluster="cpu", mesh=mesh)
     step(np.ones((8, 4), np.float32), np.ones((8, 2), np.float32))
     assert [axis.size for axis in step.session.compiled.mesh.axes] == axes
+
+
+def test_auto_parallel_trains_on_a_named_plan():
+    step = AutoParallel(training_step(), "auto", devices=4, plan="tensor=2,zero=1")
+    batch = np.ones((8, 4), np.float32), np.ones((8, 2), np.float32)
+    assert step(*batch) > step(*batch)
+    assert step.session.compiled.result.how == "tensor=2,data=2,zero=1"
+    with pytest.raises(OptionError, match="`plan` has no effect in the mode `semi_auto_parallel`"):
+        AutoParallel(training_step(), devices=4, plan="tensor=2")
+    with pytest.raises(OptionError, match="`mesh` has no effect with `plan`, which decides it"):
+        AutoParallel(training_step(), "auto", devices=4, plan="tensor=2", mesh="2x2")
 
 
 def test_batches_arrive_as_asked_whatever_is_minimised():
