@@ -41,7 +41,7 @@ BUGS = {
     "merge_attributes": bug(
         "nodes are merged whatever their attributes",
         _CANONICALIZE,
-        ("tuple(sorted(node.attributes.items())))", "len(node.attributes))"),
+        ("tuple(sorted(node.attributes.items()))", "len(node.attributes)"),
     ),
     "merge_swapped": bug(
         "nodes are merged whatever the order of their operands",
@@ -125,10 +125,14 @@ BUGS = {
     ),
     "regathered_wrong": bug(
         "the backward pass gathers a weight of equal type instead of its own",
-        "passes.differentiate:_Backward._recompute",
+        "dataflow.recomputation:Recomputation._copy",
         (
-            "return self.recomputed[producer.name]",
-            "return next(v for v in self.recomputed.values() if v.type == value.type)",
+            "return self._copies[self._before_mirrors(name)]",
+            "kind = self.graph.values[name].type\n"
+            "        return next(\n"
+            "            copy for of, copy in self._copies.items()\n"
+            "            if self.graph.values[of].type == kind\n"
+            "        )",
         ),
     ),
     # Lowering

@@ -14,6 +14,7 @@ from shardwright.compiler.pipelines import (
     canonical_form,
     hybrid_parallel,
     in_precision,
+    marking,
     stand_alone,
 )
 from shardwright.compiler.search_request import SearchRequest
@@ -144,7 +145,7 @@ def _compile(
     passes = PassManager()
     canonicalize = canonical_form(options)
     graph = passes.run_all(in_precision(options), graph)
-    source = passes.run(canonicalize, graph)
+    source = passes.run_all((canonicalize, *marking(options)), graph)
     if options.mode == "hybrid_parallel":
         program = passes.run_all(hybrid_parallel(options, devices), source)
         mesh = mesh_of_world(devices)
@@ -242,7 +243,7 @@ def _partition(
     passes.records += attempt.records
     _check_cost(passes, profile, attempt.result)
     result = replace(attempt.result, seconds=attempt.result.seconds + built)
-    prices = pin_prices(request, result, attempt.limits, deadline)
+    prices = pin_prices(request, result, attempt, deadline)
     return _Emitted(attempt.program, mesh, attempt.memory, result.decisions, result, prices)
 
 

@@ -48,6 +48,8 @@ class Attempt:
         Peak memory of the program on a rank.
     records : tuple of PassRecord
         What the passes recorded.
+    recomputes : bool
+        Whether the search decided what is recomputed.
     """
 
     limits: SearchOptions
@@ -55,6 +57,7 @@ class Attempt:
     program: Graph
     memory: MemoryUseReport
     records: tuple[PassRecord, ...]
+    recomputes: bool = False
 
     @property
     def memory_limit(self) -> float:
@@ -146,7 +149,7 @@ class Fitting:
             fitting = self._smallest(failing, memory_limit)
         if not self.fine:
             fitting = self._loosen(fitting, failing, memory_limit, first.result.lower_bound)
-        return replace(fitting, result=_bounded(fitting.result, first.result.lower_bound))
+        return replace(fitting, result=bounded(fitting.result, first.result.lower_bound))
 
     def _within(self, memory_limit: float) -> Attempt:
         return self.attempt(replace(self.limits, memory_limit=memory_limit))
@@ -240,7 +243,7 @@ def memory_text(memory: MemoryUseReport) -> str:
     return f"{bytes_text(memory.peak_bytes)} ({parts})"
 
 
-def _bounded(result: SearchResult, bound: float) -> SearchResult:
+def bounded(result: SearchResult, bound: float) -> SearchResult:
     """Return a result with the bound of another search."""
     bound = min(bound, result.cost)
     met = relative_gap(result.cost, bound) <= OPTIMALITY_GAP

@@ -221,6 +221,13 @@ class CompileOptions:
             partition=True,
         ),
     )
+    recompute: str = field(
+        default="none",
+        metadata=_about(
+            "what is computed again for the gradient instead of saved",
+            choices=("none", "selective", "full"),
+        ),
+    )
     loss_scale: float = field(
         default=1.0,
         metadata=_about(

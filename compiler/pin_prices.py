@@ -4,16 +4,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.search.method import SearchResult
-from shardwright.search.options import SearchOptions
 from shardwright.solver.solution import relative_gap
 
 _MOST_PINS = 16  # each price is a search; a file that pins every operator gets none
 
 
 def pin_prices(
-    request: SearchRequest, result: SearchResult, limits: SearchOptions, deadline: float
+    request: SearchRequest, result: SearchResult, attempt: Attempt, deadline: float
 ) -> Mapping[str, float]:
     """Return the price of each pin, in the unit of the profile: what the plan without it saves.
 
@@ -26,12 +26,12 @@ def pin_prices(
         The search with all pins.
     result : SearchResult
         Its result.
-    limits : SearchOptions
-        Its limits.
+    attempt : Attempt
+        The search that found it: its limits, and whether it recomputes.
     deadline : float
         The end of all searches, by `time.perf_counter`.
     """
-    pins = request.options.pins
+    pins, limits = request.options.pins, attempt.limits
     proven = relative_gap(result.cost, result.lower_bound) <= limits.gap
     if request.options.mode != "auto_parallel" or not (proven or result.status == "optimal"):
         return {}
@@ -40,7 +40,7 @@ def pin_prices(
     prices = {}
     for name in sorted(pins):
         others = {other: pin for other, pin in pins.items() if other != name}
-        space = request.space_with(others)
+        space = request.space_with(others, recompute=attempt.recomputes)
         left = deadline - time.perf_counter()
         if left <= 0:
             break

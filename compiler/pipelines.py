@@ -17,6 +17,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.passes.partition import Partition
 from shardwright.passes.pipeline import Pipeline
+from shardwright.passes.recompute import Recompute
 
 
 def in_precision(options: CompileOptions) -> Pipeline:
@@ -28,6 +29,13 @@ def in_precision(options: CompileOptions) -> Pipeline:
 def canonical_form(options: CompileOptions) -> Canonicalize:
     """Return the pass that brings a program to canonical form, before the search."""
     return Canonicalize(options.pins, options.result_pins)
+
+
+def marking(options: CompileOptions) -> Pipeline:
+    """Return the pass that marks what is recomputed, where the user asks for a rule."""
+    if options.recompute == "full":
+        return (Recompute("full"),)
+    return (Recompute("selective"),) if options.recompute == "selective" else ()
 
 
 def stand_alone(options: CompileOptions) -> Pipeline:

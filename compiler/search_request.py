@@ -76,7 +76,20 @@ class SearchRequest:
         """The problem, with all pins."""
         return self.space_with(self.options.pins)
 
-    def space_with(self, pins: Mapping[str, SplitCounts]) -> SearchSpace:
+    @cached_property
+    def recompute_space(self) -> SearchSpace:
+        """The problem, with all pins, in which the search decides what is recomputed."""
+        return self.space_with(self.options.pins, recompute=True)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the search may recompute what no mark asks for, where memory is short."""
+        priced = self.profile.prices_recomputation
+        return self.options.recompute == "search" and self.method.recomputes and priced
+
+    def space_with(
+        self, pins: Mapping[str, SplitCounts], *, recompute: bool = False
+    ) -> SearchSpace:
         """Return the problem with some pins."""
         return build_search_space(
             self.source,
@@ -87,6 +100,7 @@ class SearchRequest:
             input_layouts=self._input_layouts(),
             scattered=self.options.optimizer_parallel,
             time_limit=self.options.time_limit,
+            recompute=recompute,
         )
 
     def _input_layouts(self) -> Mapping[str, Layout]:

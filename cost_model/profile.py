@@ -30,6 +30,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,22 @@ class EdgeLayout:
 
 
 @dataclass(frozen=True, eq=False)
+class RecomputeCost:
+    """The cost of computing an operator a second time, for each of its strategies.
+
+    Parameters
+    ----------
+    operator : array of shape (strategies,)
+        The operator itself, and the sums of halos of its results.
+    exchanges : tuple of (array of shape (strategies,))
+        For each operand, the exchange of its halos; it is paid where the operand is recomputed.
+    """
+
+    operator: Floats
+    exchanges: tuple[Floats, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class OperatorTable:
     """One operator under each of its strategies; equal operators share one table.
 
@@ -71,6 +88,10 @@ class OperatorTable:
         For each result, for each strategy, its layout.
     memory : BackwardMemory
         Memory of its gradient.
+    recompute : RecomputeCost, optional
+        The cost of a second computation; None where the profile does not price it.
+    recomputed : array of shape (strategies,), optional
+        Whether it is computed a second time for the gradient; None for never.
     """
 
     info: OperatorInfo
@@ -79,6 +100,8 @@ class OperatorTable:
     operands: tuple[tuple[EdgeLayout, ...], ...]
     results: tuple[tuple[Layout, ...], ...]
     memory: BackwardMemory
+    recompute: RecomputeCost | None = None
+    recomputed: Booleans | None = None
 
     @cached_property
     def position(self) -> dict[Strategy, int]:
@@ -185,6 +208,8 @@ class CostProfile(ABC):
         The mesh.
     rules : SpaceRules
         What the search space may hold.
+    prices_recomputation : bool
+        Whether the tables of operators price a second computation.
     orbit_planner : RedistributionPlanner or None
         The planner, where one strategy stands for its orbit: all strategies that differ by a
         permutation of equal axes.
@@ -192,6 +217,7 @@ class CostProfile(ABC):
 
     name: ClassVar[str]
     priced_after: ClassVar[str] = "clean_up"
+    prices_recomputation: ClassVar[bool] = False
     mesh: Mesh
     rules: SpaceRules = SpaceRules()
     orbit_planner: RedistributionPlanner | None = None

@@ -16,6 +16,7 @@ from shardwright.cost_model.profile import (
     EdgeLayout,
     OperatorTable,
     ProfileRequest,
+    RecomputeCost,
     UpdateRule,
     check_cost,
     check_costs,
@@ -52,6 +53,8 @@ class ProgramProfile(CostProfile):
     planner : RedistributionPlanner, optional
         A planner of `make_planner`, to share its paths; a new one if not given.
     """
+
+    prices_recomputation = True
 
     def __init__(
         self,
@@ -133,7 +136,26 @@ class ProgramProfile(CostProfile):
                 tuple(emission.work.moments for emission in emissions),
                 tuple(map(all, zip(*(e.work.separate for e in emissions), strict=True))),
             ),
+            self._recompute_cost(emissions),
         )
+
+    def _recompute_cost(self, emissions: Sequence[Emission]) -> RecomputeCost:
+        """Price the forward nodes of each strategy, exchanges of halos by operand."""
+        known: dict[int, list[float]] = {}  # emissions under permuted axes share their nodes
+        for emission in emissions:
+            if id(emission.forward) not in known:
+                known[id(emission.forward)] = self._forward_costs(emission)
+        costs = np.array([known[id(emission.forward)] for emission in emissions])
+        return RecomputeCost(costs[:, 0], tuple(costs[:, 1:].T))
+
+    def _forward_costs(self, emission: Emission) -> list[float]:
+        """Return the forward cost of an operator, then of the exchanges for each operand."""
+        costs = [0.0] * (1 + len(emission.operands))
+        for node, operands in emission.forward:
+            exchanged = node.operator == "halo_exchange"
+            at = 1 + int(node.provenance.tensor.removeprefix("operand.")) if exchanged else 0
+            costs[at] += self._node_cost(node, operands)
+        return costs
 
     def _priced(
         self, info: OperatorInfo, strategies: Sequence[Strategy], wanted: tuple[bool, ...]

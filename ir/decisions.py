@@ -20,11 +20,14 @@ class SharedLayout:
     saved : bool
         Whether the first reader that saves the tensor for backward saves it in this layout; for
         the account of memory only.
+    remade : bool
+        Whether the tensor is recomputed for backward; for the account of memory only.
     """
 
     layout: Layout
     gradient: tuple[str, ...] = ()
     saved: bool = False
+    remade: bool = False
 
     @property
     def cotangent(self) -> Layout:
@@ -34,7 +37,7 @@ class SharedLayout:
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "SharedLayout":
         """Return the shared layout under a permutation of axes."""
         gradient = mesh.ordered(names[axis] for axis in self.gradient)
-        return SharedLayout(self.layout.renamed(names, mesh), gradient, self.saved)
+        return SharedLayout(self.layout.renamed(names, mesh), gradient, self.saved, self.remade)
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Decisions:
         For every tensor with several readers.
     regathered : frozenset of str
         Parameters that are gathered a second time for the gradient, not saved for backward.
+    recomputed : frozenset of str
+        Operators that are computed a second time for the gradient; their results are not saved.
     """
 
     mesh: Mesh
@@ -60,6 +65,7 @@ class Decisions:
     stored: Mapping[str, Layout]
     shared_layouts: Mapping[str, SharedLayout] = field(default_factory=dict)
     regathered: frozenset[str] = frozenset()
+    recomputed: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return (

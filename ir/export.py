@@ -85,4 +85,6 @@ def to_json(graph: Graph) -> str:
             name: {"layout": str(shared.layout), "gradient": list(shared.gradient)}
             for name, shared in graph.shared_layouts
         }
+    if graph.recomputed:
+        document["recomputed"] = list(graph.recomputed)
     return json.dumps(document, indent=1) + "\n"

@@ -148,6 +148,9 @@ class Graph:
     shared_layouts : tuple of (str, SharedLayout)
         Tensors with several readers, and the layout that their readers share: decided, and not yet
         carried out by the passes.
+    recomputed : tuple of str
+        Operators whose results are not saved for backward but computed again there: decided, and
+        not yet carried out.
     """
 
     name: str
@@ -158,6 +161,7 @@ class Graph:
     updates: tuple[tuple[str, str], ...] = ()
     mesh: Mesh | None = None
     shared_layouts: tuple[tuple[str, SharedLayout], ...] = ()
+    recomputed: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         place = f", mesh {self.mesh}" if self.mesh else ""
@@ -271,6 +275,7 @@ class Graph:
             nodes=tuple(self._inheriting(renamed(node, final), final) for node in nodes),
             outputs=tuple(final.get(name, name) for name in self.outputs),
             updates=tuple((name, final.get(new, new)) for name, new in self.updates),
+            recomputed=tuple(name for name in self.recomputed if name not in final),
         )
 
     def _last(self, name: str, names: Mapping[str, str]) -> str:

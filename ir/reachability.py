@@ -1,6 +1,7 @@
 """Reachability: the nodes and values that some values of a program depend on."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from shardwright.ir.graph import Graph, Node
@@ -42,4 +43,8 @@ def live(nodes: Sequence[Node], ends: Iterable[str]) -> Live:
 def without_dead_nodes(graph: Graph) -> Graph:
     """Return a program without the nodes that no output and no update depends on."""
     nodes = live(graph.nodes, graph.kept()).nodes
-    return graph.with_nodes(nodes) if len(nodes) < len(graph) else graph
+    if len(nodes) == len(graph):
+        return graph
+    names = {node.name for node in nodes}
+    recomputed = tuple(name for name in graph.recomputed if name in names)
+    return replace(graph, nodes=nodes, recomputed=recomputed)

@@ -17,7 +17,8 @@ type: a layout is decided and replicates. ``y=4:1``: the links of axis y are at 
 cluster. ``from h as redistribution of w to v``: the `Provenance` of a node, left out where it is an
 operator of the model itself. A parameter is declared by its role: ``parameter`` for a weight,
 ``buffer``, or ``state w.m of w: f32[4]``. A line ``shared h: f32[32, 512]* {gradient=('y',)}``
-before the updates gives the `SharedLayout` of a tensor. ``#`` begins a comment.
+before the updates gives the `SharedLayout` of a tensor; ``recompute h`` says that an operator is
+computed again for backward. ``#`` begins a comment.
 """
 
 import ast
@@ -120,6 +121,7 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
         remark = comment(node) if comment else ""
         lines.append(f"  {node_text(node)}" + (f"  # {remark}" if remark else ""))
     lines += [f"  shared {_shared_text(graph, *item)}" for item in graph.shared_layouts]
+    lines += [f"  recompute {name}" for name in graph.recomputed]
     lines += [f"  update {name} = {new}" for name, new in graph.updates]
     lines.append(f"  return {', '.join(graph.outputs)}".rstrip())
     return "\n".join(lines) + "\n}\n"
@@ -273,6 +275,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
     nodes: list[Node] = []
     updates: list[tuple[str, str]] = []
     shared: list[tuple[Value, SharedLayout]] = []
+    recomputed: list[str] = []
     outputs: tuple[str, ...] = ()
     for number, line in lines[1:-1]:
         keyword, _, rest = line.partition(" ")
@@ -283,6 +286,8 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
                 parameters.append(_parse_parameter(keyword, rest))
             elif keyword == "shared":
                 shared.append(_parse_shared(rest))
+            elif keyword == "recompute" and " " not in rest:
+                recomputed.append(rest)
             elif keyword == "update":
                 name, _, new = rest.partition(" = ")
                 updates.append((name, new))
@@ -301,6 +306,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
         tuple(updates),
         _parse_mesh(head[2]),
         tuple((value.name, layout) for value, layout in shared),
+        tuple(recomputed),
     )
     for value, _ in shared:
         _check_shared_type(graph, value)

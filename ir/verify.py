@@ -45,6 +45,7 @@ def verify_structure(graph: Graph) -> None:
         _check_complete("output", graph.values[name])
     for name, shared in graph.shared_layouts:
         _verify_shared(graph, name, shared)
+    _verify_recomputed(graph)
     updated: set[str] = set()
     for name, new in graph.updates:
         _verify_update(graph, name, new)
@@ -82,6 +83,16 @@ def _verify_update(graph: Graph, name: str, new: str) -> None:
         raise IRError(
             f"`{name}` is {type_text(before)} but its next value is {type_text(after)}", where
         )
+
+
+def _verify_recomputed(graph: Graph) -> None:
+    named: set[str] = set()
+    for name in graph.recomputed:
+        if name not in graph.producers:
+            raise IRError(f"the graph has no operator `{name}`", f"recompute {name}")
+        if name in named:
+            raise IRError(f"`{name}` is named twice, expected once", f"recompute {name}")
+        named.add(name)
 
 
 def _verify_shared(graph: Graph, name: str, shared: SharedLayout) -> None:

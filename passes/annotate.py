@@ -34,6 +34,7 @@ def decisions_of(graph: Graph) -> Decisions:
         {value.name: value.layout for value in stored if value.layout is not None},
         dict(graph.shared_layouts),
         frozenset(again),
+        frozenset(graph.recomputed),
     )
 
 
@@ -59,8 +60,8 @@ class Annotate(Pass):
     """Write decisions on a program: strategies of operators, layouts of inputs and parameters.
 
     The annotated program carries all that was decided, so that the passes after this one have no
-    other source: the layouts that the readers of a tensor share, and the attribute ``regathered``
-    of parameters whose gathered copy is not saved for backward.
+    other source: the layouts that the readers of a tensor share, the attribute ``regathered`` of
+    parameters whose gathered copy is not saved for backward, and the operators that are recomputed.
 
     Before::
 
@@ -103,13 +104,15 @@ class Annotate(Pass):
             nodes=tuple(replace(n, strategy=chosen.strategies[n.name]) for n in graph.nodes),
             mesh=chosen.mesh,
             shared_layouts=tuple(
-                (name, replace(shared, saved=False))
+                (name, replace(shared, saved=False, remade=False))
                 for name, shared in chosen.shared_layouts.items()
             ),
+            recomputed=tuple(n.name for n in graph.nodes if n.name in chosen.recomputed),
         )
 
     def _check(self, graph: Graph) -> None:
-        decided = {*self.decisions.strategies, *self.decisions.stored}
+        chosen = self.decisions
+        decided = {*chosen.strategies, *chosen.stored, *chosen.recomputed}
         stored = {*(value.name for value in graph.inputs), *(p.name for p in graph.parameters)}
         present = {*(node.name for node in graph.nodes), *stored}
         for names, what in (

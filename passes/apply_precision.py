@@ -121,7 +121,18 @@ class _Casting:
         self.build.scope, self.build.provenance = "", Provenance()
         outputs = tuple(self._restored(name) for name in self.whole.outputs)
         self.build.updates = [(old, self._restored(new)) for old, new in self.whole.updates]
-        return self.build.graph(self.whole.name, outputs)
+        graph = self.build.graph(self.whole.name, outputs)
+        return replace(graph, recomputed=self._recomputed(graph))
+
+    def _recomputed(self, graph: Graph) -> tuple[str, ...]:
+        """Return the marked operators, and the casts of what they compute."""
+        marked = set(self.whole.recomputed)
+        for node in graph.nodes if marked else ():
+            inserted = node.name not in self.whole.values
+            producers = (graph.producers[name] for name in node.operands if name in graph.producers)
+            if inserted and any(producer.name in marked for producer in producers):
+                marked.add(node.name)
+        return tuple(node.name for node in graph.nodes if node.name in marked)
 
     def _restored(self, name: str) -> str:
         """Return a value in the type that it has in the model."""

@@ -86,7 +86,8 @@ def merged_values(graph: Graph, pins: Pins = ()) -> dict[str, str]:
         if is_identity and not any(pin is not None for pin in own):
             names[node.name] = node.operands[0]
             continue
-        key = (node.operator, node.operands, tuple(sorted(node.attributes.items())))
+        again = node.provenance.role == "recompute"  # a copy would be the value that is not saved
+        key = (node.operator, node.operands, tuple(sorted(node.attributes.items())), again)
         equals = groups.setdefault(key, [])
         group = next((group for group in equals if group.takes(own)), None)
         if group is None:

@@ -8,21 +8,24 @@ uses a replicated value for a part of its work returns the gradient as partial s
 Cotangents pass through ``redistribute`` and ``mirror`` unchanged, and one redistribution brings
 them to the layout in which they are accumulated. So the transpose of an all-gather whose result
 enters split work is one reduce-scatter, and the transpose of a mirror an all-reduce.
+
+Where the gradient reads a tensor that is not saved (see `recompute`), the tensor is computed again.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated
 
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow, gradient_name
 from shardwright.dataflow.properties import DIFFERENTIATED, FORWARD, LIVE, UNIFORM
+from shardwright.dataflow.recomputation import Recomputation
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance, Role
-from shardwright.ir.reachability import without_dead_nodes
+from shardwright.ir.reachability import live, without_dead_nodes
 from shardwright.ir.types import item_bytes
 from shardwright.ir.values import POSITIVE
 from shardwright.operators.builder import Builder
@@ -75,7 +78,8 @@ class Differentiate(Pass):
             If the first output is not a real scalar.
         """
         loss = _loss_of(graph)
-        backward = _Backward(graph, Builder(graph.mesh, graph), cotangent_flow(graph))
+        build = Builder(graph.mesh, graph)
+        backward = _Backward(graph, build, cotangent_flow(graph), Recomputation(graph, build))
         backward.build.provenance = Provenance("", "seed", graph.copied_tensor(loss.name))
         seed = backward.build.emit(
             "fill",
@@ -111,8 +115,8 @@ class _Backward:
     graph: Graph
     build: Builder
     flow: CotangentFlow
+    recomputation: Recomputation
     cotangents: dict[str, Value] = field(default_factory=dict)
-    recomputed: dict[str, Value] = field(default_factory=dict)
     operator: str = ""
 
     @cached_property
@@ -133,35 +137,36 @@ class _Backward:
             self.contribute(operands[0], totals[0])
             return
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
-        at = Linearization([self._recompute(v) for v in operands], node.results, totals)
+        at = Linearization(operands, node.results, totals)
         if isinstance(info, Communication):
             self._emit_as("gradient_redistribution", operands[0])
+        begin = len(self.build.nodes)
         gradients = info.gradient(self.build, at)
         receiving = self.flow.operands[node.name]
+        ends = [v.name for v, r in zip(gradients, receiving, strict=True) if v is not None and r]
+        again = self._read_again(begin, ends)
         for operand, gradient, receives in zip(operands, gradients, receiving, strict=True):
             if receives:
                 assert gradient is not None
-                self.contribute(operand, gradient)
+                name = again.get(gradient.name, gradient.name)
+                self.contribute(operand, replace(gradient, name=name))
 
     def _emit_as(self, role: Role, value: Value | None = None) -> None:
         """Set the role of the nodes emitted next, for the visited operator and a tensor."""
         tensor = self.graph.copied_tensor(value.name) if value is not None else ""
         self.build.provenance = Provenance(self.operator, role, tensor)
 
-    def _recompute(self, value: Value) -> Value:
-        """Return a value, recomputed if it is not saved for backward."""
-        producer = self.graph.producers.get(value.name)
-        while producer is not None and producer.operator == "mirror":
-            producer = self.graph.producers.get(producer.operands[0])
-        if producer is None or not producer.attributes.get("recompute"):
-            return value
-        if producer.name not in self.recomputed:
-            assert value.layout is not None
-            source = self.graph.values[producer.operands[0]]
-            self._emit_as("recompute", source)
-            self.recomputed[producer.name] = self.build.redistribute(source, value.layout)
-            self._emit_as("backward")
-        return self.recomputed[producer.name]
+    def _read_again(self, begin: int, ends: Sequence[str]) -> Mapping[str, str]:
+        """Let a gradient, the nodes from `begin` on, read copies of values that are not saved."""
+        emitted = self.build.nodes[begin:]
+        read = (name for node in emitted for name in node.operands)
+        if not any(map(self.recomputation.is_recomputed, (*read, *ends))):
+            return {}
+        nodes, names = live(emitted, ends)
+        del self.build.nodes[begin:]
+        again = self.recomputation.values(names)
+        self.build.nodes += [renamed(node, again) for node in nodes]
+        return again
 
     def contribute(self, value: Value, gradient: Value) -> None:
         """Add to the cotangent of a value, in the layout in which its cotangents are added up.

@@ -63,7 +63,8 @@ class InsertMirrors(Pass):
             for result in node.results:
                 at[result.name] = _mirrored(build, graph, result, shared.get(result.name, ()))
         build.updates = [(name, at[new].name) for name, new in graph.updates]
-        return build.graph(graph.name, tuple(at[name].name for name in graph.outputs))
+        mirrored = build.graph(graph.name, tuple(at[name].name for name in graph.outputs))
+        return replace(mirrored, recomputed=graph.recomputed)
 
 
 def _shared_mirrors(graph: Graph) -> dict[str, tuple[str, ...]]:

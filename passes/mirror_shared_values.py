@@ -96,7 +96,8 @@ class _Sharing:
         for node in self.graph.nodes:
             self._take(node, build)
         self._check_loss()
-        return build.graph(self.graph.name, self.graph.outputs)
+        mirrored = build.graph(self.graph.name, self.graph.outputs)
+        return replace(mirrored, recomputed=self.graph.recomputed)
 
     def _take(self, node: Node, build: Builder) -> None:
         kind = operator_class(node.operator)

@@ -72,7 +72,9 @@ class Partition(Pass):
             _move_for(build, _owner(graph, new), new)
             build.updates.append((name, _in_layout(build, at[new], decisions.stored[name]).name))
         partitioned = build.graph(graph.name, tuple(outputs))
-        return replace(partitioned, shared_layouts=graph.shared_layouts)
+        return replace(
+            partitioned, shared_layouts=graph.shared_layouts, recomputed=graph.recomputed
+        )
 
 
 def _emit_operator(

@@ -25,11 +25,13 @@ from shardwright.passes.insert_mirrors import InsertMirrors
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.passes.partition import Partition
+from shardwright.passes.recompute import Recompute
 
 Pipeline = tuple[Pass, ...]
 BUILT_IN: tuple[type[Pass], ...] = (
     ApplyPrecision,
     Canonicalize,
+    Recompute,
     Annotate,
     Partition,
     InsertMirrors,

@@ -37,6 +37,8 @@ class SearchResult:
         Time that the search took.
     how : str
         What found the assignment and what proved the bound.
+    unlimited : bool
+        Whether the solution without a memory limit is within the limit, and so is this one.
     """
 
     assignment: tuple[int, ...]
@@ -47,6 +49,7 @@ class SearchResult:
     memory_bytes: float
     seconds: float
     how: str
+    unlimited: bool = False
 
     def __repr__(self) -> str:
         return (
@@ -68,12 +71,15 @@ class SearchMethod(ABC):
         Whether the method minimises the cost of the profile.
     by_orbit : bool
         Whether the method can search a space whose options are orbits.
+    recomputes : bool
+        Whether the method decides what is recomputed, where memory is short.
     """
 
     name: ClassVar[str]
     keeps_memory_limit: ClassVar[bool] = False
     minimizes_cost: ClassVar[bool] = False
     by_orbit: ClassVar[bool] = False
+    recomputes: ClassVar[bool] = False
 
     @abstractmethod
     def find(self, space: SearchSpace, options: SearchOptions) -> SearchResult:

@@ -7,7 +7,7 @@ the plan.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,14 +115,8 @@ class _Restriction:
         return Variable(variable.name, variable.cost[kept], memory)
 
     def _pair(self, pair: Pair) -> Pair:
-        rows, columns = self.kept.get(pair.first), self.kept.get(pair.second)
-
-        def make() -> Floats:
-            table = pair.table if rows is None else pair.table[rows]
-            return table if columns is None else table[:, columns]
-
         key = ("table", Identity(pair.table), self._key(pair.first), self._key(pair.second))
-        return replace(pair, table=self.intern(key, make))
+        return replace(pair, table=self.intern(key, lambda: self._part(pair.table, pair)))
 
     def _edge(self, pair: Pair, edge: Edge) -> Edge:
         key = ("edge", Identity(edge), self._key(pair.first), self._key(pair.second))
@@ -132,5 +126,12 @@ class _Restriction:
                 edge,
                 sources=self._some(pair.first, edge.sources),
                 targets=self._some(pair.second, edge.targets),
+                again=None if edge.again is None else self._part(edge.again, pair),
             ),
         )
+
+    def _part(self, table: NDArray[Any], pair: Pair) -> NDArray[Any]:
+        """Return the rows and columns that stay of a table."""
+        rows, columns = self.kept.get(pair.first), self.kept.get(pair.second)
+        table = table if rows is None else table[rows]
+        return table if columns is None else table[:, columns]

@@ -40,7 +40,7 @@ def solve_space(
     if solver == "exact" and any(pair.role == "copy" for pair in problem.pairs):
         solution = _with_copies_last(space, options)
         if solution is not None and evaluate(problem, _assignment_of(solution)).feasible:
-            return _result(space, problem, solution, begin)
+            return replace(_result(space, problem, solution, begin), unlimited=True)
     rest = options.since(begin)
     solution = solve(
         problem,

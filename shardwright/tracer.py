@@ -1,6 +1,6 @@
 """The tracer: records what a network does to its tensors as nodes of a graph."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -42,6 +42,7 @@ class Tracer(Builder):
         self.result_pins: dict[str, SplitCounts] = {}
         self.initial: dict[str, Array] = {}
         self.optimizer: Optimizer | None = None
+        self.recomputed: dict[str, None] = {}
         self._updated: dict[int, str | None] | None = None
         self._scopes = scopes
         self._parameter_names = parameter_names
@@ -66,6 +67,12 @@ class Tracer(Builder):
         self.scope = self._scopes.get(id(cell), outer)
         yield
         self.scope = outer  # not after an error: its message names the inner scope
+
+    def recompute(self, begin: int, kept: Collection[str]) -> None:
+        """Mark the nodes from `begin` on as recomputed, but those that make a value of `kept`."""
+        for node in self.nodes[begin:]:
+            if node.operands and not any(result.name in kept for result in node.results):
+                self.recomputed[node.name] = None
 
     def declare(self, tensor: object, value: Value, attributes: Attributes) -> Value:
         """Return the parameter that the object `tensor` stands for; declare it at its first use.

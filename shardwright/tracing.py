@@ -151,7 +151,8 @@ def trace(
     tracer.check_loss(outputs[0].name)
     tracer.check_updates()
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
-    graph = _frozen(graph, tracer.frozen())
+    recomputed = tuple(node.name for node in graph.nodes if node.name in tracer.recomputed)
+    graph = replace(_frozen(graph, tracer.frozen()), recomputed=recomputed)
     verify(graph)
     return Definition(
         graph,

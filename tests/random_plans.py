@@ -4,6 +4,7 @@ import numpy as np
 
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.time_profile import TimeProfile
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.annotate import Annotate
@@ -35,7 +36,14 @@ def random_plan(
         if choice.kind == "operator"
     }
     assignment = complete(space, strategies)  # type: ignore[arg-type]
-    decisions = space.decisions(assignment)
+    program = emitted(space.graph, space.decisions(assignment), profile, optimizer)
+    return program, assignment
+
+
+def emitted(
+    graph: Graph, decisions: Decisions, profile: TimeProfile, optimizer: Optimizer
+) -> Graph:
+    """Return the training step of decisions, verified after every pass."""
     pipeline = (
         Annotate(decisions),
         Partition(),
@@ -45,7 +53,7 @@ def random_plan(
         AppendOptimizer.of(optimizer),
         CleanUp(),
     )
-    return PassManager().run_all(pipeline, space.graph), assignment
+    return PassManager().run_all(pipeline, graph)
 
 
 def random_program(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import CostProfile, EdgeLayout
+from shardwright.cost_model.profile import CostProfile, EdgeLayout, OperatorTable
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
@@ -18,8 +18,9 @@ from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.search.pins import pinned_strategies, restricted
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd, saving_ends
-from shardwright.search.space.edges import connect
+from shardwright.search.space.edges import Link, connect
 from shardwright.search.space.parameters import ParameterChoices
+from shardwright.search.space.recomputation import Recomputable, with_states
 from shardwright.search.space.saved_tensors import SavedTensors, counted_views
 from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
 from shardwright.search.space.space import Choice, SearchSpace
@@ -38,6 +39,7 @@ def build_search_space(
     input_layouts: Mapping[str, Layout] | None = None,
     scattered: bool = False,
     time_limit: float = math.inf,
+    recompute: bool = False,
 ) -> SearchSpace:
     """Return the search space of a program.
 
@@ -59,6 +61,8 @@ def build_search_space(
         Whether parameters must be stored as finely split as they can be.
     time_limit : float
         Seconds that building may take.
+    recompute : bool
+        Whether operators that are not marked may be recomputed, too.
 
     Raises
     ------
@@ -70,6 +74,7 @@ def build_search_space(
         dict(pins or {}),
         dict(result_pins or {}),
         dict(input_layouts or {}),
+        recompute,
     )
     return builder.build(states, scattered)
 
@@ -81,7 +86,9 @@ class _SpaceBuilder:
         pins: dict[str, SplitCounts],
         result_pins: dict[str, SplitCounts],
         input_layouts: dict[str, Layout],
+        recompute: bool,
     ) -> None:
+        self.recompute = recompute
         self.context, self.graph, self.draft = context, context.graph, context.draft
         self.pins, self.result_pins, self.input_layouts = pins, result_pins, input_layouts
         self.profile, self.memory, self.tables = context.profile, context.memory, context.tables
@@ -92,12 +99,17 @@ class _SpaceBuilder:
         self.counted: Mapping[str, str] = {}
         # The saved tensors that each operator is the last to read.
         self.freed: dict[int, set[int]] = {}
+        self.counted_again: set[str] = set()  # groups of views, held for a second computation
         self.replaced = {new for _, new in self.graph.updates}  # written where the parameter is
 
     def build(self, states: int, scattered: bool) -> SearchSpace:
         """Return the space; see `build_search_space`."""
         self._check_pins()
         nodes = [node for node in self.graph.nodes if node.name not in self.context.joined]
+        for node in nodes:
+            self.tables[node.name] = self._table(node)
+            self.context.check_time()
+        self.recomputable = Recomputable(self.graph, self.tables, self.recompute)
         for node in nodes:
             self._add_operator(node)
         self.counted = counted_views(self.graph, self._count_savers)
@@ -146,17 +158,23 @@ class _SpaceBuilder:
 
     # Operators
 
-    def _add_operator(self, node: Node) -> None:
+    def _table(self, node: Node) -> OperatorTable:
+        """Return the strategies of an operator, each computed once."""
         types = [value.type for value in self.graph.operand_values(node)]
         info = operator_info(node.operator, types, node.attributes)
         wanted = self.context.flow.operands[node.name]
         stored = tuple(name in self.parameters for name in node.operands)
-        pinned = node.name in self.pins or node.name in self.result_pins
-        table = self.profile.table(info, wanted, stored, pinned)
+        return self.profile.table(info, wanted, stored, self._is_pinned(node))
+
+    def _is_pinned(self, node: Node) -> bool:
+        return node.name in self.pins or node.name in self.result_pins
+
+    def _add_operator(self, node: Node) -> None:
+        once, states = self.tables[node.name], self.recomputable.of(node)
+        table = self.context.intern(("states", once, states), lambda: with_states(once, states))
         self.tables[node.name] = table
-        self.context.check_time()
         variable = self.draft.add(Choice("operator", node.name, table.strategies), table.cost)
-        if pinned:
+        if self._is_pinned(node):
             pins = self.pins.get(node.name), self.result_pins.get(node.name)
             kept = pinned_strategies(table, node, self.context.mesh, *pins)
             self.context.kept[variable] = kept
@@ -168,6 +186,8 @@ class _SpaceBuilder:
         """Return the end at which an operator reads an operand."""
         table, variable = self.tables[node.name], self.variable[node.name]
         saved = table.memory.operands[position]
+        again = table.recomputed
+        exchange = table.recompute.exchanges[position] if table.recompute is not None else None
         return EdgeEnd(
             variable,
             (table, position),
@@ -176,6 +196,9 @@ class _SpaceBuilder:
             saved=saved if saved.any() else None,
             position=position,
             separate=table.memory.separate[position],
+            recomputed=again,
+            needed=np.ones(len(table.strategies), dtype=bool) if saved.any() else again,
+            exchange=exchange,
         )
 
     def _add_result(self, node: Node, position: int) -> None:
@@ -198,6 +221,7 @@ class _SpaceBuilder:
             saved=saved if saved.any() else None,
             position=len(node.operands) + position,
             fixes_consumers=self.profile.rules.fixes_consumers(table.info),
+            remade=table.recomputed,
         )
         self._join(value, writer)
 
@@ -246,9 +270,9 @@ class _SpaceBuilder:
             self.freed.setdefault(savers[0].variable, set()).add(savers[0].position)
         if len(readers) < 2 or not self.profile.rules.share_layouts:
             for reader in readers:
-                connect(self.context, value, writer, reader)
+                connect(self.context, value, writer, reader, link=self._link(value, reader))
             if len(readers) < 2:
-                self.saved.hold(value, savers, writer, [True] * len(writer.layouts))
+                self._hold_saved(value, savers, writer, writer, [True] * len(writer.layouts))
             self._hold_transients(value, writer, savers, writer)
             return
         shared = add_shared_layout(
@@ -256,10 +280,39 @@ class _SpaceBuilder:
         )
         connect(self.context, value, writer, shared, savers)
         for reader in readers:
-            connect(self.context, value, shared, reader, savers)
+            connect(self.context, value, shared, reader, savers, self._link(value, reader))
         states = sharing_states(self.draft, shared)
-        self.saved.hold(value, savers, shared, states or [True] * len(shared.layouts))
+        states = states or [True] * len(shared.layouts)
+        self._hold_saved(value, savers, writer, shared, states)
         self._hold_transients(value, writer, savers, shared)
+
+    def _link(self, value: Value, reader: EdgeEnd) -> Link | None:
+        """Return how the states of the producer and a reader of a tensor are tied."""
+        producer = self.graph.producers.get(value.name)
+        if producer is None:
+            return None
+        return self.recomputable.link(producer.name, self.draft.choices[reader.variable].name)
+
+    def _hold_saved(
+        self,
+        value: Value,
+        savers: list[EdgeEnd],
+        writer: EdgeEnd,
+        shared: EdgeEnd,
+        states: list[bool],
+    ) -> None:
+        """Count what is saved of a tensor, and what a second computation reads of it."""
+        self.saved.hold(value, savers, writer, shared, states)
+        if value.name not in self.graph.producers or value.name in self.replaced:
+            return
+        group = self.counted.get(value.name, value.name)
+        if group != value.name and (group not in self.graph.producers or self._count_savers(group)):
+            return  # a view of a buffer that is saved in any case, or counted for another value
+        if group not in self.counted_again:
+            ends = [end for end in self.context.readers[value.name] if end.saved is None]
+            ends = [end for end in ends if end.recomputed is not None]
+            self.counted_again |= {group} if ends and group in self.counted else set()
+            self.saved.hold_for_recomputation(value, ends, writer, shared, bool(savers))
 
     def _savers(self, value: Value, writer: EdgeEnd) -> list[EdgeEnd]:
         """Return the ends at which a tensor is saved; none for one whose buffer is not its own."""

@@ -12,6 +12,7 @@ from shardwright.search.space.space import Choice, Edge
 from shardwright.solver.problem import Identity, Pair
 
 Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
 
 
 @dataclass(eq=False, slots=True)
@@ -38,6 +39,14 @@ class EdgeEnd:
         Whether the tensor leaves the program here.
     fixes_consumers : bool
         Whether all readers must use the layout of this end.
+    remade : array of shape (options,), optional
+        Where a tensor is written: whether it is not saved but recomputed; None for never.
+    recomputed : array of shape (options,), optional
+        Where a tensor is read: whether the reader is recomputed; None for never.
+    needed : array of shape (options,), optional
+        Where a tensor is read: whether the backward pass reads it here; None for never.
+    exchange : array of shape (options,), optional
+        Where a tensor is read: the cost of exchanging its halos.
     """
 
     variable: int
@@ -49,6 +58,10 @@ class EdgeEnd:
     separate: bool = False
     is_output: bool = False
     fixes_consumers: bool = False
+    remade: Booleans | None = None
+    recomputed: Booleans | None = None
+    needed: Booleans | None = None
+    exchange: Floats | None = None
 
     @property
     def has_cotangent(self) -> bool:
@@ -88,12 +101,20 @@ class Draft:
         self.costs.append(cost)
         return len(self.choices) - 1
 
-    def connect(self, writer: EdgeEnd, reader: EdgeEnd, tensor: TensorType, table: Floats) -> None:
-        """Add a priced edge."""
+    def connect(
+        self,
+        writer: EdgeEnd,
+        reader: EdgeEnd,
+        tensor: TensorType,
+        table: Floats,
+        again: Booleans | None = None,
+    ) -> None:
+        """Add a priced edge; `again` says where the tensor is redistributed a second time."""
         self.pairs.append(Pair(writer.variable, reader.variable, table))
         edge = self._edges.get(id(table))  # equal layers share the edge as they share the table
         if edge is None:
-            edge = self._edges[Identity(table)] = Edge(tensor, writer.layouts, reader.layouts)
+            edge = Edge(tensor, writer.layouts, reader.layouts, again)
+            self._edges[Identity(table)] = edge
         self.edges.append(edge)
 
     def tie(self, copy: int, other: int, table: Floats) -> None:

@@ -1,16 +1,42 @@
 """Edges: the pairwise tables that price a tensor between its writer and its readers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.profile import EdgeLayout
 from shardwright.ir.graph import Value
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd
 from shardwright.search.space.shared_layouts import sharing_states
 
 Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which of the writer and the only reader of a tensor may be recomputed.
+
+    Parameters
+    ----------
+    alone : bool
+        Whether the writer may be recomputed without its reader.
+    kept : bool
+        Whether the writer may be saved where its reader is recomputed.
+    """
+
+    alone: bool = True
+    kept: bool = True
+
+    def allowed(self, writer: EdgeEnd, reader: EdgeEnd) -> Booleans:
+        """Return which options go together."""
+        nothing = np.zeros(1, dtype=bool)
+        remade = (nothing if writer.remade is None else writer.remade)[:, None]
+        reading = nothing if reader.recomputed is None else reader.recomputed
+        return (self.alone | ~remade | reading) & (self.kept | remade | ~reading)
 
 
 def connect(
@@ -19,20 +45,50 @@ def connect(
     writer: EdgeEnd,
     reader: EdgeEnd,
     savers: Sequence[EdgeEnd] = (),
+    link: Link | None = None,
 ) -> None:
-    """Price a tensor between two ends; the first saver may share the buffer of the other end."""
+    """Price a tensor between two ends; the first saver may share the buffer of the other end.
+
+    `link` restricts which of its writer and its reader are recomputed.
+    """
     context.check_time()
     shares = (savers[:1] == [writer], savers[:1] == [reader])
-    key = ("edges", value.type, writer.key, reader.key, shares)
+    key = ("edges", value.type, writer.key, reader.key, shares, link)
+    again = context.intern(("again", key), lambda: _again(writer, reader))
 
     def make() -> Floats:
         table = _priced(context, value, writer, reader)
         for end, other, first in ((writer, reader, shares[1]), (reader, writer, shares[0])):
             if first:
                 table = _with_sharing(context, table, end, other, of_rows=end is writer)
+        if again is not None:
+            table = table + _second(context, value, writer, reader, again)
+        if link is not None:
+            table = np.where(link.allowed(writer, reader), table, np.inf)
+        if writer.remade is not None and reader.remade is not None:
+            table = np.where(writer.remade[:, None] == reader.remade, table, np.inf)
         return table
 
-    context.draft.connect(writer, reader, value.type, context.intern(key, make))
+    context.draft.connect(writer, reader, value.type, context.intern(key, make), again)
+
+
+def _again(writer: EdgeEnd, reader: EdgeEnd) -> Booleans | None:
+    """Return where a tensor is redistributed a second time; None for nowhere."""
+    if writer.remade is None or reader.needed is None:
+        return None
+    again = writer.remade[:, None] & reader.needed
+    return again if again.any() else None
+
+
+def _second(
+    context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEnd, again: Booleans
+) -> Floats:
+    """Return the cost of the second redistribution, with its exchange of halos."""
+    sources = [EdgeLayout(edge.layout, None) for edge in writer.layouts]
+    targets = [EdgeLayout(edge.layout, None) for edge in reader.layouts]
+    moves = context.profile.edges(value.type, sources, targets)
+    exchange = 0.0 if reader.exchange is None else reader.exchange
+    return np.where(again, moves + exchange, 0.0)
 
 
 def _priced(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEnd) -> Floats:

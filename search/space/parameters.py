@@ -144,7 +144,7 @@ class ParameterChoices:
         shareable = np.ones(len(shared.layouts), dtype=bool)
         if value.name in context.joined:
             states = sharing_states(context.draft, shared)
-            self.saved.hold(value, savers, shared, states or list(shareable))
+            self.saved.hold(value, savers, shared, shared, states or list(shareable))
             return shared
         for reader in savers:
             self.saved.add_copy(value, reader, shared, shareable)

@@ -10,6 +10,7 @@ Nothing is counted that the emitted program does not hold, so a bound within the
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,12 @@ class SavedTensors:
         self.context, self.memory = context, context.memory
 
     def hold(
-        self, value: Value, savers: Sequence[EdgeEnd], shared: EdgeEnd, states: Sequence[bool]
+        self,
+        value: Value,
+        savers: Sequence[EdgeEnd],
+        writer: EdgeEnd,
+        shared: EdgeEnd,
+        states: Sequence[bool],
     ) -> None:
         """Count what the saving ends of one tensor hold.
 
@@ -48,6 +54,8 @@ class SavedTensors:
             The tensor.
         savers : sequence of EdgeEnd
             Where it is saved, in forward order.
+        writer : EdgeEnd
+            Where it is written.
         shared : EdgeEnd
             The shared layout of its readers; the writer where it has one reader.
         states : sequence of bool
@@ -56,26 +64,85 @@ class SavedTensors:
         for position, end in enumerate(savers):
             assert end.saved is not None
             if position == 0:
-                self.memory.hold(end.variable, end.saved, end.moment, self._freed(end))
+                self._hold_first(value, end, writer, shared)
             elif end is not shared:
                 shareable = np.array(states) if position == 1 else np.ones(len(states), dtype=bool)
                 self.add_copy(value, end, shared, shareable)
+        if len(savers) > 1 and writer.remade is not None:
+            self._hold_recomputed(value, savers, writer, shared)
+
+    def hold_for_recomputation(
+        self,
+        value: Value,
+        ends: Sequence[EdgeEnd],
+        writer: EdgeEnd,
+        shared: EdgeEnd,
+        saved: bool,
+    ) -> None:
+        """Count a tensor that a second computation of its readers reads, until backward begins.
+
+        Parameters
+        ----------
+        value : Value
+            The tensor.
+        ends : sequence of EdgeEnd
+            Where operators read it whose gradient does not, and that may be recomputed.
+        writer, shared : EdgeEnd
+            Where it is written, and the shared layout of its readers.
+        saved : bool
+            Whether it is saved for a gradient, too; then these readers may share the buffer.
+        """
+        for end in ends if saved else ends[:1]:
+            assert end.recomputed is not None
+            if writer.remade is None and not saved:
+                usage = self.context.bytes_at(value.type, end) * end.recomputed
+                self.memory.hold(end.variable, usage, end.moment, self.memory.operators)
+            else:
+                shareable = np.full(len(shared.layouts), saved)
+                self.add_copy(value, end, shared, shareable)
+
+    def _hold_first(self, value: Value, end: EdgeEnd, writer: EdgeEnd, shared: EdgeEnd) -> None:
+        """Count the bytes of the end that saves a tensor longest, unless it is recomputed."""
+        assert end.saved is not None
+        if writer.remade is None:
+            self.memory.hold(end.variable, end.saved, end.moment, self._freed(end))
+        elif end is writer:
+            usage = np.where(writer.remade, 0.0, end.saved)
+            self.memory.hold(end.variable, usage, end.moment, self._freed(end))
+        elif not writer.remade.all():
+            self.add_copy(value, end, shared, np.zeros(len(shared.layouts), dtype=bool))
+
+    def _hold_recomputed(
+        self, value: Value, savers: Sequence[EdgeEnd], writer: EdgeEnd, shared: EdgeEnd
+    ) -> None:
+        """Count a recomputed tensor between the gradients that read it."""
+        at = writer if savers[0] is writer else shared
+        assert at.remade is not None
+        usage = self.context.bytes_at(value.type, at) * at.remade
+        start, stop = self._freed(savers[-1]), self._freed(savers[0])
+        self.memory.hold_transient(at.variable, usage, start, stop)
 
     def add_copy(self, value: Value, end: EdgeEnd, shared: EdgeEnd, shareable: Booleans) -> None:
         """Add the variable for whether a saving end shares the buffer of the shared layout.
 
-        Its options are the layouts at the end: first shared, then as copies.
+        Its options are the layouts at the end, first shared, then as copies; then, where there is
+        the choice, that the tensor is recomputed instead, and that it is not needed.
         """
-        context, layouts = self.context, self.context.representatives(end)
-        at = tuple(dict.fromkeys(layouts))
-        size = context.intern(("copy bytes", end.key, at), lambda: _copy_bytes(end, at, layouts))
-        copy = context.draft.add(Choice("copy", value.name, at + at), np.zeros(2 * len(at)))
-        self.memory.hold(copy, size, end.moment, self._freed(end))
-        used = context.intern(("copy used", end.key), lambda: _copy_is_used(at, layouts))
+        context = self.context
+        layouts, met = context.representatives(end), context.representatives(shared)
+        copies = _Copies(end, tuple(dict.fromkeys(layouts)), tuple(layouts))
+        key = ("copy bytes", end.key, shared.remade is None)
+        sizes = context.bytes_at(value.type, end) if end.saved is None else end.saved
+        size = context.intern(key, lambda: copies.bytes(sizes, shared))
+        options = copies.options(len(size))
+        copy = context.draft.add(Choice("copy", value.name, options), np.zeros(len(size)))
+        stop = self.memory.operators if end.saved is None else self._freed(end)
+        self.memory.hold(copy, size, end.moment, stop)
+        used = context.intern(("copy used", *key), lambda: copies.used(shared))
         context.draft.tie(copy, end.variable, used)
-        key = ("copy shared", shared.key, end.key, shareable.tobytes())
         reuse = context.intern(
-            key, lambda: _may_share(at, context.representatives(shared), shareable)
+            ("copy shared", shared.key, end.key, shareable.tobytes()),
+            lambda: copies.reuse(shared, met, shareable),
         )
         context.draft.tie(copy, shared.variable, reuse)
 
@@ -83,23 +150,53 @@ class SavedTensors:
         return self.memory.backward(end.moment)
 
 
-def _copy_bytes(end: EdgeEnd, at: Sequence[Layout], layouts: Sequence[Layout]) -> Floats:
-    assert end.saved is not None
-    positions = np.array([at.index(layout) for layout in layouts])
-    sizes = [end.saved[positions == i].min() for i in range(len(at))]
-    return np.array([0.0] * len(at) + sizes)
+@dataclass(frozen=True)
+class _Copies:
+    """The options of one saving end: shared, copied, recomputed, not needed.
 
+    Parameters
+    ----------
+    end : EdgeEnd
+        The saving end.
+    at : tuple of Layout
+        The distinct layouts there.
+    layouts : tuple of Layout
+        The layout of each of its options.
+    """
 
-def _copy_is_used(at: Sequence[Layout], layouts: Sequence[Layout]) -> Floats:
-    """Constrain a copy to the layout that its reader uses."""
-    same = np.array([[one == other for other in layouts] for one in at])
-    return np.where(np.concatenate([same, same]), 0.0, np.inf)
+    end: EdgeEnd
+    at: tuple[Layout, ...]
+    layouts: tuple[Layout, ...]
 
+    def options(self, count: int) -> tuple[Layout, ...]:
+        """Return so many options; those without a copy have any layout."""
+        return (self.at * 2 + self.at[:1] * 2)[:count]
 
-def _may_share(at: Sequence[Layout], layouts: Sequence[Layout], shareable: Booleans) -> Floats:
-    """Allow to share a buffer only if the layouts match, and the first saver shares it too."""
-    same = np.array([[one == other for other in layouts] for one in at]) & shareable
-    return np.where(np.concatenate([same, np.ones_like(same)]), 0.0, np.inf)
+    def bytes(self, sizes: Floats, shared: EdgeEnd) -> Floats:
+        """Return the bytes of each option."""
+        places = np.array([self.at.index(layout) for layout in self.layouts])
+        copied = [sizes[places == i].min() for i in range(len(self.at))]
+        others = (shared.remade is not None) + (self.end.saved is None)
+        return np.array([0.0] * len(self.at) + copied + [0.0] * others)
+
+    def used(self, shared: EdgeEnd) -> Floats:
+        """Constrain a copy to the layout that its reader uses."""
+        same = np.array([[one == other for other in self.layouts] for one in self.at])
+        again = self.end.recomputed if self.end.saved is None else None
+        needed = np.ones(len(self.layouts), dtype=bool) if again is None else again
+        rows = [same & needed, same & needed]
+        rows += [needed[None, :]] if shared.remade is not None else []
+        rows += [~needed[None, :]] if again is not None else []
+        return np.where(np.concatenate(rows), 0.0, np.inf)
+
+    def reuse(self, shared: EdgeEnd, met: Sequence[Layout], shareable: Booleans) -> Floats:
+        """Allow to share a buffer only if the layouts match, and the first saver shares it too."""
+        same = np.array([[one == other for other in met] for one in self.at]) & shareable
+        kept = np.ones(len(met), dtype=bool) if shared.remade is None else ~shared.remade
+        rows = [same & kept, np.ones_like(same) & kept]
+        rows += [~kept[None, :]] if shared.remade is not None else []
+        rows += [np.ones((1, len(met)), dtype=bool)] if self.end.saved is None else []
+        return np.where(np.concatenate(rows), 0.0, np.inf)
 
 
 def counted_views(graph: Graph, savers: Callable[[str], int]) -> Mapping[str, str]:

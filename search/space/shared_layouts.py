@@ -49,7 +49,12 @@ def add_shared_layout(
         key, lambda: _options(context, value, (writer, *readers), saved)
     )
     variable = context.draft.add(Choice("tensor", value.name, options), cost)
-    return EdgeEnd(variable, key, layouts, writer.moment)
+    end = EdgeEnd(variable, key, layouts, writer.moment)
+    if writer.remade is not None:
+        end.remade = np.array([option.remade for option in options])
+        needed = any(r.needed is not None and r.needed.all() for r in readers)
+        end.needed = np.full(len(options), needed)
+    return end
 
 
 def _options(context: BuildContext, value: Value, ends: Sequence[EdgeEnd], saved: bool) -> Options:
@@ -59,8 +64,13 @@ def _options(context: BuildContext, value: Value, ends: Sequence[EdgeEnd], saved
         partial = edge.cotangent.partial if edge.cotangent is not None else ()
         layout = context.representative(edge.layout.with_partial(partial))
         shared[SharedLayout(layout.reduced(), layout.partial)] = None
-    states = (True, False) if saved else (False,)
-    options = tuple(replace(option, saved=state) for state in states for option in shared)
+    states = [(True, False), (False, False)] if saved else [(False, False)]
+    remade = ends[0].remade
+    if remade is not None:  # what is recomputed has no buffer to share
+        states = [*states, (False, True)] if not remade.all() else [(False, True)]
+    options = tuple(
+        replace(option, saved=save, remade=again) for save, again in states for option in shared
+    )
     additions = max(sum(end.has_cotangent for end in ends[1:]) - 1, 0)
     accumulation = context.profile.accumulation
     cost = np.array(

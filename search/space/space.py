@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions, SharedLayout
@@ -49,6 +52,15 @@ class Storage:
         return Storage(self.layout.renamed(names, mesh), used, self.regathered)
 
 
+@dataclass(frozen=True, repr=False)
+class RecomputedStrategy(Strategy):
+    """A strategy of an operator that is computed a second time for the gradient."""
+
+    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "RecomputedStrategy":
+        """Return the strategy with axes renamed."""
+        return RecomputedStrategy(super().renamed(names, mesh).assignment)
+
+
 Option = Strategy | Storage | SharedLayout | Layout
 
 
@@ -81,11 +93,14 @@ class Edge:
         Its type.
     sources, targets : tuple of EdgeLayout
         Its layout, and that of its gradient, for each option of the first and second choice.
+    again : array of shape (sources, targets), optional
+        Where it is redistributed a second time, as it is recomputed; None for nowhere.
     """
 
     tensor: TensorType
     sources: tuple[EdgeLayout, ...]
     targets: tuple[EdgeLayout, ...]
+    again: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +170,12 @@ class SearchSpace:
         stored: dict[str, Layout] = {}
         shared_layouts: dict[str, SharedLayout] = {}
         regathered: set[str] = set()
+        recomputed = set(self.graph.recomputed)
         for choice, option in zip(self.choices, options, strict=True):
-            if isinstance(option, Strategy):
+            if isinstance(option, RecomputedStrategy):
+                strategies[choice.name] = Strategy(option.assignment)
+                recomputed.add(choice.name)
+            elif isinstance(option, Strategy):
                 strategies[choice.name] = option
             elif isinstance(option, SharedLayout):
                 shared_layouts[choice.name] = option
@@ -169,4 +188,5 @@ class SearchSpace:
         for parameter, cast in self.casts.items():
             layout = stored[parameter]
             strategies[cast.name] = cast_strategy(cast, layout, self.graph, self.mesh)
-        return Decisions(self.mesh, strategies, stored, shared_layouts, frozenset(regathered))
+        again = frozenset(regathered), frozenset(recomputed)
+        return Decisions(self.mesh, strategies, stored, shared_layouts, *again)

@@ -224,6 +224,8 @@ class _Aligner:
         target = there.renamed(self.permutations[chosen[pair.second]], self.mesh)
         stored = self._option(pair.first)
         times = 2 if isinstance(stored, Storage) and stored.regathered else 1
+        if edge.again is not None:
+            times += bool(edge.again[self.assignment[pair.first], self.assignment[pair.second]])
         penalty = times * self._beyond_orbits(edge.tensor, source.layout, target.layout)
         if source.cotangent is not None and target.cotangent is not None:
             penalty += self._beyond_orbits(edge.tensor, target.cotangent, source.cotangent)

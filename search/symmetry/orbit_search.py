@@ -52,7 +52,7 @@ def search_orbits(
     """
     begin = time.perf_counter()
     best = _search_with_penalties(space, options, begin)
-    lowest = best.lower_bound
+    lowest, unlimited = best.lower_bound, best.unlimited
     for reach in () if planner.is_fine else _REACHES:
         if _is_near(best.cost, lowest, options):
             break
@@ -63,10 +63,11 @@ def search_orbits(
         try:
             found = solve_space(elements, options.since(begin))
         except InfeasibleError:  # among these elements
-            lowest = max(lowest, below)
+            lowest, unlimited = max(lowest, below), False
             continue
         except NotFoundError:
             break
+        unlimited = unlimited and found.unlimited
         # Every plan with an element of another orbit costs at least `below`.
         lowest = max(lowest, min(found.lower_bound, below))
         best = min(best, found, key=lambda result: result.cost)
@@ -77,6 +78,7 @@ def search_orbits(
         lower_bound=min(lowest, best.cost),
         status="optimal" if met else "feasible",
         how=f"{best.how}, by orbits of equal mesh axes" if symmetric else best.how,
+        unlimited=unlimited,
     )
 
 
@@ -109,8 +111,9 @@ def _search_with_penalties(
 ) -> SearchResult:
     """Search orbits; where elements do not fit together, again with alignment penalties."""
     first = solve_space(space, options.since(begin))
-    found, best, penalized = first, None, space
+    found, best, penalized, unlimited = first, None, space, True
     for _ in range(_ROUNDS):
+        unlimited = unlimited and found.unlimited
         alignment = align(space, found.assignment, options.since(begin).time_limit)
         cost = found.cost
         if found is not first:  # without the penalties of the rounds before
@@ -125,7 +128,7 @@ def _search_with_penalties(
         penalized = _with_penalties(penalized, alignment.penalties, found.assignment)
         found = solve_space(penalized, options.since(begin))
     assert best is not None
-    return best
+    return replace(best, unlimited=unlimited)
 
 
 def _with_penalties(

@@ -145,7 +145,9 @@ class _OrbitSpaceBuilder:
 
         def make() -> tuple[Floats, Edge]:
             sources = self._edge_layouts(edge.sources, one)
-            between = Edge(edge.tensor, sources, self._edge_layouts(edge.targets, other))
+            again = None if edge.again is None else edge.again[np.ix_(one.orbits, other.orbits)]
+            targets = self._edge_layouts(edge.targets, other)
+            between = Edge(edge.tensor, sources, targets, again)
             return self._table(pair, between, one, other), between
 
         ends = Identity(edge.sources), Identity(edge.targets)
@@ -164,7 +166,8 @@ class _OrbitSpaceBuilder:
         ends = [layout.layout for layout in edge.targets]
         stored = [option if isinstance(option, Storage) else None for option in one.options]
         regathered = [option is not None and option.regathered for option in stored]
-        table += self._penalties(edge, starts, ends) * (1 + np.array(regathered)[:, None])
+        times = 1 + np.array(regathered)[:, None] + (0 if edge.again is None else edge.again)
+        table += self._penalties(edge, starts, ends) * times
         back = [i for i, layout in enumerate(edge.targets) if layout.cotangent is not None]
         due = [layout.cotangent for layout in edge.sources if layout.cotangent is not None]
         if back and len(due) == len(starts):

@@ -27,6 +27,7 @@ class Cell:
     """
 
     _auto_prefix = True  # a subclass need not call `__init__`
+    _recomputed = False
 
     def __init__(self, auto_prefix: bool = True, flags: None = None) -> None:
         """Set how the parameters of inner cells are named.
@@ -54,8 +55,13 @@ class Cell:
 
     def __call__(self, *inputs: Any) -> Any:
         """Apply the cell, with its nodes in its own scope."""
-        with current_tracer().inside(self):
-            return self.construct(*inputs)
+        tracer = current_tracer()
+        begin = len(tracer.nodes)
+        with tracer.inside(self):
+            results = self.construct(*inputs)
+        if self._recomputed:
+            tracer.recompute(begin, {tensor.value(tracer).name for tensor in _tensors(results)})
+        return results
 
     def __repr__(self) -> str:
         cells, parameters = len(self.name_cells()), len(list(self.get_parameters()))
@@ -106,6 +112,44 @@ class Cell:
         """Set the fusion id of all parameters: gradients with one id share an all-reduce."""
         for parameter in self.get_parameters():
             parameter.comm_fusion = fusion_type
+        return self
+
+    def recompute(
+        self,
+        *,
+        mp_comm_recompute: bool = True,
+        parallel_optimizer_comm_recompute: bool = False,
+        recompute_slice_activation: bool = False,
+    ) -> "Cell":
+        """Compute the operators of the cell again for the gradient, instead of saving results.
+
+        What the cell returns is saved.
+
+        Parameters
+        ----------
+        mp_comm_recompute : bool
+            Must be True: tensors that are communicated between operators are communicated again.
+        parallel_optimizer_comm_recompute, recompute_slice_activation : bool
+            Must be False: the search decides how parameters are gathered and activations are split.
+
+        Raises
+        ------
+        OptionError
+            If an argument has another value.
+        """
+        check_flag("mp_comm_recompute", mp_comm_recompute)
+        check_flag("parallel_optimizer_comm_recompute", parallel_optimizer_comm_recompute)
+        check_flag("recompute_slice_activation", recompute_slice_activation)
+        if not mp_comm_recompute:
+            hint = "leave it out: what a recomputed operator reads is communicated again"
+            raise wrong_value("mp_comm_recompute", False, "True", hint)
+        for name, value in (
+            ("parallel_optimizer_comm_recompute", parallel_optimizer_comm_recompute),
+            ("recompute_slice_activation", recompute_slice_activation),
+        ):
+            if value:
+                raise wrong_value(name, True, "False", "leave it out: the search decides it")
+        self._recomputed = True
         return self
 
     def set_train(self, mode: bool = True) -> "Cell":
@@ -163,6 +207,17 @@ class CellList(SequentialCell):
             "a `CellList` is applied, but it is a list",
             hint="apply its cells in turn, or use `nn.SequentialCell`",
         )
+
+
+def _tensors(results: object) -> Iterator[Tensor]:
+    """Yield the tensors that a cell returns."""
+    if isinstance(results, Tensor):
+        yield results
+    elif isinstance(results, (tuple, list)):
+        for item in results:
+            yield from _tensors(item)
+    elif isinstance(results, dict):
+        yield from _tensors(list(results.values()))
 
 
 def _flat(cells: Sequence[Cell | Sequence[Cell]]) -> list[Cell]:

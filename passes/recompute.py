@@ -1,0 +1,171 @@
+"""Marking of operators that are recomputed, by the two rules that are common in training."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from shardwright.dataflow.properties import WHOLE
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.graph import Graph, Node
+from shardwright.operators.info import operator_class
+from shardwright.passes.base import Pass, register_pass
+
+Rule = Literal["selective", "full"]
+Neighbours = Callable[[Graph, Node], Iterator[Node]]
+_PRODUCTS = frozenset({"matmul", "einsum"})
+_FUSED = "scaled_dot_product_attention"
+
+
+@register_pass
+@dataclass(frozen=True)
+class Recompute(Pass):
+    """Mark operators whose results are not saved for backward but computed again there.
+
+    ``full``: all operators of repeated blocks (cells with a number in their path, such as
+    ``blocks/0``) but those whose results are read outside: of each block only its input is saved.
+    ``selective``: the core of attention, from the product of queries and keys to the operand of the
+    product with the values. Operators that read parameters alone, such as casts of them, are not
+    recomputed. Operators that are marked already stay marked.
+
+    Before::
+
+        a: f32[8, 16] = relu(x) in 'blocks/0'
+        y: f32[8, 4] = matmul(a, w) in 'blocks/0'
+        return y
+
+    After::
+
+        a: f32[8, 16] = relu(x) in 'blocks/0'
+        y: f32[8, 4] = matmul(a, w) in 'blocks/0'
+        recompute a
+        return y
+
+    Parameters
+    ----------
+    rule : str
+        ``full`` or ``selective``.
+
+    References
+    ----------
+    Chen et al., "Training deep nets with sublinear memory cost", 2016. Korthikanti et al.,
+    "Reducing activation recomputation in large transformer models", 2022.
+    """
+
+    name = "recompute"
+    requires = (WHOLE,)
+    ensures = (WHOLE,)
+
+    rule: Rule = "full"
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the program with its marks.
+
+        Raises
+        ------
+        StrategyError
+            If the program has no repeated block, or no attention.
+        """
+        marked = _in_blocks(graph) if self.rule == "full" else _cores(graph)
+        stored = {parameter.name for parameter in graph.parameters}
+        marked = {
+            node.name
+            for node in graph.nodes
+            if node.name in marked and not stored.issuperset(node.operands)
+        }
+        marked |= set(graph.recomputed)
+        names = tuple(node.name for node in graph.nodes if node.name in marked)
+        return replace(graph, recomputed=names)
+
+
+def _in_blocks(graph: Graph) -> set[str]:
+    """Return the operators of repeated blocks whose results are read in their block alone."""
+    block = {node.name: _block_of(node.scope) for node in graph.nodes}
+    if not any(block.values()):
+        raise StrategyError(
+            "`full` recomputes the operators of repeated blocks, and the model has none",
+            f"graph {graph.name}",
+            "put its layers in an `nn.SequentialCell` or `nn.CellList`, or search",
+        )
+    kept = graph.kept()
+    return {
+        node.name
+        for node in graph.nodes
+        if node.operands
+        and block[node.name]
+        and not any(
+            value.name in kept
+            or any(block[n.name] != block[node.name] for n, _ in graph.uses[value.name])
+            for value in node.results
+        )
+    }
+
+
+def _block_of(scope: str) -> str:
+    """Return the outermost numbered cell of a scope: ``blocks/0`` of ``blocks/0/attention``."""
+    parts = scope.split("/")
+    first = next((i for i, part in enumerate(parts) if part.isdigit()), None)
+    if first is None:
+        return ""
+    last = first
+    while last < len(parts) and parts[last].isdigit():
+        last += 1
+    return "/".join(parts[:last])
+
+
+def _cores(graph: Graph) -> set[str]:
+    """Return the operators of all cores of attention."""
+    softmaxes = [node for node in graph.nodes if node.operator == "softmax"]
+    cores = [core for node in softmaxes if (core := _core(graph, node))]
+    if not cores and not any(node.operator == _FUSED for node in graph.nodes):
+        raise StrategyError(
+            "`selective` recomputes the core of attention, and the model has no attention",
+            f"graph {graph.name}",
+            "use `full`, or search",
+        )
+    return {name for core in cores for name in core}
+
+
+def _core(graph: Graph, softmax: Node) -> set[str]:
+    """Return the operators from scores to weights around a softmax; none if it is no attention."""
+    before, after = {softmax.name}, {softmax.name}
+    scores = list(_until_products(graph, softmax, before, _producers))
+    products = list(_until_products(graph, softmax, after, _readers))
+    if not scores or not products:
+        return set()
+    return before | after | {node.name for node in scores}
+
+
+def _producers(graph: Graph, node: Node) -> Iterator[Node]:
+    return (graph.producers[name] for name in node.operands if name in graph.producers)
+
+
+def _readers(graph: Graph, node: Node) -> Iterator[Node]:
+    return (reader for value in node.results for reader, _ in graph.uses[value.name])
+
+
+def _until_products(
+    graph: Graph, start: Node, passed: set[str], neighbours: Neighbours
+) -> Iterator[Node]:
+    """Yield the products of activations around a node; collect the operators on the way."""
+    rest, elements = [start], start.results[0].type.elements
+    while rest:
+        for node in neighbours(graph, rest.pop()):
+            if node.name in passed:
+                continue
+            if node.operator in _PRODUCTS:
+                if all(name in graph.producers for name in node.operands):
+                    yield node
+            elif _is_elementwise(node, elements):
+                passed.add(node.name)
+                rest.append(node)
+
+
+def _is_elementwise(node: Node, elements: int) -> bool:
+    """Return whether an operator makes as many elements as there are scores, one by one."""
+    info = operator_class(node.operator)
+    return (
+        bool(node.operands)
+        and node.results[0].type.elements == elements
+        and node.operator != "softmax"
+        and (info.is_view or len(node.results) == 1)
+    )

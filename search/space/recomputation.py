@@ -1,0 +1,200 @@
+"""What may be recomputed: for each operator, whether a plan may compute it a second time.
+
+An operator is computed a second time only where the backward pass reads one of its results: where
+a gradient saves it (statically known), or where a reader is computed a second time itself. The
+latter depends on the plan. Such tables stay pairwise, since it is offered only where one reader
+decides: an operator whose results no gradient saves has the choice if it has one reader, and the
+tensor that several readers share if one of them is sure to need it.
+
+A view shares the buffer of its operand, so a view and its operand are recomputed together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from shardwright.cost_model.backward_memory import BackwardMemory
+from shardwright.cost_model.profile import OperatorTable
+from shardwright.ir.errors import StrategyError
+from shardwright.ir.graph import Graph, Node
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.info import operator_class
+from shardwright.search.space.edges import Link
+from shardwright.search.space.space import RecomputedStrategy
+
+States = tuple[bool, ...]
+NEVER: States = (False,)
+ALWAYS: States = (True,)
+EITHER: States = (False, True)
+
+
+@dataclass
+class Recomputable:
+    """The states of each operator: computed once, a second time, or as the search decides.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program; its marked operators are recomputed wherever they are needed.
+    tables : mapping of str to OperatorTable
+        The table of each operator.
+    offered : bool
+        Whether the search may recompute others.
+    """
+
+    graph: Graph
+    tables: Mapping[str, OperatorTable]
+    offered: bool
+    states: dict[str, States] = field(default_factory=dict)
+    links: dict[tuple[str, str], Link] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.offered and not self.graph.recomputed:
+            return
+        for name in self.graph.recomputed:
+            table = self.tables.get(name)
+            if table is None or table.recompute is None:
+                raise StrategyError(
+                    f"`{name}` is marked as recomputed, and the search does not price that",
+                    hint="mark operators on activations, and use the cost model `time`",
+                )
+        nodes = [node for node in self.graph.nodes if node.name in self.tables]
+        for node in reversed(nodes):
+            self.states[node.name] = self._states(node)
+        for node in nodes:
+            if operator_class(node.operator).is_view and node.operands:
+                self._tie_view(node)
+
+    def of(self, node: Node) -> States:
+        """Return the states of an operator."""
+        return self.states.get(node.name, NEVER)
+
+    def link(self, writer: str, reader: str) -> Link | None:
+        """Return how the states of two operators are tied; None where they are not."""
+        return self.links.get((writer, reader))
+
+    @cached_property
+    def _matrices(self) -> frozenset[str]:
+        """Parameters of several dimensions, and their copies in lower precision."""
+        stored = {p.name for p in self.graph.parameters if p.value.type.rank > 1}
+        casts = (n for n in self.graph.nodes if n.operator == "cast" and n.operands[0] in stored)
+        return frozenset(stored | {cast.name for cast in casts})
+
+    @cached_property
+    def _marked(self) -> frozenset[str]:
+        return frozenset(self.graph.recomputed)
+
+    # Needs
+
+    def _saves(self, node: Node, position: int) -> bool:
+        return bool(self.tables[node.name].memory.operands[position].any())
+
+    def _readers(self, node: Node) -> list[tuple[Node, int]]:
+        return [use for value in node.results for use in self.graph.uses[value.name]]
+
+    def _is_saved(self, node: Node) -> bool:
+        """Return whether a gradient reads a result of an operator."""
+        own = any(saved.any() for saved in self.tables[node.name].memory.results)
+        return own or any(self._saves(*use) for use in self._readers(node))
+
+    def _states(self, node: Node) -> States:
+        marked = node.name in self._marked
+        if not marked and not (self.offered and self._is_eligible(node)):
+            return NEVER
+        readers = self._readers(node)
+        sure = self._is_saved(node) or any(self.of(reader) == ALWAYS for reader, _ in readers)
+        if sure:
+            self._settle_shared(node)
+            return ALWAYS if marked else EITHER
+        undecided = [reader for reader, _ in readers if self.of(reader) == EITHER]
+        if not undecided:
+            return NEVER
+        if len(readers) == 1:
+            self.links[node.name, readers[0][0].name] = Link(alone=False, kept=not marked)
+            return EITHER
+        if marked:
+            self._never(undecided)
+        return NEVER
+
+    def _settle_shared(self, node: Node) -> None:
+        """Let no reader of a shared tensor decide alone whether the backward pass reads it."""
+        for value in node.results:
+            uses = self.graph.uses[value.name]
+            sure = any(self._saves(*use) or self.of(use[0]) == ALWAYS for use in uses)
+            if len(uses) > 1 and not sure:
+                self._never([reader for reader, _ in uses if self.of(reader) == EITHER])
+
+    def _never(self, nodes: list[Node]) -> None:
+        self.states.update((node.name, NEVER) for node in nodes)
+
+    def _is_eligible(self, node: Node) -> bool:
+        """Return whether the search may recompute an operator.
+
+        Not one that reads a matrix of parameters which its gradient does not, as the table of an
+        embedding: the matrix would have to be saved.
+        """
+        return (
+            bool(node.operands)
+            and self.tables[node.name].recompute is not None
+            and not issubclass(operator_class(node.operator), Communication)
+            and all(
+                self._saves(node, i) or operand not in self._matrices
+                for i, operand in enumerate(node.operands)
+            )
+        )
+
+    # Views
+
+    def _tie_view(self, view: Node) -> None:
+        """Recompute a view with its operand, and only with it."""
+        producer = self.graph.producers.get(view.operands[0])
+        if self.of(view) != EITHER or view.name in self._marked:
+            return
+        if producer is None or self.of(producer) == NEVER:
+            self.states[view.name] = NEVER
+            return
+        if self._is_sure(view):
+            self.links[producer.name, view.name] = Link(alone=False, kept=False)
+            return
+        self.links[producer.name, view.name] = Link(kept=False)
+        if self._is_sure(producer) or len(self._readers(producer)) > 1:
+            self.states[view.name] = NEVER
+            self._never([reader for reader, _ in self._readers(view)])
+        else:
+            self.links[producer.name, view.name] = Link(alone=False, kept=False)
+
+    def _is_sure(self, node: Node) -> bool:
+        readers = self._readers(node)
+        return self._is_saved(node) or any(self.of(reader) == ALWAYS for reader, _ in readers)
+
+
+def with_states(table: OperatorTable, states: States) -> OperatorTable:
+    """Return a table with an option for each strategy and state."""
+    if states == NEVER or table.recompute is None:
+        return table
+    count, more = len(table.strategies), table.recompute.operator
+    if states == ALWAYS:
+        return replace(table, cost=table.cost + more, recomputed=np.ones(count, dtype=bool))
+    again = tuple(RecomputedStrategy(strategy.assignment) for strategy in table.strategies)
+    memory = table.memory
+    return replace(
+        table,
+        strategies=table.strategies + again,
+        cost=np.concatenate([table.cost, table.cost + more]),
+        operands=tuple(layouts * 2 for layouts in table.operands),
+        results=tuple(layouts * 2 for layouts in table.results),
+        memory=BackwardMemory(
+            tuple(np.tile(saved, 2) for saved in memory.operands),
+            tuple(np.tile(saved, 2) for saved in memory.results),
+            memory.work * 2,
+            memory.separate,
+        ),
+        recompute=replace(
+            table.recompute,
+            operator=np.tile(more, 2),
+            exchanges=tuple(np.tile(cost, 2) for cost in table.recompute.exchanges),
+        ),
+        recomputed=np.arange(2 * count) >= count,
+    )
