@@ -72,7 +72,7 @@ def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Commun
 
 def _storable(array: Array) -> Array:
     """Return an array in an element type that numpy has; bfloat16 widens to float32."""
-    return array if array.dtype.isbuiltin else array.astype(np.float32)
+    return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
 
 
 def _write(path: Path, arrays: Mapping[str, Array]) -> None:

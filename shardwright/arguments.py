@@ -84,6 +84,8 @@ def with_own_options(
         asked = replace(asked, loss_scale=definition.loss_scale)
     if "optimizer" not in options:
         asked = replace(asked, optimizer=definition.optimizer or Optimizer())
+    if "precision" not in options and definition.precision is not None:
+        asked = replace(asked, precision=definition.precision)
     if asked.mode in UNPARTITIONED:
         return asked
     return replace(

@@ -65,6 +65,8 @@ class Definition:
     world : int
         Number of ranks of a hand-written parallel program, whose types are those of one rank; 1
         for any other.
+    precision : str, optional
+        The policy of mixed precision that is assumed where the user asks for none.
     """
 
     graph: Graph
@@ -75,6 +77,7 @@ class Definition:
     optimizer: Optimizer | None = None
     loss_scale: float = 1.0
     world: int = 1
+    precision: str | None = None
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name} {spec.type}" for spec in self.inputs)

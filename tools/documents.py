@@ -15,9 +15,11 @@ from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.timeline import Timeline, simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError
+from shardwright.operators.models.precision import MASTER
 from shardwright.proof import Proof
 from shardwright.runtime import StepRecord
 from shardwright.verification.verdict import Verdict
+from shardwright.zoo import assumed_precision
 
 # Keys of `compile` that are null, or empty, where there is no plan.
 _UNKNOWN = (
@@ -165,7 +167,7 @@ def no_plan_document(
         "mode": how.mode,
         "search": how.search,
         "cost_model": how.cost_model,
-        "precision": how.precision,
+        "precision": how.precision or assumed_precision(model) or MASTER,
         "status": "infeasible" if proven else "unknown",
         "reason": str(error),
         "fits": False if proven else None,

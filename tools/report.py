@@ -13,7 +13,9 @@ from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
 from shardwright.cost_model.timeline import Timeline
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
+from shardwright.operators.models.precision import MASTER
 from shardwright.tools.tables import print_table, styled, width
+from shardwright.zoo import assumed_precision
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,9 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
         f"{_memory_text(document)}: {parts}",
     )
     _line("network", _traffic_text(document))
+    assumed = assumed_precision(document.model)
+    if document.precision != MASTER or assumed is not None:
+        _line("training", _training_text(document, assumed))
     style = "green" if document.status == "optimal" else "yellow"
     _line("plan", _quality_text(document), style)
     if compilation.objectives:
@@ -254,6 +259,16 @@ def _memory_text(document: PlanDocument) -> str:
         return f"{peak} of {has}{reserve} on each device"
     only = "only " if limit > device else ""
     return f"{peak} of {bytes_text(limit)} allowed on each device; a device has {only}{has}"
+
+
+def _training_text(document: PlanDocument, assumed: str | None) -> str:
+    """Return precision and optimizer; those that a preset comes with are marked."""
+    text = f"precision {document.precision}"
+    if document.precision != MASTER:
+        text += f" with parameters and optimizer states in {MASTER}"
+    if document.precision == assumed:
+        text += ", the preset's"
+    return f"{text}; optimizer {document.optimizer.kind}"
 
 
 def _traffic_text(document: PlanDocument) -> str:

@@ -76,8 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save_every is not None and arguments.save is None:
         raise UsageError("`--save-every` has no effect without `--save`", hint="add `--save FILE`")
     plan = read_plan(arguments.plan)
-    if any(value.type.dtype == "bfloat16" for value in plan.program.values.values()):
-        say("bfloat16 is computed as float32 here; devices round to fewer digits")
     seed = plan.document.seed if arguments.seed is None else arguments.seed
     records: list[StepRecord] = []
     with (

@@ -182,7 +182,7 @@ def storage_edges(
     if regathered.any():
         stored = [EdgeLayout(option.layout, None) for option in options]
         wanted = [EdgeLayout(target.layout, None) for target in targets]
-        table = table + regathered[:, None] * profile.edges(tensor, stored, wanted)
+        table = table + np.where(regathered[:, None], profile.edges(tensor, stored, wanted), 0.0)
     index = {layout: i for i, layout in enumerate(dict.fromkeys(used))}
     wants = np.array([index[layout] for layout in used])
     gives = np.array([-1 if option.used is None else index[option.used] for option in options])

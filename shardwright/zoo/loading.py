@@ -3,6 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from shardwright.communication import world
 from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition, trace
 from shardwright.user_files import guarded, imported
 from shardwright.zoo.bert import bert
@@ -59,6 +61,11 @@ PRESETS: Mapping[str, tuple[str, str]] = {
     "resnet50-32k": ("resnet", "layers=50,classes=32768"),
     "vit-b16": ("vit", ""),
 }
+# Presets of large language models, which are trained by Adam in mixed precision.
+LANGUAGE_MODELS = tuple(
+    name for name, (model, _) in PRESETS.items() if model in ("bert", "gpt", "llama", "mixtral")
+)
+_ADAM, _PRECISION = Optimizer("adam", {}), "bfloat16"
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -71,7 +78,8 @@ def load(model: str, ranks: int = 1) -> Definition:
         A model of the zoo or one of its presets, ``name`` or ``name:size=value,size=value``; or
         ``file.py:function`` with sizes in the same way, a function that returns a `Definition` or
         the arguments of `trace`: ``(network, inputs)`` or ``(network, inputs, loss_fn)``; or an
-        ONNX file, ``file.onnx``, with the sizes of `from_onnx`.
+        ONNX file, ``file.onnx``, with the sizes of `from_onnx`. A preset of a large language model
+        comes with Adam and a precision; see `assumed_precision`.
     ranks : int
         Number of ranks that a hand-written parallel program is traced for.
 
@@ -98,7 +106,22 @@ def load(model: str, ranks: int = 1) -> Definition:
         if base not in MODELS:
             known = {**MODELS, **PRESETS}
             raise ModelError(f"no model is called `{name}`", hint=_nearest(name, known))
-        return _called(MODELS[base], name, sizes, own)
+        definition: Definition = _called(MODELS[base], name, sizes, own)
+        precision = assumed_precision(model)
+        if precision is None:
+            return definition
+        return replace(definition, optimizer=_ADAM, precision=precision)
+
+
+def assumed_precision(model: str) -> str | None:
+    """Return the precision that is assumed for a model by its name; None where none is.
+
+    A preset of a large language model is trained by Adam in bfloat16, with float32 parameters,
+    unless its name says the element type of all parameters.
+    """
+    name, _, sizes = model.partition(":")
+    keys = {item.partition("=")[0].strip() for item in sizes.split(",")}
+    return _PRECISION if name in LANGUAGE_MODELS and "dtype" not in keys else None
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

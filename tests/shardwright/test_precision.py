@@ -3,11 +3,19 @@
 from collections import Counter
 from dataclasses import replace
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright import zoo
 from shardwright.ir.errors import PassError, ShardwrightError
+from shardwright.ir.text import parse
+from shardwright.ir.types import numpy_dtype
 from shardwright.proof import prove
+from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.verification.comparison import random_batches
+from shardwright.zoo.loading import LANGUAGE_MODELS
 
 TEXT = "batch=4,sequence=8,vocabulary=32"
 LLAMA = f"llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,{TEXT}"
@@ -118,6 +126,84 @@ def test_bytes_of_a_parameter_with_adam(size):
     copies = [n.results[0] for n in program.nodes if n.operator == "cast"]
     low = sum(v.type.nbytes for v in copies if v.type.dtype == "bfloat16")
     assert low >= 2 * elements
+
+
+# Presets
+
+
+def test_a_preset_of_a_language_model_gets_bfloat16_and_adam():
+    small = "layers=1,hidden=16,heads=2,batch=2,sequence=8,vocabulary=32"
+    found = {
+        name: sw.compile(name, 2, **how).plan.document
+        for name, how in {
+            f"gpt2:{small}": {},
+            f"bert-base:{small}": {"optimizer": "sgd"},
+            f"gpt2-xl:{small}": {"precision": "float32"},
+            f"gpt2-large:{small},dtype=bfloat16": {},
+            f"gpt:{small}": {},
+            "resnet18-cifar:batch=2,side=8,classes=4": {},
+        }.items()
+    }
+    assert [(d.precision, d.optimizer.kind) for d in found.values()] == [
+        ("bfloat16", "adam"),
+        ("bfloat16", "sgd"),
+        ("float32", "adam"),
+        ("float32", "sgd"),
+        ("float32", "sgd"),
+        ("float32", "sgd"),
+    ]
+
+
+def test_every_preset_of_a_decoder_is_one_of_a_language_model():
+    assert set(LANGUAGE_MODELS) == {
+        name for name in zoo.PRESETS if not name.startswith(("resnet", "vit"))
+    }
+
+
+# Numbers
+
+
+def test_ranks_hold_what_the_program_says(tmp_path):
+    found = sw.compile(GPT, 2, precision="bfloat16", optimizer="adam", search="fully_sharded")
+    program, local = found.plan.program, LocalCommunicator(found.plan.mesh)
+    executor, state = Executor(program, local), initialize(program, 0, local)
+    batch = next(random_batches(found.plan.document.inputs, 1, 0))
+    names = [node.name for node in program.nodes if node.name not in dict(program.updates).values()]
+    before = dict(state)
+    result = executor.step(batch, state, names)
+    for name in names:
+        assert result.fetched[name][0].dtype == numpy_dtype(program.values[name].type.dtype)
+    cast = next(n for n in program.nodes if n.name == "position_table.bf16")
+    master = before[cast.operands[0]][1]
+    assert np.array_equal(result.fetched[cast.name][1], master.astype(ml_dtypes.bfloat16))
+    peak = executor.step(batch, state).peak_bytes
+    assert peak == pytest.approx(found.plan.document.memory.peak_bytes, rel=0.03)
+
+
+def test_products_accumulate_in_float32():
+    lines = (
+        "graph g {",
+        "  input x: bf16[1, 4096]",
+        "  input y: bf16[4096, 1]",
+        "  z: bf16[1, 1] = matmul(x, y)",
+        "  return z",
+        "}",
+    )
+    graph = parse("\n".join(lines))
+    ones = np.ones((1, 4096), np.float32)
+    result = Executor(graph, LocalCommunicator()).step({"x": ones, "y": ones.T}, {})
+    assert result.outputs["z"][0].item() == 4096  # in bfloat16, sums of ones end at 256
+
+
+def test_a_checkpoint_keeps_low_precision(tmp_path):
+    found = sw.compile(f"{GPT},dtype=bfloat16", 2)
+    whole = list(sw.run(found, 4, save=tmp_path / "whole.npz"))
+    list(sw.run(found, 2, save=tmp_path / "half.npz"))
+    assert (tmp_path / "half.npz").exists()
+    rest = list(sw.run(found, 2, resume=tmp_path / "half.npz"))
+    again = list(sw.run(found, 2, resume=tmp_path / "half.npz"))
+    assert [r.loss for r in rest] == [r.loss for r in again]
+    assert len(whole) == 4
 
 
 # Proofs

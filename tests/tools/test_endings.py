@@ -234,13 +234,3 @@ def test_memory_that_runs_out(plan, capsys, monkeypatch):
     monkeypatch.setattr(Executor, "step", failing)
     found = run(capsys, "run", "plan")
     assert found == (2, "out of memory on this machine")
-
-
-# What a run tells of itself
-
-
-def test_bfloat16_is_computed_as_float32_and_that_is_told(capsys, here):
-    assert main(["compile", f"{MLP},dtype=bfloat16", "--devices", "2", "--out", "plan"]) == 0
-    capsys.readouterr()
-    told = "bfloat16 is computed as float32 here; devices round to fewer digits"
-    assert run(capsys, "run", "plan", "--steps", "1") == (0, told)
