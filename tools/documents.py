@@ -84,7 +84,7 @@ def compile_document(
         The folder of the plan.
     """
     document, compiled = compilation.plan.document, compilation.compiled
-    timeline = simulate(compilation.plan.program, compilation.cluster, limit)
+    timeline = timeline_of(compilation, limit)
     return {
         "model": document.model,
         "devices": document.devices,
@@ -129,6 +129,12 @@ def compile_document(
             for kind, volume in document.communication.items()
         },
     }
+
+
+def timeline_of(compilation: Compilation, limit: float) -> Timeline:
+    """Return the timeline of a plan within a memory limit; without one if it does not fit."""
+    fits = compilation.plan.document.memory.peak_bytes <= limit
+    return simulate(compilation.plan.program, compilation.cluster, limit if fits else math.inf)
 
 
 def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from math import prod
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.rates import rates
-from shardwright.cost_model.timeline import Timeline, simulate
+from shardwright.cost_model.timeline import Timeline
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan
-from shardwright.tools.documents import compile_document, print_document
+from shardwright.tools.documents import compile_document, print_document, timeline_of
 from shardwright.tools.options import (
     add_compile_options,
     add_model,
@@ -55,9 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_document(document)
     else:
-        _print_estimate(
-            compilation, simulate(compilation.plan.program, compilation.cluster, limit), limit
-        )
+        _print_estimate(compilation, timeline_of(compilation, limit), limit)
     if not document["fits"]:
         needed = bytes_text(document["memory_bytes_per_device"])
         raise InfeasibleError(

@@ -9,11 +9,12 @@ parameter is gathered once and saved for backward (``zero=1`` and ``zero=2``) or
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
-from shardwright.ir.errors import OptionError, StrategyError
+from shardwright.ir.errors import InfeasibleError, OptionError, StrategyError
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.units import bytes_text
 from shardwright.search.heuristics.completion import Preference, complete, replicated
 from shardwright.search.heuristics.tensor_ranks import Walk, walk
 from shardwright.search.method import Heuristic, SearchResult
@@ -37,9 +38,23 @@ class ByName(Heuristic):
     name = "named_plan"
 
     def find(self, space: SearchSpace, options: SearchOptions) -> SearchResult:
-        """Return the plan with its cost and memory."""
-        result = super().find(space, options)
-        return SearchResult(**{**vars(result), "how": self.plan.on(space.mesh.size).text})
+        """Return the plan with its cost and memory.
+
+        Raises
+        ------
+        InfeasibleError
+            If it exceeds the memory limit: its program takes at least what the search counts.
+        """
+        result = replace(super().find(space, options), how=self.plan.on(space.mesh.size).text)
+        limit = inf if options.memory_limit is None else options.memory_limit
+        if result.memory_bytes > limit:
+            raise InfeasibleError(
+                f"the plan `{result.how}` takes at least {bytes_text(result.memory_bytes)} on each "
+                f"device, the limit is {bytes_text(limit)}",
+                hint="search with `exact`, which plans within the limit",
+                least_memory_bound=result.memory_bytes,
+            )
+        return result
 
     def assignment(self, space: SearchSpace) -> tuple[int, ...]:
         """Divide the batch, then the weights; store parameters by the ZeRO stage.

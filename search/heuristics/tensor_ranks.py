@@ -20,7 +20,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import OperatorInfo, operator_info
-from shardwright.search.heuristics.baselines import column_factor
+from shardwright.operators.rule import Rule
 from shardwright.search.heuristics.batch import (
     batch_layout,
     can_split,
@@ -181,7 +181,7 @@ class Walk:
             contracted = [f for f, axes in factors.items() if set(tensor).intersection(axes)]
             self.divided |= any(rule.kinds[f] == "sum" for f in contracted)
             return False
-        factor = column_factor(rule, weight)
+        factor = _column_factor(rule, weight)
         if factor is None or not can_split(rule, factor, tensor, self.mesh, uneven=True):
             return False
         if node.name in self.whole:
@@ -241,3 +241,17 @@ def walk(graph: Graph, mesh: Mesh, axes: PlanAxes, *, by_position: bool) -> Walk
         if found.dropped <= whole:
             return found
         whole |= found.dropped
+
+
+def _column_factor(rule: Rule, weight: int) -> str | None:
+    """Return the factor of a weight that no other operand has: columns, or rows of an embedding."""
+    others = {
+        factor
+        for i, dims in enumerate(rule.operands)
+        if i != weight
+        for factors in dims
+        for factor in factors
+    }
+    own = [f for factors in rule.operands[weight] for f in factors if f not in others]
+    contracted = [factor for factor in own if rule.kinds[factor] == "sum"]
+    return next(iter(contracted or own), None)

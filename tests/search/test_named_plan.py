@@ -284,5 +284,11 @@ def test_the_exact_search_on_the_same_mesh_is_never_worse(plan):
 def test_a_named_plan_that_does_not_fit_is_proven_not_to():
     with pytest.raises(InfeasibleError) as caught:
         sw.compile(GPT, 8, plan="tensor=2", memory_limit=1000)
-    assert str(caught.value).startswith("the plan `tensor=2,data=4` takes ")
-    assert caught.value.least_memory_bytes > 1000
+    assert str(caught.value).startswith("the plan `tensor=2,data=4` takes at least ")
+    assert caught.value.least_memory_bound > 1000
+
+    whole = sw.compile(GPT, 8, plan="tensor=2")
+    counted, needed = whole.compiled.result.memory_bytes, whole.plan.document.memory.peak_bytes
+    assert counted < needed
+    with pytest.raises(InfeasibleError, match=r"`tensor=2,data=4` takes [0-9.]+ KiB \(param"):
+        sw.compile(GPT, 8, plan="tensor=2", memory_limit=(counted + needed) / 2)
