@@ -233,6 +233,7 @@ def prove_document(proof: Proof) -> dict[str, Any]:
 
 def verify_document(verdict: Verdict) -> dict[str, Any]:
     """Return the document of ``verify --json``."""
+    rounding = verdict.rounding
     return {
         **prove_document(verdict.proof),
         "compared": verdict.compared,
@@ -240,4 +241,6 @@ def verify_document(verdict: Verdict) -> dict[str, Any]:
         "max_relative_error": verdict.max_relative_error,
         "first_difference": verdict.first_difference,
         "tensors": verdict.tensors,
+        "rounding": None if rounding is None else rounding.error,
+        "rounding_bound": None if rounding is None else rounding.bound,
     }

@@ -10,6 +10,7 @@ from shardwright.tools.progress import counting
 from shardwright.tools.prove import exit_code, plan_to_check, print_proof
 from shardwright.tools.tables import styled
 from shardwright.verification.comparison import TOLERANCE
+from shardwright.verification.rounding import Rounding
 from shardwright.verification.verdict import Verdict, judge
 
 
@@ -64,3 +65,13 @@ def _print_numbers(verdict: Verdict, ranks: str, steps: int) -> None:
         if verdict.samples.skipped:
             print(f"not run: {', '.join(f'`{name}`' for name in verdict.samples.skipped)}")
     print(f"largest relative error {verdict.max_relative_error:.2g}, allowed {TOLERANCE:g}")
+    if verdict.rounding is not None:
+        _print_rounding(verdict.rounding)
+
+
+def _print_rounding(rounding: Rounding) -> None:
+    within = "within" if rounding.is_within else styled("beyond", "bold yellow")
+    print(
+        f"rounding: in {rounding.dtype} the gradients are {rounding.error:.2g} of their norm from "
+        f"float64, {within} the {rounding.bound:.2g}\nthat rounding every number explains"
+    )

@@ -17,6 +17,9 @@ Two right programs add in different orders, and differ by rounding. A difference
 far as relative errors of about 1e-12 in every number of the reference change it (see
 `shardwright.runtime.rounding`), whichever is more. So where terms cancel, the magnitude of the
 terms counts and not that of their sum, and no tensor is held to the magnitude of another.
+
+In float64 the casts of a precision policy round nothing. How far its own types are from float64 is
+measured apart, by `shardwright.verification.rounding`.
 """
 
 import re
@@ -47,6 +50,7 @@ from shardwright.runtime import (
     magnitude,
     scatter,
 )
+from shardwright.verification.rounding import Rounding, policy_rounding
 
 TOLERANCE = 1e-9
 _EXACT = "float64"
@@ -60,9 +64,13 @@ class Verification(Comparison):
     ----------
     reason : str or None
         The reason of the first difference; None where all agree.
+    rounding : Rounding or None
+        The rounding of the program in its own types; None where none has 16 bits, or the program
+        differs.
     """
 
     reason: str | None = None
+    rounding: Rounding | None = None
 
     def __repr__(self) -> str:
         outcome = "equal" if self.equal else f"different at {self.first_difference}"
@@ -142,7 +150,10 @@ def verify_plan(
         if not result.equal:
             break
         _synchronize(side, state)
-    return result
+    if not result.equal:
+        return result
+    batch = next(random_batches(plan.document.inputs, 1, seed))
+    return replace(result, rounding=policy_rounding(plan, batch))
 
 
 def random_batches(

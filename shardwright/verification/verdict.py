@@ -16,6 +16,7 @@ from shardwright.operators.info import operator_info
 from shardwright.proof import Proof, prove
 from shardwright.proof.samples import Samples, run_samples
 from shardwright.verification.comparison import Verification, verify_plan
+from shardwright.verification.rounding import Rounding
 
 # Plans beyond one of these are not run: floating-point operations and nodes of a step on all
 # ranks together, and bytes in float64.
@@ -91,6 +92,11 @@ class Verdict:
         if self.numbers is not None:
             return self.numbers.tensors
         return 0 if self.samples is None else self.samples.compared
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """The rounding of the plan in its own types; None where it was not measured."""
+        return None if self.numbers is None else self.numbers.rounding
 
     @property
     def errors(self) -> dict[str, float]:

@@ -48,6 +48,10 @@ def test_a_plan_in_a_policy_is_right(model, mode, policy):
     verdict = sw.verify(found, 2)
     assert verdict.proof.proven, verdict.proof
     assert verdict.equal, verdict
+    rounding = verdict.rounding
+    assert 0 < rounding.error <= rounding.bound
+    assert rounding.dtype == policy
+    assert rounding.bound < (0.2 if policy == "bfloat16" else 0.02)
     assert found.plan.document.precision == policy
     stored = {p.value.type.dtype for p in found.plan.program.parameters}
     assert stored == {"float32", "int64"}
@@ -193,6 +197,37 @@ def test_products_accumulate_in_float32():
     ones = np.ones((1, 4096), np.float32)
     result = Executor(graph, LocalCommunicator()).step({"x": ones, "y": ones.T}, {})
     assert result.outputs["z"][0].item() == 4096  # in bfloat16, sums of ones end at 256
+
+
+def test_rounding_of_a_bad_sum_is_beyond_the_policy():
+    plan = sw.compile("mlp:batch=512,hidden=16", 2, precision="bfloat16").plan
+    program = plan.program
+    good = sw.verify(plan, 1).rounding
+    assert good.is_within
+    # A gradient that is stored with three digits instead of eight, twice.
+    node = next(n for n in program.nodes if n.name == "layer1.weight.grad")
+    at = program.nodes.index(node)
+    result = replace(node.results[0], name="fine")
+    coarse = [replace(node, results=(result,))]
+    for i, factor in enumerate((1e-39, 1e39)):  # numbers below the smallest lose their digits
+        name = "layer1.weight.grad" if i else "small"
+        coarse.append(
+            replace(
+                node,
+                operator="scale",
+                operands=(coarse[-1].results[0].name,),
+                results=(replace(result, name=name),),
+                attributes={"factor": factor},
+            )
+        )
+    nodes = (*program.nodes[:at], *coarse, *program.nodes[at + 1 :])
+    verdict = sw.verify(replace(plan, program=program.with_nodes(nodes)), 1)
+    assert verdict.equal
+    assert not verdict.rounding.is_within
+
+
+def test_only_low_precision_has_a_rounding():
+    assert sw.verify(sw.compile("mlp:batch=8,hidden=16", 2), 1).rounding is None
 
 
 def test_a_checkpoint_keeps_low_precision(tmp_path):

@@ -60,6 +60,7 @@ def test_every_mode_and_optimizer(mode, optimizer, tmp_path, capsys):
     assert set(found) == {
         *("proven", "trusted", "first_failure", "reason", "seconds"),
         *("compared", "equal", "max_relative_error", "first_difference", "tensors"),
+        *("rounding", "rounding_bound"),
     }
     assert (found["equal"], found["first_difference"], found["compared"]) == (True, None, "full")
     assert (found["proven"], found["first_failure"], found["reason"]) == (True, None, None)

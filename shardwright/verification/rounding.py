@@ -1,0 +1,128 @@
+"""The rounding of a precision policy: a step in the types of the program against float64.
+
+A program with values of 16 bits is right if it is equal to the model in float64; how far it is from
+that when it is run in its own types is the price of its policy. The difference of all gradients,
+relative to their norm, is one number for a program. It is compared with an estimate: the training
+step of one device in float64, with every number rounded to the digits of the policy. The policy
+rounds fewer numbers than that, so it should not differ more; rounding errors are random, so a
+factor is allowed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.compiler.plans.plan import Plan
+from shardwright.dataflow.cotangents import gradient_name
+from shardwright.ir.graph import Graph
+from shardwright.ir.types import is_low, numpy_dtype, unit_roundoff
+from shardwright.operators.info import Array
+from shardwright.runtime import (
+    Executor,
+    LocalCommunicator,
+    State,
+    assemble,
+    initialize,
+)
+from shardwright.runtime.rounding import RoundedExecutor
+
+_ALLOWED = 3.0  # times the estimate, since errors are random
+_EXACT = "float64"
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The rounding of one step of a program in its own types.
+
+    Parameters
+    ----------
+    error : float
+        The norm of the difference of all gradients from those in float64, relative to their norm;
+        infinite if one is not finite.
+    bound : float
+        What rounding every number of the step to the digits of the policy changes, the same
+        measure, times a factor for chance.
+    dtype : str
+        The element type of the policy with the fewest digits.
+    """
+
+    error: float
+    bound: float
+    dtype: str
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the error is explained by the rounding of the policy."""
+        return self.error <= self.bound
+
+
+def policy_rounding(plan: Plan, batch: Mapping[str, Array]) -> Rounding | None:
+    """Return the rounding of a plan's program; None where nothing has 16 bits.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan; a program written by hand for several ranks has no whole gradients to compare.
+    batch : mapping of str to array
+        The inputs of the step.
+    """
+    program, dtype = plan.program, _lowest(plan.program)
+    if dtype is None or _is_by_hand(program):
+        return None
+    names = [gradient_name(p.name) for p in plan.model.parameters]
+    names = [n for n in names if n in plan.reference.values and n in program.values]
+    bits = round(-np.log2(unit_roundoff(numpy_dtype(dtype)))) - 1
+    exact = _one_device(plan, names, batch, None)
+    rounded = _one_device(plan, names, batch, bits)
+    own = _in_own_types(plan, names, batch)
+    bound = _ALLOWED * _distance(exact, rounded)
+    return Rounding(_distance(exact, own), bound, dtype)
+
+
+def _lowest(program: Graph) -> str | None:
+    """Return the element type of 16 bits with the fewest digits in a program."""
+    kinds = {value.type.dtype for value in program.values.values() if value.type.is_float}
+    low = [kind for kind in kinds if is_low(numpy_dtype(kind))]
+    return max(low, key=lambda kind: unit_roundoff(numpy_dtype(kind)), default=None)
+
+
+def _is_by_hand(program: Graph) -> bool:
+    bare = all(value.layout is None for value in program.values.values())
+    return bare and program.mesh is not None and program.mesh.size > 1
+
+
+def _one_device(
+    plan: Plan, names: Iterable[str], batch: Mapping[str, Array], bits: int | None
+) -> dict[str, Array]:
+    """Return gradients of one device in float64, with all numbers rounded to some bits if given."""
+    graph, local = plan.reference, LocalCommunicator()
+    executor = (
+        Executor(graph, local, float_dtype=_EXACT)
+        if bits is None
+        else RoundedExecutor(graph, local, bits)
+    )
+    state = initialize(graph, plan.document.seed, local, plan.initial, _EXACT)
+    found = executor.step(batch, state, list(names)).fetched
+    return {name: np.asarray(parts[0]) for name, parts in found.items()}
+
+
+def _in_own_types(plan: Plan, names: Iterable[str], batch: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the gradients of the program in the types that it declares."""
+    program, local = plan.program, LocalCommunicator(plan.mesh)
+    state: State = initialize(program, plan.document.seed, local, plan.initial)
+    with np.errstate(all="ignore"):
+        found = Executor(program, local).step(batch, state, list(names)).fetched
+        return {
+            name: assemble(program, name, parts, local.mesh, np.inf).astype(np.float64)
+            for name, parts in found.items()
+        }
+
+
+def _distance(exact: Mapping[str, Array], other: Mapping[str, Array]) -> float:
+    """Return the norm of the difference of all tensors, relative to the norm of the exact ones."""
+    difference = sum(float(np.sum(np.square(other[name] - exact[name]))) for name in exact)
+    norm = sum(float(np.sum(np.square(array))) for array in exact.values())
+    if not np.isfinite(difference):
+        return float("inf")
+    return float(np.sqrt(difference / norm)) if norm else 0.0
