@@ -230,7 +230,7 @@ def remarks(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     for result in results:
         for reason in result["reasons"]:
             yield f"{label(result)}: {reason}"
-        if "left" in result["named_account"] or result["named"] is None:
+        if "left out" in result["named_account"] or result["named"] is None:
             yield f"{label(result)}: {result['named_account']}"
 
 

@@ -267,6 +267,8 @@ class CompileOptions:
             object.__setattr__(self, "extra_passes", parse_pipeline(self.extra_passes))
         if isinstance(self.plan, str):
             object.__setattr__(self, "plan", NamedPlan.parse(self.plan))
+        if isinstance(self.plan, NamedPlan) and self.recompute == DEFAULTS["recompute"]:
+            object.__setattr__(self, "recompute", self.plan.recompute)
         for name, option in OPTIONS.items():
             value = getattr(self, name)
             if value is not None or name != "memory_limit":
@@ -311,6 +313,8 @@ class CompileOptions:
         for name in _DECIDED_BY_PLAN if self.plan is not None else ():
             if getattr(self, name) != DEFAULTS[name]:
                 raise decided_by_plan(name)
+        if self.named_plan is not None and self.recompute != self.named_plan.recompute:
+            raise decided_by_plan("recompute")
 
 
 OPTIONS: dict[str, Option] = {item.name: item.metadata["option"] for item in fields(CompileOptions)}
@@ -369,7 +373,8 @@ def no_effect(name: str, mode: Mode) -> OptionError:
 
 def decided_by_plan(name: str) -> OptionError:
     """Return the error of an option or argument that a named plan leaves nothing to."""
-    hint = "write `zero=1` in the plan" if name == "optimizer_parallel" else "leave one of them out"
+    keys = {"optimizer_parallel": "zero=1", "recompute": "recompute=full"}
+    hint = f"write `{keys[name]}` in the plan" if name in keys else "leave one of them out"
     return OptionError(f"`{name}` has no effect with `plan`, which decides it", hint=hint)
 
 

@@ -119,7 +119,6 @@ class NamedPlan:
             "pipeline": self.pipeline > 1,
             "context": self.context > 1,
             "micro_batch": self.micro_batch is not None,
-            "recompute": self.recompute != "none",
         }
         for name, asked in unsupported.items():
             if asked:

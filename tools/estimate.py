@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InfeasibleError(
             f"the plan `{document['how']}` takes {needed} on each device, the limit is "
             f"{bytes_text(limit)}",
-            hint="divide more: `tensor`, `zero`, or fewer samples",
+            hint="divide more with `tensor` or `zero`, or write `recompute=full`",
         )
     return 0
 

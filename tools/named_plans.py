@@ -18,11 +18,13 @@ from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import NoPlanError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.models import training_definition
+from shardwright.passes.recompute import Recompute, Rule
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import compile_document
 from shardwright.tools.options import compile_arguments, compile_model
 from shardwright.tracing import Definition
 
+RULES: tuple[Rule, ...] = ("selective", "full")
 # What the user decides by other means, so that plans have no names.
 _DECIDED = ("strategies", "dataset_strategy", "optimizer_parallel")
 _NODES = 4  # tensor ranks span at most so many innermost groups of the cluster
@@ -40,8 +42,10 @@ class BestNamedPlan:
         Its program.
     step_seconds : float
         Its overlapped step; infinite without a plan.
-    candidates, tried, built, fitting : int
-        How many plans there are, how many of them were tried, could be built, and fit.
+    candidates, tried : int
+        How many combinations of degrees there are, and how many of them were tried.
+    built, fitting : int
+        How many plans could be built, and how many of them fit.
     """
 
     plan: NamedPlan | None = None
@@ -56,7 +60,9 @@ class BestNamedPlan:
     def account(self) -> str:
         """How many plans were tried, in words."""
         left = self.candidates - self.tried
-        rest = f"; the time limit ended the enumeration, {left} are left" if left else ""
+        rest = (
+            f"; the time limit ended the enumeration, {left} combinations are left" if left else ""
+        )
         return f"{self.fitting} of {self.built} named plans fit{rest}"
 
 
@@ -70,6 +76,8 @@ def best_named_plan(
     **options: Any,
 ) -> BestNamedPlan:
     """Build every candidate and return the fastest by the overlapped step that fits.
+
+    Each recomputes as little as fits: nothing, the cores of attention, or its blocks.
 
     Parameters
     ----------
@@ -87,15 +95,20 @@ def best_named_plan(
     begin = time.perf_counter()
     definition, _ = training_definition(model, batch, 1)
     candidates = [*candidate_plans(definition.graph, cluster, devices)]
-    best = BestNamedPlan(candidates=len(candidates))
+    best, levels = BestNamedPlan(candidates=len(candidates)), _levels(definition.graph)
 
     def build(plan: NamedPlan) -> Compilation:
         return compile(definition, devices, cluster=cluster, plan=plan, **options)
 
-    for plan in candidates:
+    for base in candidates:
         if time.perf_counter() - begin > time_limit:
             break
-        best = _tried(best, plan, build)
+        best = replace(best, tried=best.tried + 1)
+        for recompute in levels:
+            fitting = best.fitting
+            best = _tried(best, replace(base, recompute=recompute), build)
+            if best.fitting > fitting:
+                break
     return best
 
 
@@ -116,6 +129,20 @@ def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[Na
             )
 
 
+def _levels(graph: Graph) -> list[str]:
+    """Return the levels of recomputation that differ for a program, the least first."""
+    levels, marked = ["none"], graph.recomputed
+    for rule in RULES:
+        try:
+            found = Recompute(rule).run(graph).recomputed
+        except StrategyError:
+            continue
+        if found != marked:
+            levels.append(rule)
+            marked = found
+    return levels
+
+
 def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
@@ -123,8 +150,7 @@ def _divisors(number: int) -> list[int]:
 def _tried(
     best: BestNamedPlan, plan: NamedPlan, build: Callable[[NamedPlan], Compilation]
 ) -> BestNamedPlan:
-    """Return the best plan after one more was tried."""
-    best = replace(best, tried=best.tried + 1)
+    """Return the best plan after one more."""
     try:
         compilation = build(plan)
     except NoPlanError:

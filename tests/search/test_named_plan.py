@@ -111,6 +111,7 @@ def test_a_degree_that_does_not_fit_a_level_is_refused():
     ("options", "message"),
     [
         ({"search": "fully_sharded"}, "`search` has no effect with `plan`, which decides it"),
+        ({"recompute": "full"}, "which decides it; write `recompute=full` in the plan"),
         ({"optimizer_parallel": True}, "which decides it; write `zero=1` in the plan"),
         ({"pins": {"matmul_0": ((1, 1), (1, 1))}}, "`pins` has no effect with `plan`, "),
         ({"mode": "data_parallel"}, "`plan` has no effect in the mode `data_parallel`"),
@@ -244,6 +245,17 @@ def test_zero_reduces_scattered_and_gathers_once_or_twice():
     )
 
 
+def test_blocks_are_recomputed_with_their_forward_communication():
+    once = counts(GPT, "tensor=4,data=2,sequence_parallel")
+    again = counts(GPT, "tensor=4,data=2,sequence_parallel,recompute=full")
+    gather, scatter = ((kind, "tensor", "backward") for kind in ("all_gather", "reduce_scatter"))
+    # Both operands of the columns are gathered again; of the two sums the last is not needed.
+    assert (again[gather] - once[gather], again[scatter] - once[scatter]) == (2, 1)
+    program = sw.compile(GPT, 8, plan="tensor=4,recompute=full").compiled.source
+    assert program.recomputed
+    assert not sw.compile(GPT, 8, plan="tensor=4,recompute=selective").compiled.source.recomputed
+
+
 def test_tokens_go_to_their_experts_and_back():
     found = of_one_layer(MIXTRAL, "data=8,expert=2")
     assert found[("all_to_all", "expert", "forward")] == 2
@@ -261,6 +273,8 @@ VERIFIED = (
     ("mixtral", "expert=8,zero=3"),
     ("bert", "tensor=2,sequence_parallel,zero=1"),
     ("vit", "tensor=4,zero=1"),
+    ("gpt", "tensor=2,zero=1,sequence_parallel,recompute=full"),
+    ("mixtral", "expert=4,zero=3,recompute=full"),
 )
 
 
