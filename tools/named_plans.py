@@ -60,9 +60,7 @@ class BestNamedPlan:
     def account(self) -> str:
         """How many plans were tried, in words."""
         left = self.candidates - self.tried
-        rest = (
-            f"; the time limit ended the enumeration, {left} combinations are left" if left else ""
-        )
+        rest = f"; the time limit left out {left} combinations of degrees" if left else ""
         return f"{self.fitting} of {self.built} named plans fit{rest}"
 
 
