@@ -5,10 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright as sw
+from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import Cluster, Level, cluster
 from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightError
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.named_plan import NamedPlan
+from tests.equivalence import assert_equal, trained
+from tests.random_graphs import random_graph
 from tests.zoo_sizes import SMALL
 
 POD = cluster("h100-pod")
@@ -306,3 +310,30 @@ def test_a_named_plan_that_does_not_fit_is_proven_not_to():
     assert counted < needed
     with pytest.raises(InfeasibleError, match=r"`tensor=2,data=4` takes [0-9.]+ KiB \(param"):
         sw.compile(GPT, 8, plan="tensor=2", memory_limit=(counted + needed) / 2)
+
+
+RANDOM = (
+    "data=4",
+    "data=4,zero=1",
+    "tensor=2,zero=3",
+    "tensor=4",
+    "tensor=2,zero=1",
+    "data=4,zero=3",
+)
+
+
+def test_on_random_programs_a_named_plan_is_equal_and_the_search_never_worse():
+    cpu, adam, built = cluster("cpu"), Optimizer("adam"), 0
+    for seed in range(80):
+        graph, plan = random_graph(seed, nodes=6), RANDOM[seed % len(RANDOM)]
+        try:
+            named = compile_graph(graph, cpu, 4, CompileOptions(plan=plan, optimizer=adam))
+        except OptionError:  # nothing can be divided over tensor ranks
+            continue
+        built += 1
+        alone = compile_graph(graph, cpu, 1, CompileOptions(mode="stand_alone", optimizer=adam))
+        assert_equal(trained(named.program), trained(alone.program))
+        found = compile_graph(graph, cpu, 4, CompileOptions(optimizer=adam), named.mesh)
+        assert found.result.lower_bound <= named.result.cost * (1 + 1e-9)
+        assert found.result.cost <= named.result.cost * (1 + 1e-3)  # the gap of the search
+    assert built > 30
