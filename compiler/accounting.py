@@ -12,6 +12,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import local_bytes, node_seconds
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import SplitCounts, operator_info
@@ -77,6 +78,8 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
     if not isinstance(info, Communication) or not info.is_collective:
         return None
     mesh = program.mesh or Mesh(())
+    if mesh.in_time and accumulates(node, mesh.in_time):
+        return None
     layout = operand.layout or Layout.replicated(operand.type.rank)
     size = local_bytes(operand.type, layout, mesh)
     members = mesh.extent(info.axes or mesh.names)
@@ -92,16 +95,16 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
 def traffic(program: Graph) -> dict[str, Volume]:
     """Return the traffic of a step, by the name of the collective, sorted."""
     volumes: dict[str, Volume] = {}
-    for node in program.nodes:
-        _add_volume(volumes, node, program)
+    for node, times in zip(program.nodes, times_run(program), strict=True):
+        _add_volume(volumes, node, program, times)
     return dict(sorted(volumes.items()))
 
 
-def _add_volume(volumes: dict[str, Volume], node: Node, program: Graph) -> None:
+def _add_volume(volumes: dict[str, Volume], node: Node, program: Graph, times: int) -> None:
     # Only collectives have axes: the operands of all other nodes need no look-up.
     size = sent_bytes(node, program) if node.attributes.get("axes") is not None else None
     if size is not None:
-        volumes[node.operator] = volumes.get(node.operator, Volume()) + Volume(1, size)
+        volumes[node.operator] = volumes.get(node.operator, Volume()) + Volume(times, times * size)
 
 
 def split_counts(compiled: Compiled) -> dict[str, SplitCounts]:
@@ -112,8 +115,8 @@ def split_counts(compiled: Compiled) -> dict[str, SplitCounts]:
     for node in compiled.source.nodes:
         types = [value.type for value in compiled.source.operand_values(node)]
         info = operator_info(node.operator, types, node.attributes)
-        strategy = compiled.decisions.strategies[node.name]
-        table[node.name] = info.split_counts(strategy, compiled.mesh)
+        strategy = compiled.decisions.strategies[node.name].without(compiled.mesh.in_time)
+        table[node.name] = info.split_counts(strategy, compiled.mesh.of_ranks)
     return table
 
 
@@ -126,8 +129,9 @@ def operator_costs(compiled: Compiled, cluster: Cluster) -> list[OperatorCost]:
         for node in compiled.source.nodes
     }
     optimizer = OperatorCost(None)
-    for node in compiled.program.nodes:
+    program = compiled.program
+    for node, times in zip(program.nodes, times_run(program), strict=True):
         cost = costs.get(node.provenance.operator, optimizer)
-        cost.seconds += node_seconds(node, compiled.program, cluster)
-        _add_volume(cost.communication, node, compiled.program)
+        cost.seconds += times * node_seconds(node, program, cluster)
+        _add_volume(cost.communication, node, program, times)
     return [*costs.values(), optimizer]

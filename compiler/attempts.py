@@ -119,7 +119,8 @@ class Attempts:
 
     def _emit(self, limits: SearchOptions, result: SearchResult) -> Attempt:
         passes = PassManager()
-        pipeline = partitioned(self.request.options, result.decisions, self.lowering)
+        decisions = self.request.decisions(result)
+        pipeline = partitioned(self.request.options, decisions, self.lowering)
         program = passes.run_all(pipeline, self.request.source)
         memory = peak_memory(program)
         records = tuple(passes.records)

@@ -15,6 +15,7 @@ from shardwright.compiler.pipelines import (
     hybrid_parallel,
     in_precision,
     marking,
+    partitioned,
     stand_alone,
 )
 from shardwright.compiler.search_request import SearchRequest
@@ -23,6 +24,7 @@ from shardwright.cost_model.memory import MemoryUseReport, peak_memory
 from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.roofline import program_seconds
+from shardwright.dataflow.micro_batches import micro_batches, undivided
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, PassError
 from shardwright.ir.graph import Graph
@@ -31,6 +33,7 @@ from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
+from shardwright.passes.pipeline import Pipeline
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress
 
@@ -151,8 +154,11 @@ def _compile(
         mesh = mesh_of_world(devices)
         emitted = _unpartitioned(replace(program, mesh=mesh), mesh, cluster, options)
     elif options.mode == "stand_alone":
-        program = passes.run_all(stand_alone(options), source)
-        emitted = _unpartitioned(program, Mesh(()), cluster, options)
+        pipeline = stand_alone(options)
+        if options.micro_batches > 1:
+            pipeline = _in_micro_batches(source, cluster, options)
+        program = passes.run_all(pipeline, source)
+        emitted = _unpartitioned(program, program.mesh or Mesh(()), cluster, options)
     else:
         if options.pins or options.result_pins:
             options = _with_moved_pins(options, canonicalize.merged_values(graph))
@@ -223,6 +229,13 @@ def _unpartitioned(
     return _Emitted(program, mesh, memory)
 
 
+def _in_micro_batches(source: Graph, cluster: Cluster, options: CompileOptions) -> Pipeline:
+    """Return the pipeline of one device that runs the batch in several passes."""
+    micro = micro_batches(source, options.micro_batches)
+    decisions = micro.lifted(undivided(source))
+    return partitioned(options, decisions, LowerRedistributions(cluster, options.cost_model))
+
+
 def _partition(
     source: Graph,
     cluster: Cluster,
@@ -244,7 +257,8 @@ def _partition(
     _check_cost(passes, profile, attempt.result)
     result = replace(attempt.result, seconds=attempt.result.seconds + built)
     prices = pin_prices(request, result, attempt, deadline)
-    return _Emitted(attempt.program, mesh, attempt.memory, result.decisions, result, prices)
+    mesh, decisions = attempt.program.mesh or mesh, request.decisions(result)
+    return _Emitted(attempt.program, mesh, attempt.memory, decisions, result, prices)
 
 
 def _check_cost(passes: PassManager, profile: CostProfile, result: SearchResult) -> None:

@@ -20,6 +20,7 @@ from shardwright.ir.units import shortened
 from shardwright.ir.values import (
     NOT_NEGATIVE,
     POSITIVE,
+    POSITIVE_INTEGER,
     SHARE,
     Range,
     check_choice,
@@ -213,6 +214,13 @@ class CompileOptions:
             partition=True,
         ),
     )
+    micro_batches: int = field(
+        default=1,
+        metadata=_about(
+            "micro-batches of a step, one after the other, whose gradients are accumulated",
+            allowed=POSITIVE_INTEGER,
+        ),
+    )
     optimizer_parallel: bool = field(
         default=False,
         metadata=_about(
@@ -307,6 +315,14 @@ class CompileOptions:
             unused.add("gradients_mean")
         if self.mode != "auto_parallel":
             unused.add("plan")
+        if self.mode == "hybrid_parallel":
+            unused.add("micro_batches")
+        if self.micro_batches > 1 and not PROFILES[self.cost_model].prices_passes:
+            raise OptionError(
+                f"the cost model `{self.cost_model}` prices no micro-batches, `micro_batches` is "
+                f"{self.micro_batches}",
+                hint="micro-batches are priced by the cost model `time`",
+            )
         for name in sorted(unused):
             if getattr(self, name) != DEFAULTS[name]:
                 raise no_effect(name, self.mode)
@@ -364,6 +380,7 @@ def no_effect(name: str, mode: Mode) -> OptionError:
     hints = {
         "gradients_mean": "leave it out: gradients are those of the loss of the whole batch",
         "search": "leave it out, or use the mode `auto_parallel`",
+        "micro_batches": "accumulate gradients in the program, or use another mode",
     }
     otherwise = "leave it out, or use a mode in which the compiler splits the model"
     return OptionError(

@@ -18,6 +18,7 @@ from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.passes.partition import Partition
 from shardwright.passes.pipeline import Pipeline
 from shardwright.passes.recompute import Recompute
+from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 
 
 def in_precision(options: CompileOptions) -> Pipeline:
@@ -62,6 +63,7 @@ def partitioned(
         Partition(),
         InsertMirrors(),
         Differentiate(options.loss_scale),
+        *((ScheduleMicroBatches(),) if decisions.mesh.in_time else ()),
         lowering,
         AppendOptimizer.of(options.optimizer, options.loss_scale),
         CleanUp(),

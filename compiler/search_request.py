@@ -9,6 +9,8 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.profile import CostProfile, ProfileRequest, UpdateRule
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
@@ -59,6 +61,16 @@ class SearchRequest:
         return ByName if self.options.named_plan is not None else SEARCHES[self.search]
 
     @cached_property
+    def micro(self) -> MicroBatches | None:
+        """The micro-batches of a step; None where the whole batch is one."""
+        passes = self.options.micro_batches
+        return None if passes == 1 else micro_batches(self.source, passes)
+
+    def decisions(self, result: SearchResult) -> Decisions:
+        """Return the decisions of a search, for the program of the whole batch."""
+        return result.decisions if self.micro is None else self.micro.lifted(result.decisions)
+
+    @cached_property
     def profile(self) -> CostProfile:
         """The costs."""
         request = ProfileRequest(
@@ -92,7 +104,7 @@ class SearchRequest:
     ) -> SearchSpace:
         """Return the problem with some pins."""
         return build_search_space(
-            self.source,
+            self.source if self.micro is None else self.micro.graph,
             self.profile,
             states=len(self.options.optimizer.states),
             pins=pins,
@@ -101,6 +113,7 @@ class SearchRequest:
             scattered=self.options.optimizer_parallel,
             time_limit=self.options.time_limit,
             recompute=recompute,
+            micro=self.micro,
         )
 
     def _input_layouts(self) -> Mapping[str, Layout]:

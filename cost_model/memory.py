@@ -1,12 +1,13 @@
 """Peak memory of an emitted program on one rank, by kind of tensor."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.liveness import Liveness, liveness
 from shardwright.ir.graph import Graph
+from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
 
 _KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
@@ -40,7 +41,7 @@ class Buffers:
     ----------
     sizes : mapping of str to float
         Bytes of every value; 0 for a view, and for the new value of a parameter, which is updated
-        in place.
+        in place. An input counts with the slices of all passes over micro-batches.
     live : Liveness
         Their live ranges.
     """
@@ -57,6 +58,10 @@ def buffers(graph: Graph) -> Buffers:
         name: 0.0 if name in live.roots or name in in_place else value_bytes(value, mesh)
         for name, value in graph.values.items()
     }
+    for value in graph.inputs if mesh.in_time else ():
+        if value.layout is not None:
+            fed = replace(value, layout=value.layout.without(mesh.in_time))
+            sizes[value.name] = value_bytes(fed, mesh)
     return Buffers(sizes, live)
 
 
@@ -79,9 +84,10 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
     peak, at, best = sum(now.values()), "the start", dict(now)
     total = peak
     for position, node in enumerate(graph.nodes):
-        for result in node.results:
-            now[kinds[result.name]] += sizes[result.name]
-            total += sizes[result.name]
+        results = (r.name for r in node.results if not held.live.is_accumulator(r.name))
+        for name in (*held.live.allocated_at(position), *results):
+            now[kinds[name]] += sizes[name]
+            total += sizes[name]
         if total > peak:
             peak, at, best = total, node.name, dict(now)
         for name in dies.get(position, ()):
@@ -102,4 +108,9 @@ def _kinds(graph: Graph) -> dict[str, str]:
     for node in graph.nodes:
         if node.operator == "cast" and node.operands[0] in parameters:
             kinds[node.name] = "parameters"
+    trained = {parameter.name for parameter in graph.parameters if parameter.trainable}
+    loop = loop_of(graph)
+    for name in loop.accumulated if loop is not None else ():
+        if graph.producers[name].provenance.tensor in trained:
+            kinds[name] = "gradients"
     return kinds

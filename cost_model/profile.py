@@ -204,6 +204,9 @@ class CostProfile(ABC):
         The value of the option ``cost_model``.
     priced_after : str
         The pass whose program `program_cost` prices.
+    prices_passes : bool
+        Whether a node costs the same in every pass over micro-batches, and `program_cost` counts
+        all passes.
     mesh : Mesh
         The mesh.
     rules : SpaceRules
@@ -218,6 +221,7 @@ class CostProfile(ABC):
     name: ClassVar[str]
     priced_after: ClassVar[str] = "clean_up"
     prices_recomputation: ClassVar[bool] = False
+    prices_passes: ClassVar[bool] = False
     mesh: Mesh
     rules: SpaceRules = SpaceRules()
     orbit_planner: RedistributionPlanner | None = None
@@ -271,6 +275,10 @@ class CostProfile(ABC):
 
     def accumulation(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of adding two cotangents."""
+        return 0.0
+
+    def copy(self, tensor: TensorType, layout: Layout) -> float:
+        """Return the cost of copying a tensor on every rank."""
         return 0.0
 
     def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Self
 
@@ -22,10 +23,11 @@ from shardwright.cost_model.profile import (
     check_costs,
 )
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.cost_model.roofline import node_cost
+from shardwright.cost_model.roofline import local_bytes, node_cost
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import explained
 from shardwright.ir.types import TensorType
@@ -55,6 +57,7 @@ class ProgramProfile(CostProfile):
     """
 
     prices_recomputation = True
+    prices_passes = True
 
     def __init__(
         self,
@@ -101,9 +104,18 @@ class ProgramProfile(CostProfile):
 
     def program_cost(self, program: Graph) -> float:
         """Return the sum of the costs of all nodes: a step without any overlap."""
+        mesh = program.mesh or self.mesh
+        prices = self if mesh == self.mesh else self._on(mesh)
         return sum(
-            node_cost(node, program.operand_values(node), self.mesh, self) for node in program.nodes
+            times * node_cost(node, program.operand_values(node), mesh, prices)
+            for node, times in zip(program.nodes, times_run(program), strict=True)
         )
+
+    def _on(self, mesh: Mesh) -> Self:
+        """Return the prices on the mesh with an axis that is run in time."""
+        prices = copy(self)
+        prices.mesh = mesh
+        return prices
 
     # Operators
 
@@ -212,6 +224,11 @@ class ProgramProfile(CostProfile):
         """Return the cost of adding two cotangents."""
         info = operator_info("add", (tensor, tensor), {})
         return self.operator_cost(info, (layout, layout), (layout,))
+
+    def copy(self, tensor: TensorType, layout: Layout) -> float:
+        """Return the cost of copying a tensor on every rank."""
+        size = np.array([local_bytes(tensor, layout, self.mesh)])
+        return float(self.move_costs("local_copy", (), size)[0])
 
     # The optimizer
 

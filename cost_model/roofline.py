@@ -13,6 +13,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
+from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication.collectives import Communication
@@ -79,13 +80,15 @@ def operator_seconds(
 def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:
     """Return the mesh axes that a node communicates over; empty if it does not communicate.
 
-    In a hand-written program a communication operator without axes spans all ranks.
+    In a hand-written program a communication operator without axes spans all ranks. An axis that is
+    run in time has no links.
     """
     if not operator_class(node.operator).is_collective:
         return ()
     axes = node.attributes.get("axes")
     if isinstance(axes, tuple) and axes:
-        return tuple(map(str, axes))
+        in_time = graph.mesh.in_time if graph.mesh is not None else ()
+        return tuple(str(axis) for axis in axes if axis not in in_time)
     bare = node.results[0].layout is None
     return graph.mesh.names if graph.mesh is not None and bare else ()
 
@@ -140,7 +143,8 @@ class SecondPrices:
 def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePrices) -> float:
     """Return the cost of one node on a mesh, given its operands.
 
-    A halo exchange copies the slice and the run, and sends the margins.
+    A halo exchange copies the slice and the run, and sends the margins. Over an axis that is run in
+    time, an all-reduce adds to an accumulator and an all-gather writes the part of a pass.
     """
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     taken = [value.layout or Layout.replicated(value.type.rank) for value in operands]
@@ -149,6 +153,8 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
         return prices.operator_cost(info, taken, left)
     if info.is_free:
         return 0.0
+    if mesh.in_time and accumulates(node, mesh.in_time):
+        return _accumulation_cost(info, taken[0], mesh, prices)
     size = local_bytes(operands[0].type, taken[0], mesh)
     bare = node.results[0].layout is None
     axes = info.axes or (mesh.names if bare and info.is_collective else ())
@@ -162,6 +168,20 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
     return cost
 
 
+def _accumulation_cost(info: OperatorInfo, taken: Layout, mesh: Mesh, prices: NodePrices) -> float:
+    """Return the cost of adding the part of a pass, or of writing it to its place."""
+    tensor = info.operand_types[0]
+    if info.reduces:
+        addition = operator_info("add", (tensor, tensor), {})
+        return prices.operator_cost(addition, (taken, taken), (taken,))
+    size = np.array([local_bytes(tensor, taken, mesh)])
+    return float(prices.move_costs("local_copy", (), size)[0])
+
+
 def program_seconds(graph: Graph, cluster: Cluster) -> float:
-    """Return the sum of the seconds of all nodes: the time of a serial step."""
-    return sum(node_seconds(node, graph, cluster) for node in graph.nodes)
+    """Return the sum of the seconds of all nodes: the time of a serial step.
+
+    A node in a loop over micro-batches counts once for each pass.
+    """
+    pairs = zip(graph.nodes, times_run(graph), strict=True)
+    return sum(times * node_seconds(node, graph, cluster) for node, times in pairs)

@@ -16,6 +16,7 @@ from shardwright.cost_model.roofline import node_seconds
 from shardwright.cost_model.streams import COMPUTE, Placement, placements
 from shardwright.dataflow.liveness import buffers_of
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.liveness import execution_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,16 @@ class Tasks:
     Parameters
     ----------
     tasks : tuple of Task
-        One for each node.
+        One for each node, and for each pass over micro-batches that runs it.
     buffers : Buffers
         The buffers of the program.
+    order : tuple of (int, int)
+        The position of the node of each task, and its pass.
     """
 
     tasks: tuple[Task, ...]
     buffers: Buffers
+    order: tuple[tuple[int, int], ...]
 
     @cached_property
     def deferrable_bytes(self) -> float:
@@ -71,23 +75,28 @@ def tasks_of(graph: Graph, cluster: Cluster) -> Tasks:
     """Return the tasks of a program, lowered to collectives, on a rank of a cluster."""
     held = buffers(graph)
     placed = placements(graph, cluster)
-    producer = {result.name: i for i, n in enumerate(graph.nodes) for result in n.results}
+    producer: dict[str, int] = {}  # the task that makes a value, the last so far
     readers: dict[str, list[int]] = {}  # of buffers
     written = _written_in_place(graph, held)
     tasks = []
     line = -1
-    for i, (node, where) in enumerate(zip(graph.nodes, placed, strict=True)):
+    order = execution_order(graph)
+    seconds_of = [node_seconds(node, graph, cluster) for node in graph.nodes]
+    for i, (position, _) in enumerate(order):
+        node, where = graph.nodes[position], placed[position]
         after = [producer[name] for name in node.operands if name in producer]
-        after += [j for name in written.get(i, ()) for j in readers.get(name, ())]
+        after += [j for name in written.get(position, ()) for j in readers.get(name, ())]
+        if any(held.live.is_accumulator(result.name) for result in node.results):
+            after += [producer[node.name]] if node.name in producer else []
+        producer.update((result.name, i) for result in node.results)
         if node.provenance.role == "update" and line >= 0:
             after.append(line)
         for name in buffers_of(node, held.live.roots):
             readers.setdefault(name, []).append(i)
         nbytes = _deferrable_bytes(node, where, graph, held)
-        seconds = node_seconds(node, graph, cluster)
-        tasks.append(Task(where, seconds, tuple(dict.fromkeys(after)), nbytes))
+        tasks.append(Task(where, seconds_of[position], tuple(dict.fromkeys(after)), nbytes))
         line = i if tasks[-1].in_line else line
-    return Tasks(tuple(tasks), held)
+    return Tasks(tuple(tasks), held, tuple(order))
 
 
 def _written_in_place(graph: Graph, held: Buffers) -> dict[int, list[str]]:

@@ -19,6 +19,7 @@ from typing import Literal
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import node_axes, node_seconds
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.liveness import times_run
 from shardwright.ir.provenance import Role
 from shardwright.operators.info import operator_class
 from shardwright.operators.windows.halo_exchange import OverHalo
@@ -147,8 +148,9 @@ def loads(graph: Graph, cluster: Cluster) -> Mapping[str, float]:
     Every schedule takes at least the greatest of them.
     """
     busy = dict.fromkeys((COMPUTE, *(level.name for level in cluster.levels)), 0.0)
-    for node, placed in zip(graph.nodes, placements(graph, cluster), strict=True):
-        seconds = node_seconds(node, graph, cluster)
-        for resource in placed.resources:
+    placed = placements(graph, cluster)
+    for node, where, times in zip(graph.nodes, placed, times_run(graph), strict=True):
+        seconds = times * node_seconds(node, graph, cluster)
+        for resource in where.resources:
             busy[resource] += seconds
     return busy

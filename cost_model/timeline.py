@@ -45,6 +45,8 @@ class Event:
         Start and duration.
     nbytes : float
         Bytes of its results on the rank; 0 for views and in-place updates.
+    micro_batch : int
+        The pass over micro-batches that runs it; 0 outside of their loop.
     """
 
     node: Node
@@ -52,6 +54,7 @@ class Event:
     start: float
     seconds: float
     nbytes: float
+    micro_batch: int = 0
 
     @property
     def end(self) -> float:
@@ -147,22 +150,29 @@ def _timeline(graph: Graph, tasks: Tasks, window: float) -> Timeline:
     held = tasks.buffers
     events = [
         Event(
-            node,
+            graph.nodes[position],
             task.placement,
             start,
             task.seconds,
-            sum(held.sizes[result.name] for result in node.results),
+            _allocated(graph.nodes[position], held),
+            number,
         )
-        for node, task, start in zip(graph.nodes, tasks.tasks, starts, strict=True)
+        for (position, number), task, start in zip(tasks.order, tasks.tasks, starts, strict=True)
     ]
-    return _summary(graph, held, events, window)
+    return _summary(graph, tasks, events, window)
 
 
-def _summary(graph: Graph, held: Buffers, events: Sequence[Event], window: float) -> Timeline:
+def _allocated(node: Node, held: Buffers) -> float:
+    """Return the bytes that are allocated for a node; those of accumulators once, before a loop."""
+    names = (result.name for result in node.results)
+    return sum(held.sizes[name] for name in names if not held.live.is_accumulator(name))
+
+
+def _summary(graph: Graph, tasks: Tasks, events: Sequence[Event], window: float) -> Timeline:
     step = max((event.end for event in events), default=0.0)
     compute = sum(event.seconds for event in events if not event.placement.levels)
     total = sum(event.seconds for event in events)
-    live = _live_bytes(graph, held, events)
+    live = _live_bytes(graph, tasks, events)
     return Timeline(
         step_seconds=step,
         compute_seconds=compute,
@@ -175,21 +185,42 @@ def _summary(graph: Graph, held: Buffers, events: Sequence[Event], window: float
     )
 
 
-def _live_bytes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[tuple[float, float]]:
+def _live_bytes(graph: Graph, tasks: Tasks, events: Sequence[Event]) -> list[tuple[float, float]]:
     """Return the changes of the live bytes over time, and the bytes from then on."""
+    held, loop = tasks.buffers, tasks.buffers.live.loop
+    runs: list[list[int]] = [[] for _ in graph.nodes]  # the events of each node
+    for i, (position, _) in enumerate(tasks.order):
+        runs[position].append(i)
     present = [value.name for value in graph.inputs] + [p.name for p in graph.parameters]
     # At equal times in program order, and within a node definitions before frees.
     changes = [(e.start, i, 0, e.nbytes) for i, e in enumerate(events) if e.nbytes]
+    if loop is not None:
+        first = runs[loop.start][0]
+        total = sum(held.sizes[name] for name in loop.accumulated)
+        changes.append((events[first].start, first, -1, total))
     for name, uses in held.live.freed():
         if held.sizes[name]:
-            end, last = max((events[i].end, i) for i in uses)
-            changes.append((end, last, 1, -held.sizes[name]))
+            for used in zip(*_uses_by_pass(name, uses, held, runs), strict=True):
+                end, last = max((events[i].end, i) for i in used)
+                changes.append((end, last, 1, -held.sizes[name]))
     now = sum(held.sizes[name] for name in present)
     live = [(0.0, now)]
     for moment, _, _, change in sorted(changes):
         now += change
         live.append((moment, now))
     return live
+
+
+def _uses_by_pass(
+    name: str, uses: Sequence[int], held: Buffers, runs: Sequence[Sequence[int]]
+) -> list[Sequence[int]]:
+    """Return the events that use a buffer; for one that each pass allocates, those of each."""
+    loop = held.live.loop
+    if loop is None or name in loop.accumulated or name in loop.kept:
+        return [runs[position][-1:] for position in uses]
+    if any(len(runs[position]) == 1 for position in uses):
+        return [runs[position][-1:] for position in uses]
+    return [runs[position] for position in uses]
 
 
 # The format of chrome://tracing and https://ui.perfetto.dev
@@ -243,5 +274,6 @@ def _slice(event: Event, thread: int) -> Mapping[str, object]:
             "from": origin.operator,
             "as": origin.role,
             "bytes": event.nbytes,
+            **({"micro_batch": event.micro_batch} if event.micro_batch else {}),
         },
     }

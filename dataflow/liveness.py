@@ -2,12 +2,15 @@
 
 A view shares the buffer of its operand, so live ranges belong to buffers, not to values. Peak
 memory, the live bytes of the timeline, and the tensors saved for backward are computed from these.
+In a loop over micro-batches the live ranges are those of the passes after the first: accumulators
+and values from before the loop live through all of it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.liveness import Loop, loop_of
 from shardwright.operators.info import operator_class
 
 
@@ -23,11 +26,24 @@ class Liveness:
         For each buffer, positions of the nodes that define or read it or a view of it, ascending.
     lasting : frozenset of str
         Buffers that outlive the program: parameters, outputs and updates.
+    loop : Loop or None
+        The loop over micro-batches.
     """
 
     roots: Mapping[str, str]
     uses: Mapping[str, list[int]]
     lasting: frozenset[str]
+    loop: Loop | None = None
+
+    def allocated_at(self, position: int) -> tuple[str, ...]:
+        """Return the accumulators that are allocated before a node, where a loop begins."""
+        if self.loop is None or position != self.loop.start:
+            return ()
+        return tuple(sorted(self.loop.accumulated))
+
+    def is_accumulator(self, name: str) -> bool:
+        """Return whether a buffer is allocated where a loop begins."""
+        return self.loop is not None and name in self.loop.accumulated
 
     def freed(self) -> Iterator[tuple[str, list[int]]]:
         """Yield the buffers that are freed after their last use, with their uses."""
@@ -50,7 +66,23 @@ def liveness(graph: Graph) -> Liveness:
             uses.setdefault(name, []).append(position)
     lasting = {roots.get(name, name) for name in graph.kept()}
     lasting |= {parameter.name for parameter in graph.parameters}
-    return Liveness(roots, uses, frozenset(lasting))
+    loop = loop_of(graph)
+    if loop is not None:
+        _extend(uses, loop, graph, roots)
+    return Liveness(roots, uses, frozenset(lasting), loop)
+
+
+def _extend(uses: dict[str, list[int]], loop: Loop, graph: Graph, roots: Mapping[str, str]) -> None:
+    """Extend the uses of buffers that live through the whole loop."""
+    body = graph.nodes[loop.start : loop.stop]
+    made = {r.name for node in body for r in node.results if r.name not in roots}
+    for name, positions in uses.items():
+        if name in loop.accumulated:
+            positions.insert(0, loop.start)
+        if name in loop.accumulated or name not in made:
+            inside = any(loop.start <= position < loop.stop for position in positions)
+            if inside and positions[-1] < loop.stop - 1:
+                positions.append(loop.stop - 1)
 
 
 def buffer_roots(nodes: Iterable[Node]) -> dict[str, str]:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from shardwright.dataflow.cotangents import gradient_name, untrained_parameters
+from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Value
+from shardwright.ir.liveness import check_loop
 from shardwright.ir.reachability import live
 
 Violation = str | None
@@ -126,6 +128,14 @@ def _not_live(graph: Graph) -> Violation:
     return f"nothing depends on `{dead.name}`"
 
 
+def _not_scheduled(graph: Graph) -> Violation:
+    try:
+        check_loop(graph)
+    except IRError as error:
+        return error.what
+    return None
+
+
 WHOLE = Property("whole", "No tensor has a layout, no operator a strategy.", _not_whole)
 ANNOTATED = Property(
     "annotated",
@@ -143,6 +153,11 @@ DIFFERENTIATED = Property(
 LOWERED = Property("lowered", "There is no `redistribute`.", _without("redistribute"))
 UPDATED = Property("updated", "Every parameter with a gradient has an update.", _not_updated)
 UNMIRRORED = Property("unmirrored", "There is no `mirror`.", _without("mirror"))
+SCHEDULED = Property(
+    "scheduled",
+    "The passes over micro-batches can run one after the other.",
+    _not_scheduled,
+)
 LIVE = Property("live", "An output or an update depends on every node.", _not_live)
 
 PROPERTIES = (
@@ -155,5 +170,6 @@ PROPERTIES = (
     LOWERED,
     UPDATED,
     UNMIRRORED,
+    SCHEDULED,
     LIVE,
 )

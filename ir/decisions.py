@@ -58,6 +58,10 @@ class Decisions:
         Parameters that are gathered a second time for the gradient, not saved for backward.
     recomputed : frozenset of str
         Operators that are computed a second time for the gradient; their results are not saved.
+    gathered_in_passes : frozenset of str
+        Parameters that are gathered in every pass of a loop over micro-batches, not once before it.
+    reduced_in_passes : frozenset of str
+        Parameters whose gradient is reduced in every pass, before it is accumulated.
     """
 
     mesh: Mesh
@@ -66,6 +70,8 @@ class Decisions:
     shared_layouts: Mapping[str, SharedLayout] = field(default_factory=dict)
     regathered: frozenset[str] = frozenset()
     recomputed: frozenset[str] = frozenset()
+    gathered_in_passes: frozenset[str] = frozenset()
+    reduced_in_passes: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return (

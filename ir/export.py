@@ -51,7 +51,9 @@ def to_dot(graph: Graph) -> str:
 
 def to_json(graph: Graph) -> str:
     """Return the graph as a JSON document."""
-    mesh = [[a.name, a.size, a.level] for a in graph.mesh.axes] if graph.mesh else None
+    mesh = None
+    if graph.mesh:
+        mesh = [[a.name, a.size, "time" if a.in_time else a.level] for a in graph.mesh.axes]
     document: dict[str, object] = {
         "name": graph.name,
         "mesh": mesh,

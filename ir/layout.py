@@ -54,6 +54,24 @@ class Layout:
         """Return the layout with exactly the partial axes `axes`."""
         return Layout(self.splits, axes, reduction if axes else "sum")
 
+    def mentions(self, axes: tuple[str, ...]) -> bool:
+        """Return whether an axis splits a dimension, or values are partial over one."""
+        return any(axis in self.partial or axis in self.split_axes for axis in axes)
+
+    def without(self, dropped: tuple[str, ...]) -> "Layout":
+        """Return the layout with some axes replicated."""
+        if not self.mentions(dropped):
+            return self
+        splits = tuple(tuple(a for a in axes if a not in dropped) for axes in self.splits)
+        partial = tuple(axis for axis in self.partial if axis not in dropped)
+        return Layout(splits, partial, self.reduction if partial else "sum")
+
+    def along(self, other: "Layout", mesh: Mesh) -> "Layout":
+        """Return the layout with the splits and partial axes of another as the major ones."""
+        splits = tuple((*a, *b) for a, b in zip(other.splits, self.splits, strict=True))
+        reduction = (other if other.partial else self).reduction
+        return Layout(splits, mesh.ordered((*other.partial, *self.partial)), reduction)
+
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Layout":
         """Return the layout with axes renamed."""
         splits = tuple(tuple(names[axis] for axis in axes) for axes in self.splits)
@@ -151,6 +169,11 @@ class Strategy:
     def axes(self) -> dict[str, tuple[str, ...]]:
         """Mesh axes by factor."""
         return dict(self.assignment)
+
+    def without(self, dropped: tuple[str, ...]) -> "Strategy":
+        """Return the strategy without some axes."""
+        kept = {f: [a for a in axes if a not in dropped] for f, axes in self.assignment}
+        return Strategy.of(kept) if dropped else self
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Strategy":
         """Return the strategy with axes renamed."""

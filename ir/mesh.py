@@ -20,16 +20,23 @@ class MeshAxis:
         Number of ranks along the axis.
     level : int
         Level of the cluster whose links the axis uses; 0 is the innermost.
+    in_time : bool
+        Whether the axis is run in time: each rank computes the parts of the axis one after the
+        other, as the passes of a loop over micro-batches.
     """
 
     name: str
     size: int
     level: int = 0
+    in_time: bool = False
 
 
 @dataclass(frozen=True)
 class Mesh:
     """Ranks arranged along named axes; the first axis is the most significant in the rank number.
+
+    An axis that is run in time is the first, and adds no ranks. Where a method takes a rank,
+    ``rank + i size`` is the rank in pass ``i``.
 
     Examples
     --------
@@ -46,6 +53,8 @@ class Mesh:
             raise IRError(f"a mesh has the axes {names}, every name must be unique")
         if any(axis.size < 1 for axis in self.axes):
             raise IRError(f"a mesh has the shape {self.shape}, every size must be at least 1")
+        if any(axis.in_time for axis in self.axes[1:]):
+            raise IRError(f"only the first axis of a mesh can be run in time, this one is {self}")
 
     @cached_property
     def _hash(self) -> int:
@@ -67,7 +76,22 @@ class Mesh:
     @cached_property
     def size(self) -> int:
         """Number of ranks."""
-        return prod(self.shape)
+        return prod(axis.size for axis in self.axes if not axis.in_time)
+
+    @cached_property
+    def in_time(self) -> tuple[str, ...]:
+        """Names of the axes that are run in time: one, or none."""
+        return tuple(axis.name for axis in self.axes if axis.in_time)
+
+    @cached_property
+    def passes(self) -> int:
+        """Number of passes of the loop over the axis that is run in time; 1 without one."""
+        return self.extent(self.in_time)
+
+    @cached_property
+    def of_ranks(self) -> "Mesh":
+        """The mesh without the axis that is run in time."""
+        return Mesh(tuple(a for a in self.axes if not a.in_time)) if self.in_time else self
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -157,4 +181,5 @@ class Mesh:
         return f"<Mesh {self}>"
 
     def __str__(self) -> str:
-        return " x ".join(f"{axis.name}={axis.size}" for axis in self.axes) or "one device"
+        times = [f"{a.name}={a.size}" + (" in time" if a.in_time else "") for a in self.axes]
+        return " x ".join(times) or "one device"

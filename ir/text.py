@@ -14,11 +14,12 @@ One line per input, parameter, node and update, the type on the name it defines:
 ``@axis`` after a size: split over that mesh axis, major to minor. ``+axis`` after a type: the
 values are still to be summed over the axis (``+axis:max`` for another reduction). ``*`` after a
 type: a layout is decided and replicates. ``y=4:1``: the links of axis y are at level 1 of the
-cluster. ``from h as redistribution of w to v``: the `Provenance` of a node, left out where it is an
-operator of the model itself. A parameter is declared by its role: ``parameter`` for a weight,
-``buffer``, or ``state w.m of w: f32[4]``. A line ``shared h: f32[32, 512]* {gradient=('y',)}``
-before the updates gives the `SharedLayout` of a tensor; ``recompute h`` says that an operator is
-computed again for backward. ``#`` begins a comment.
+cluster; ``m=8:time``: axis m is run in time. ``from h as redistribution of w to v``: the
+`Provenance` of a node, left out where it is an operator of the model itself. A parameter is
+declared by its role: ``parameter`` for a weight, ``buffer``, or ``state w.m of w: f32[4]``. A line
+``shared h: f32[32, 512]* {gradient=('y',)}`` before the updates gives the `SharedLayout` of a
+tensor; ``recompute h`` says that an operator is computed again for backward. ``#`` begins a
+comment.
 """
 
 import ast
@@ -135,7 +136,10 @@ def _shared_text(graph: Graph, name: str, shared: SharedLayout) -> str:
 
 def _mesh_text(mesh: Mesh) -> str:
     return (
-        " ".join(f"{a.name}={a.size}" + (f":{a.level}" if a.level else "") for a in mesh.axes)
+        " ".join(
+            f"{a.name}={a.size}" + (":time" if a.in_time else f":{a.level}" if a.level else "")
+            for a in mesh.axes
+        )
         or "1"
     )
 
@@ -145,10 +149,12 @@ def _parse_mesh(text: str | None) -> Mesh | None:
         return None
     axes = []
     for item in text.split() if text != "1" else ():
-        match = re.fullmatch(r"(\w+)=(\d+)(?::(\d+))?", item)
+        match = re.fullmatch(r"(\w+)=(\d+)(?::(\d+|time))?", item)
         if not match:
             raise IRError(f"`{item}` is not a mesh axis", hint="an axis reads `name=size:level`")
-        axes.append(MeshAxis(match[1], int(match[2]), int(match[3] or 0)))
+        in_time = match[3] == "time"
+        level = 0 if in_time else int(match[3] or 0)
+        axes.append(MeshAxis(match[1], int(match[2]), level, in_time))
     return Mesh(tuple(axes))
 
 

@@ -149,7 +149,9 @@ class Builder:
             names = ", ".join(value.name for value in operands)
             raise StrategyError(error.what, f"{info.name}({names})", error.hint) from None
 
-    def redistribute(self, value: Value, layout: Layout, recompute: bool = False) -> Value:
+    def redistribute(
+        self, value: Value, layout: Layout, recompute: bool = False, in_passes: bool = False
+    ) -> Value:
         """Emit the change of a value to another layout, still to be lowered to collectives.
 
         Parameters
@@ -160,10 +162,13 @@ class Builder:
             The layout of the result.
         recompute : bool
             Whether the result is not saved for backward, but made again there.
+        in_passes : bool
+            Whether every pass over micro-batches makes it, where it could be made once before.
         """
         name = self.unique_name(f"{value.name}.to", numbered=True)
         result = Value(name, value.type, layout)
-        attributes = {"recompute": True} if recompute else {}
+        marks: Attributes = {"recompute": recompute, "in_passes": in_passes}
+        attributes = {name: mark for name, mark in marks.items() if mark}
         origin = self.provenance
         self.append(
             Node("redistribute", (value.name,), (result,), attributes, self.scope, None, origin)

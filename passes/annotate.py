@@ -13,6 +13,8 @@ from shardwright.ir.text import parse
 from shardwright.passes.base import Pass, Spelled, register_pass
 
 REGATHERED = "regathered"  # of a parameter: the gathered copy is not saved for backward
+GATHERED_IN_PASSES = "gathered_in_passes"  # it is gathered in every pass over micro-batches
+REDUCED_IN_PASSES = "reduced_in_passes"  # its gradient is reduced in every pass
 
 
 def decisions_of(graph: Graph) -> Decisions:
@@ -27,14 +29,19 @@ def decisions_of(graph: Graph) -> Decisions:
     if violation is not None or graph.mesh is None:
         raise PassError(f"the graph is not annotated: {violation}", f"graph {graph.name}")
     stored = (*graph.inputs, *(parameter.value for parameter in graph.parameters))
-    again = (p.name for p in graph.parameters if p.attributes.get(REGATHERED))
+
+    def marked(attribute: str) -> frozenset[str]:
+        return frozenset(p.name for p in graph.parameters if p.attributes.get(attribute))
+
     return Decisions(
         graph.mesh,
         {node.name: node.strategy for node in graph.nodes if node.strategy is not None},
         {value.name: value.layout for value in stored if value.layout is not None},
         dict(graph.shared_layouts),
-        frozenset(again),
+        marked(REGATHERED),
         frozenset(graph.recomputed),
+        marked(GATHERED_IN_PASSES),
+        marked(REDUCED_IN_PASSES),
     )
 
 
@@ -60,8 +67,9 @@ class Annotate(Pass):
     """Write decisions on a program: strategies of operators, layouts of inputs and parameters.
 
     The annotated program carries all that was decided, so that the passes after this one have no
-    other source: the layouts that the readers of a tensor share, the attribute ``regathered`` of
-    parameters whose gathered copy is not saved for backward, and the operators that are recomputed.
+    other source: the layouts that the readers of a tensor share, the operators that are recomputed,
+    and the attributes of parameters: ``regathered`` where the gathered copy is not saved for
+    backward, and with micro-batches ``gathered_in_passes`` and ``reduced_in_passes``.
 
     Before::
 
@@ -125,8 +133,14 @@ class Annotate(Pass):
 
     def _stored(self, parameter: Parameter) -> Parameter:
         attributes: Attributes = dict(parameter.attributes)
-        if parameter.name in self.decisions.regathered:
-            attributes = {**attributes, REGATHERED: True}
-        layout = self.decisions.stored[parameter.name]
+        chosen = self.decisions
+        for mark, names in (
+            (REGATHERED, chosen.regathered),
+            (GATHERED_IN_PASSES, chosen.gathered_in_passes),
+            (REDUCED_IN_PASSES, chosen.reduced_in_passes),
+        ):
+            if parameter.name in names:
+                attributes = {**attributes, mark: True}
+        layout = chosen.stored[parameter.name]
         value = replace(parameter.value, layout=layout)
         return replace(parameter, value=value, attributes=attributes)

@@ -17,6 +17,7 @@ from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
+from shardwright.ir.liveness import accumulates
 from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType
 from shardwright.ir.values import NOT_NEGATIVE, check_names, wrong_value
@@ -170,6 +171,8 @@ def _all_reduce_of(graph: Graph, gradient: str) -> Node | None:
         moves = issubclass(kind, Communication) or kind.is_scaling
         node = graph.producers.get(node.operands[0]) if moves else None
     if node is None or node.attributes.get("reduction", "sum") != "sum":
+        return None
+    if graph.mesh is not None and accumulates(node, graph.mesh.in_time):
         return None
     return node
 

@@ -8,6 +8,7 @@ from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.dataflow.properties import LOWERED, PARTITIONED
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.mesh import Mesh
@@ -51,7 +52,7 @@ class LowerRedistributions(Pass):
     def run(self, graph: Graph) -> Graph:
         """Return the program without redistributions."""
         assert graph.mesh is not None
-        planner = self.planner(graph.mesh)
+        planner = self.planner(graph.mesh.of_ranks)
         build = Builder(graph.mesh, graph)
         build.nodes = []
         names: dict[str, str] = {}
@@ -78,19 +79,30 @@ class LowerRedistributions(Pass):
 
 
 def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPlanner) -> str:
-    """Emit the moves of one redistribution and return the name of the last result."""
+    """Emit the moves of one redistribution and return the name of the last result.
+
+    In a loop over micro-batches, the moves are those of the slice of one pass.
+    """
     target = node.results[0]
     if source.layout is None or target.layout is None:
         raise PassError(f"`{node.name}` redistributes a tensor whose layout is not decided")
-    moves = planner.plan(source.type, source.layout, target.layout)
+    assert build.mesh is not None
+    axes = build.mesh.in_time
+    outer = source.layout.without(planner.mesh.names)
+    if outer != target.layout.without(planner.mesh.names):
+        what = f"`{node.name}` redistributes over {list(axes)}, which are run in time"
+        raise PassError(what, hint="run `schedule_micro_batches` first")
+    inner = source.type.with_shape(outer.slice_shape(source.type.shape, build.mesh))
+    moves = planner.plan(inner, source.layout.without(axes), target.layout.without(axes))
     build.scope = node.scope
     value, origin = source, node.provenance
+    marks: Attributes = {"in_passes": True} if node.attributes.get("in_passes") else {}
     for position, move in enumerate(moves):
-        attributes = dict(move.attributes)
+        attributes: Attributes = {**dict(move.attributes), **marks}
         if source.layout.reduction != "sum" and operator_class(move.operator).reduces:
-            attributes["reduction"] = source.layout.reduction
+            attributes = {**attributes, "reduction": source.layout.reduction}
         last = position == len(moves) - 1
-        layout = move.target
+        layout = move.target.along(outer, build.mesh)
         if layout.partial and source.layout.reduction != "sum":
             layout = layout.with_partial(layout.partial, source.layout.reduction)
         name = target.name if last else build.unique_name(f"{target.name}.step", numbered=True)

@@ -10,7 +10,7 @@ from shardwright.ir.provenance import Provenance
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_info
 from shardwright.operators.windows.halo_exchange import emit_split
-from shardwright.passes.annotate import REGATHERED, decisions_of
+from shardwright.passes.annotate import GATHERED_IN_PASSES, REGATHERED, decisions_of
 from shardwright.passes.base import Pass, register_pass
 
 
@@ -56,7 +56,8 @@ class Partition(Pass):
         for value in graph.inputs:
             at[value.name] = _share(build, graph, build.input(value), decisions)
         for parameter in graph.parameters:
-            attributes = {k: v for k, v in parameter.attributes.items() if k != REGATHERED}
+            done = (REGATHERED, GATHERED_IN_PASSES)
+            attributes = {k: v for k, v in parameter.attributes.items() if k not in done}
             build.parameter(parameter.value, attributes, parameter.role, parameter.weight)
         for parameter in graph.parameters:
             at[parameter.name] = _share(build, graph, parameter.value, decisions)
@@ -88,8 +89,12 @@ def _emit_operator(
     read = []
     for name, layout in zip(node.operands, layouts, strict=True):
         _move_for(build, node.provenance.operator, name)
-        again = _stored(graph, name) in decisions.regathered
-        read.append(_in_layout(build, at[name], layout, again))
+        stored = _stored(graph, name)
+        marks = {
+            "recompute": stored in decisions.regathered,
+            "in_passes": stored in decisions.gathered_in_passes,
+        }
+        read.append(_in_layout(build, at[name], layout, **marks))
     split = emit_split(build, node, read, strategy)
     for result, value in zip(node.results, split.results, strict=True):
         at[result.name] = _share(build, graph, value, decisions)
@@ -112,9 +117,9 @@ def _move_for(build: Builder, operator: str, tensor: str) -> None:
     build.provenance = Provenance(operator, "redistribution", tensor)
 
 
-def _in_layout(build: Builder, value: Value, layout: Layout, recompute: bool = False) -> Value:
+def _in_layout(build: Builder, value: Value, layout: Layout, **marks: bool) -> Value:
     """Return a value in a layout, redistributed if it has another one."""
-    return value if value.layout == layout else build.redistribute(value, layout, recompute)
+    return value if value.layout == layout else build.redistribute(value, layout, **marks)
 
 
 def _share(build: Builder, graph: Graph, value: Value, decisions: Decisions) -> Value:

@@ -26,6 +26,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.passes.partition import Partition
 from shardwright.passes.recompute import Recompute
+from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 
 Pipeline = tuple[Pass, ...]
 BUILT_IN: tuple[type[Pass], ...] = (
@@ -37,6 +38,7 @@ BUILT_IN: tuple[type[Pass], ...] = (
     InsertMirrors,
     MirrorSharedValues,
     Differentiate,
+    ScheduleMicroBatches,
     LowerRedistributions,
     AppendOptimizer,
     CleanUp,

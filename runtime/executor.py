@@ -2,22 +2,27 @@
 
 A program without a mesh runs on one device. Where a graph has a mesh but its values have no layouts
 (a hand-written parallel program), every rank runs the whole program on its own values.
+
+The nodes of a loop over micro-batches (`ir.liveness`) run once for each pass, on the slices of the
+pass; what they reduce or gather over the passes is added up or written in place.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
-from shardwright.ir.liveness import dying_values
+from shardwright.ir.liveness import Loop, accumulates, check_loop, dying_values, loop_of
 from shardwright.ir.text import node_text
 from shardwright.ir.types import is_low, numpy_dtype
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, OperatorInfo, operator_info
 from shardwright.operators.rule import ShardView
+from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator
 from shardwright.runtime.memory import LiveBytes
 from shardwright.runtime.state import State, local_shapes, scatter
@@ -57,15 +62,39 @@ class _Local:
 class Instruction:
     """A node, ready to run.
 
-    `views` holds the part of each hosted rank, `axes` the groups of a communication operator.
+    `views` holds the part of each hosted rank, for each pass over micro-batches; `axes` the groups
+    of a communication operator.
     """
 
     node: Node
     info: OperatorInfo
-    views: Mapping[int, ShardView]
+    views: tuple[Mapping[int, ShardView], ...]
     axes: tuple[str, ...]
     results: tuple[_Local, ...]
     last_used: tuple[str, ...]
+
+
+@dataclass
+class _Step:
+    """The state of one step: its values, and the bytes that are live on one rank."""
+
+    values: Environment
+    state: State
+    rank: int
+    kept: frozenset[str]
+    slices: Mapping[str, Sequence[dict[int, Array]]]  # of inputs, for each pass
+    memory: LiveBytes = field(default_factory=LiveBytes)
+
+    def hold(self, name: str) -> None:
+        """Count a value; of an input the slices of all passes."""
+        for parts in self.slices.get(name, (self.values[name],)):
+            self.memory.hold(parts[self.rank])
+
+    def release(self, name: str) -> None:
+        """Drop a value."""
+        parts = self.values.pop(name)
+        for part in self.slices.get(name, (parts,)):
+            self.memory.release(part[self.rank])
 
 
 class Executor:
@@ -101,7 +130,9 @@ class Executor:
             )
         self._locals = {name: self._local(value) for name, value in graph.values.items()}
         self._updated = {name for name, _ in graph.updates}
-        self._views: dict[object, Mapping[int, ShardView]] = {}
+        check_loop(graph)
+        self.loop: Loop | None = loop_of(graph)
+        self._views: dict[object, tuple[Mapping[int, ShardView], ...]] = {}
         self._program = self._prepare()
 
     # Preparation
@@ -140,7 +171,7 @@ class Executor:
 
     def _views_of(
         self, info: OperatorInfo, layouts: tuple[Layout, ...], operands: int
-    ) -> Mapping[int, ShardView]:
+    ) -> tuple[Mapping[int, ShardView], ...]:
         """Return the view of each hosted rank, shared by nodes of equal operators and layouts."""
         key = (info, layouts)  # equal operators are one instance
         if key not in self._views:
@@ -149,10 +180,10 @@ class Executor:
 
     def _make_views(
         self, info: OperatorInfo, taken: tuple[Layout, ...], left: tuple[Layout, ...]
-    ) -> Mapping[int, ShardView]:
+    ) -> tuple[Mapping[int, ShardView], ...]:
         ranks = self.communicator.ranks
         if not left:
-            return dict.fromkeys(ranks, info.rule.view())
+            return (dict.fromkeys(ranks, info.rule.view()),) * self.mesh.passes
         strategy, found = info.infer_layouts(
             taken, self.mesh, [layout.reduced() for layout in left]
         )
@@ -162,13 +193,16 @@ class Executor:
                 f"`{info.name}` leaves {', '.join(map(str, found))}"
             )
         shared: dict[tuple[int, ...], ShardView] = {}
-        views = {}
-        for rank in ranks:
-            place = tuple(self.mesh.index(rank, axes) for _, axes in strategy.assignment)
-            if place not in shared:
-                shared[place] = info.rule.view(strategy, self.mesh, rank)
-            views[rank] = shared[place]
-        return views
+        views: list[dict[int, ShardView]] = []
+        for number in range(self.mesh.passes):
+            views.append({})
+            for rank in ranks:
+                at = rank + number * self.mesh.size
+                place = tuple(self.mesh.index(at, axes) for _, axes in strategy.assignment)
+                if place not in shared:
+                    shared[place] = info.rule.view(strategy, self.mesh, at)
+                views[number][rank] = shared[place]
+        return tuple(views)
 
     # Execution
 
@@ -194,30 +228,83 @@ class Executor:
         """
         kept = self._kept(fetch)
         values = self._bind(inputs, state)
-        rank, memory = self.communicator.ranks[0], LiveBytes()
-        for name in values:
-            memory.hold(values[name][rank])
-        for instruction in self._program:
-            self._run(instruction, values)
-            for local in instruction.results:
-                memory.hold(values[local.name][rank])
-            for name in instruction.last_used:
-                if name not in kept:
-                    memory.release(values.pop(name)[rank])
-                    if name in self._updated:
-                        del state[name]
+        step = _Step(values, state, self.communicator.ranks[0], kept, self._slices(inputs, values))
+        for name in step.values:
+            step.hold(name)
+        begin, end = (self.loop.start, self.loop.stop) if self.loop else (len(self._program),) * 2
+        self._run_all(self._program[:begin], step)
+        if self.loop is not None:
+            self._run_loop(self._program[begin:end], self.loop, step)
+        self._run_all(self._program[end:], step)
         result = StepResult(
             {name: values[name] for name in self.graph.outputs},
             {name: values[name] for name in fetch},
-            memory.peak,
+            step.memory.peak,
         )
         state.update([(name, values[new]) for name, new in self.graph.updates])
         return result
+
+    def _run_all(self, program: Iterable[Instruction], step: "_Step") -> None:
+        for instruction in program:
+            self._run(instruction, step.values)
+            for local in instruction.results:
+                step.hold(local.name)
+            self._free(instruction.last_used, step)
+
+    def _run_loop(self, body: Sequence[Instruction], loop: Loop, step: "_Step") -> None:
+        """Run the passes; accumulators, and values from before the loop, live to its end."""
+        totals = Accumulators()
+        for number in range(loop.passes):
+            last = number == loop.passes - 1
+            step.values.update({name: parts[number] for name, parts in step.slices.items()})
+            for instruction in body:
+                if accumulates(instruction.node, loop.axes):
+                    self._accumulate(instruction, totals, step, number)
+                else:
+                    self._run(instruction, step.values, number)
+                    for local in instruction.results:
+                        step.hold(local.name)
+                used = instruction.last_used
+                self._free([n for n in used if last or n not in loop.kept], step)
+
+    def _accumulate(
+        self, instruction: Instruction, totals: Accumulators, step: "_Step", number: int
+    ) -> None:
+        assert isinstance(instruction.info, Communication)
+        name, parts = instruction.node.name, step.values[instruction.node.operands[0]]
+        if totals.add(name, instruction.info, parts, number, self.mesh.passes):
+            step.values[name] = totals.values[name]
+            step.hold(name)
+
+    def _free(self, names: Iterable[str], step: "_Step") -> None:
+        for name in names:
+            if name not in step.kept:
+                step.release(name)
+                if name in self._updated:
+                    del step.state[name]
+
+    def _slices(
+        self, inputs: Mapping[str, Array], values: Environment
+    ) -> dict[str, list[dict[int, Array]]]:
+        """Return the slices of inputs that are split over the passes, for each pass."""
+        slices = {}
+        for value in self.graph.inputs:
+            if value.layout is None or not value.layout.mentions(self.mesh.in_time):
+                continue
+            whole, others = inputs[value.name], range(1, self.mesh.passes)
+            parts = (scatter(value, whole, self.communicator, self.float_dtype, i) for i in others)
+            slices[value.name] = [values[value.name], *parts]
+        return slices
 
     def _kept(self, fetch: Sequence[str]) -> frozenset[str]:
         for name in fetch:
             if name not in self._locals:
                 raise ExecutionError(f"graph `{self.graph.name}` has no value `{name}` to fetch")
+            if self.loop is not None and name in self._made_in_passes:
+                raise ExecutionError(
+                    f"`{name}` is made anew in every pass over micro-batches, it cannot be fetched",
+                    hint="fetch what the passes accumulate",
+                )
         return self.graph.kept() | frozenset(fetch)
 
     def _bind(self, inputs: Mapping[str, Array], state: State) -> Environment:
@@ -229,11 +316,17 @@ class Executor:
             )
         values = {}
         for value in self.graph.inputs:
-            parts = scatter(value, inputs[value.name], self.communicator, self.float_dtype)
-            values[value.name] = parts
+            whole = inputs[value.name]
+            values[value.name] = scatter(value, whole, self.communicator, self.float_dtype)
         for parameter in self.graph.parameters:
             values[parameter.name] = self._held(parameter.value, state)
         return values
+
+    @cached_property
+    def _made_in_passes(self) -> frozenset[str]:
+        assert self.loop is not None
+        body = self.graph.nodes[self.loop.start : self.loop.stop]
+        return frozenset(r.name for n in body for r in n.results) - self.loop.accumulated
 
     def _held(self, value: Value, state: State) -> dict[int, Array]:
         if value.name not in state:
@@ -252,13 +345,13 @@ class Executor:
                 )
         return parts
 
-    def _run(self, instruction: Instruction, values: Environment) -> None:
+    def _run(self, instruction: Instruction, values: Environment, number: int = 0) -> None:
         operands = [values[name] for name in instruction.node.operands]
         try:
             if isinstance(instruction.info, Communication):
-                results = [self._move(instruction.info, instruction, operands[0])]
+                results = [self._move(instruction.info, instruction, operands[0], number)]
             else:
-                results = self._compute(instruction, operands)
+                results = self._compute(instruction, operands, number)
         except ShardwrightError:
             raise
         except (ValueError, TypeError, LookupError, ArithmeticError) as error:
@@ -268,11 +361,12 @@ class Executor:
             values[local.name] = parts
 
     def _move(
-        self, info: Communication, instruction: Instruction, parts: dict[int, Array]
+        self, info: Communication, instruction: Instruction, parts: dict[int, Array], number: int
     ) -> dict[int, Array]:
         axes, local = instruction.axes, instruction.results[0]
         if self.graph.mesh is None:
-            moved = {rank: info.kernel(instruction.views[rank], p) for rank, p in parts.items()}
+            views = instruction.views[number]
+            moved = {rank: info.kernel(views[rank], p) for rank, p in parts.items()}
         elif not info.is_collective:
             extents = tuple(self.mesh.sizes[axis] for axis in axes)
             moved = {
@@ -284,7 +378,7 @@ class Executor:
         return {rank: _settled(part, local, rank, instruction) for rank, part in moved.items()}
 
     def _compute(
-        self, instruction: Instruction, operands: Sequence[Mapping[int, Array]]
+        self, instruction: Instruction, operands: Sequence[Mapping[int, Array]], number: int
     ) -> list[dict[int, Array]]:
         """Run the kernel on every hosted rank.
 
@@ -294,7 +388,7 @@ class Executor:
         kernel, locals_ = instruction.info.kernel, instruction.results
         results: list[dict[int, Array]] = [{} for _ in locals_]
         done: dict[tuple[int, ...], list[Array]] = {}
-        for rank, view in instruction.views.items():
+        for rank, view in instruction.views[number].items():
             arrays = [parts[rank] for parts in operands]
             key = (id(view), *map(id, arrays))
             made = done.get(key)

@@ -66,8 +66,8 @@ class RoundedExecutor(Executor):
         values = super()._bind(inputs, state)
         return {name: self._rounded(parts) for name, parts in values.items()}
 
-    def _run(self, instruction: Instruction, values: Environment) -> None:
-        super()._run(instruction, values)
+    def _run(self, instruction: Instruction, values: Environment, number: int = 0) -> None:
+        super()._run(instruction, values, number)
         for local in instruction.results:
             values[local.name] = self._rounded(values[local.name])
 

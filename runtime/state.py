@@ -39,9 +39,11 @@ def local_shapes(value: Value, mesh: Mesh, ranks: Sequence[int]) -> dict[int, tu
 
 
 def fill_regions(
-    value: Value, communicator: Communicator, make: Callable[[Region], Array]
+    value: Value, communicator: Communicator, make: Callable[[Region], Array], number: int = 0
 ) -> dict[int, Array]:
     """Return `make` of the region of every hosted rank; equal regions share one array.
+
+    In pass `number` over micro-batches, where the value is split over the passes.
 
     Raises
     ------
@@ -55,7 +57,8 @@ def fill_regions(
     made: dict[tuple[tuple[int, int], ...], Array] = {}
     parts: dict[int, Array] = {}
     for rank in communicator.ranks:
-        wanted = region(value, communicator.mesh, rank)
+        mesh = communicator.mesh
+        wanted = region(value, mesh, rank + number * mesh.size)
         key = tuple((s.start, s.stop) for s in wanted)
         if key not in made:
             made[key] = make(wanted)
@@ -64,9 +67,13 @@ def fill_regions(
 
 
 def scatter(
-    value: Value, whole: Array, communicator: Communicator, float_dtype: str | None = None
+    value: Value,
+    whole: Array,
+    communicator: Communicator,
+    float_dtype: str | None = None,
+    number: int = 0,
 ) -> dict[int, Array]:
-    """Return the slice of `whole` for every hosted rank.
+    """Return the slice of `whole` for every hosted rank, in a pass over micro-batches.
 
     Raises
     ------
@@ -86,7 +93,11 @@ def scatter(
         raise ExecutionError(
             f"`{value.name}` was given elements of type {array.dtype}, expected {value.type.dtype}"
         )
-    return fill_regions(value, communicator, lambda part: np.array(array[part], dtype, order="C"))
+
+    def make(part: Region) -> Array:
+        return np.array(array[part], dtype, order="C")
+
+    return fill_regions(value, communicator, make, number)
 
 
 def initialize(

@@ -117,6 +117,7 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
         "--precision", choices=tuple(PRECISIONS), metavar="POLICY", help=option_help("precision")
     )
+    _add_option(step, "--micro-batches", "M")
     add_number(step, "--loss-scale", POSITIVE, option_help("loss_scale"), "F")
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)
 

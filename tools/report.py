@@ -54,12 +54,16 @@ def print_compilation(
         How many rows each table has.
     """
     document = compilation.plan.document
-    mesh = " ".join(f"{axis.name}={axis.size}" for axis in document.mesh)
+    axes = document.device_mesh.of_ranks.axes
+    mesh = " ".join(f"{axis.name}={axis.size}" for axis in axes)
+    passes = document.micro_batches
+    parts = f", {passes} micro-batches" if passes > 1 else ""
     search = "" if document.search == "none" else f", search {document.search}"
     devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
     lines = [
         document.model,
-        f"on {devices} of {document.cluster.name}, mesh {mesh or '1'}: {document.mode}{search}",
+        f"on {devices} of {document.cluster.name}, "
+        f"mesh {mesh or '1'}{parts}: {document.mode}{search}",
     ]
     one = " ".join(lines)
     print(styled(one if len(one) <= width() else "\n".join(lines), "bold") + "\n")

@@ -6,7 +6,13 @@ It holds no compile times, so that compiling twice gives the same bytes.
 import json
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.attributes import Attribute
@@ -36,6 +42,13 @@ class AxisDocument(_Part):
     name: str
     size: int
     level: int
+    in_time: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what an axis of ranks does not say."""
+        content: dict[str, Any] = serialize(self)
+        return content if self.in_time else {k: v for k, v in content.items() if k != "in_time"}
 
 
 class InputDocument(_Part):
@@ -233,13 +246,21 @@ class PlanDocument(_Part):
     @property
     def device_mesh(self) -> Mesh:
         """The mesh as an object."""
-        return Mesh(tuple(MeshAxis(axis.name, axis.size, axis.level) for axis in self.mesh))
+        axes = ((axis.name, axis.size, axis.level, axis.in_time) for axis in self.mesh)
+        return Mesh(tuple(MeshAxis(*axis) for axis in axes))
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of micro-batches of a step."""
+        return self.device_mesh.passes
 
     @property
     def bound_covers(self) -> str:
         """The plans that the lower bound covers: those on this mesh."""
-        shape = "x".join(str(axis.size) for axis in self.mesh)
-        return f"on mesh {shape}" if shape else "on one device"
+        mesh = self.device_mesh
+        shape = "x".join(str(axis.size) for axis in mesh.of_ranks.axes)
+        place = f"on mesh {shape}" if shape else "on one device"
+        return f"{place} in {mesh.passes} micro-batches" if mesh.in_time else place
 
     def to_text(self) -> str:
         """Return the document as JSON with sorted keys."""

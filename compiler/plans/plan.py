@@ -146,7 +146,9 @@ def make_plan(
 
 
 def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:
-    return tuple(AxisDocument(name=a.name, size=a.size, level=a.level) for a in mesh.axes)
+    return tuple(
+        AxisDocument(name=a.name, size=a.size, level=a.level, in_time=a.in_time) for a in mesh.axes
+    )
 
 
 def _quality(compiled: Compiled, options: CompileOptions) -> dict[str, Any]:
@@ -179,9 +181,9 @@ def _communication(program: Graph) -> dict[str, VolumeDocument]:
 def _strategies(compiled: Compiled) -> dict[str, StrategyDocument]:
     if compiled.decisions is None:
         return {}
-    decided = compiled.decisions.strategies
+    decided, in_time = compiled.decisions.strategies, compiled.mesh.in_time
     return {
-        name: StrategyDocument(split_counts=counts, factors=decided[name].axes)
+        name: StrategyDocument(split_counts=counts, factors=decided[name].without(in_time).axes)
         for name, counts in split_counts(compiled).items()
     }
 

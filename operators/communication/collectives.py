@@ -5,6 +5,7 @@ of one group; communicators run it or an equivalent. Axes are ordered major to m
 
 In a model that calls these operators itself, tensors have no layouts and their types are those of
 one rank; the attribute ``group_size`` is then the factor by which a dimension grows or shrinks.
+With ``in_passes``, a move that could come before a loop over micro-batches runs in every pass.
 """
 
 from collections.abc import Sequence
@@ -194,7 +195,7 @@ class AllGather(Communication):
     """Concatenate the slices of one dimension; every member gets the whole."""
 
     name = "all_gather"
-    defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0}
+    defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0, "in_passes": False}
     equalizes = True
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -219,7 +220,7 @@ class LocalSlice(Communication):
     """Keep the own slice of one dimension; nothing moves."""
 
     name = "local_slice"
-    defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0}
+    defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0, "in_passes": False}
     is_collective = False
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -278,6 +279,7 @@ class AllToAll(Communication):
         "split_dimension": 0,
         "concat_dimension": 0,
         "group_size": 0,
+        "in_passes": False,
     }
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -321,7 +323,13 @@ class CollectivePermute(Communication):
     """
 
     name = "collective_permute"
-    defaults: ClassVar = {"axes": (), "previous": (), "dimension": 0, "group_size": 0}
+    defaults: ClassVar = {
+        "axes": (),
+        "previous": (),
+        "dimension": 0,
+        "group_size": 0,
+        "in_passes": False,
+    }
     forwards_parts = True
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
@@ -411,11 +419,12 @@ class Mirror(Communication):
 class Redistribute(Communication):
     """Change the layout of a tensor; lowered to the cheapest collectives before a program runs.
 
-    With ``recompute`` its result is not saved for backward but recomputed there.
+    With ``recompute`` its result is not saved for backward but recomputed there; with ``in_passes``
+    every pass over micro-batches makes it.
     """
 
     name = "redistribute"
-    defaults: ClassVar = {"recompute": False}
+    defaults: ClassVar = {"recompute": False, "in_passes": False}
     is_collective = False
     is_free = True
     keeps_tensor = False  # it is lowered before a program runs

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import CostProfile, EdgeLayout, OperatorTable
+from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
@@ -40,6 +41,7 @@ def build_search_space(
     scattered: bool = False,
     time_limit: float = math.inf,
     recompute: bool = False,
+    micro: MicroBatches | None = None,
 ) -> SearchSpace:
     """Return the search space of a program.
 
@@ -63,6 +65,8 @@ def build_search_space(
         Seconds that building may take.
     recompute : bool
         Whether operators that are not marked may be recomputed, too.
+    micro : MicroBatches, optional
+        The micro-batches of a step; `graph` is the program of one.
 
     Raises
     ------
@@ -70,7 +74,7 @@ def build_search_space(
         If a pin names no operator, or is not supported; if the mesh is too fine for the time.
     """
     builder = _SpaceBuilder(
-        BuildContext(graph, profile, time_limit),
+        BuildContext(graph, profile, time_limit, micro),
         dict(pins or {}),
         dict(result_pins or {}),
         dict(input_layouts or {}),
@@ -109,7 +113,9 @@ class _SpaceBuilder:
         for node in nodes:
             self.tables[node.name] = self._table(node)
             self.context.check_time()
-        self.recomputable = Recomputable(self.graph, self.tables, self.recompute)
+        micro = self.context.micro
+        outside = frozenset() if micro is None else micro.outside
+        self.recomputable = Recomputable(self.graph, self.tables, self.recompute, outside)
         for node in nodes:
             self._add_operator(node)
         self.counted = counted_views(self.graph, self._count_savers)
@@ -173,7 +179,10 @@ class _SpaceBuilder:
         once, states = self.tables[node.name], self.recomputable.of(node)
         table = self.context.intern(("states", once, states), lambda: with_states(once, states))
         self.tables[node.name] = table
-        variable = self.draft.add(Choice("operator", node.name, table.strategies), table.cost)
+        cost, times = table.cost, self.context.times(node.name)
+        if times > 1:
+            cost = self.context.intern(("in passes", table), lambda: times * table.cost)
+        variable = self.draft.add(Choice("operator", node.name, table.strategies), cost)
         if self._is_pinned(node):
             pins = self.pins.get(node.name), self.result_pins.get(node.name)
             kept = pinned_strategies(table, node, self.context.mesh, *pins)
@@ -188,9 +197,10 @@ class _SpaceBuilder:
         saved = table.memory.operands[position]
         again = table.recomputed
         exchange = table.recompute.exchanges[position] if table.recompute is not None else None
+        times = self.context.times(node.name)
         return EdgeEnd(
             variable,
-            (table, position),
+            (table, position, times),
             table.operands[position],
             self.moment[node.name],
             saved=saved if saved.any() else None,
@@ -199,12 +209,15 @@ class _SpaceBuilder:
             recomputed=again,
             needed=np.ones(len(table.strategies), dtype=bool) if saved.any() else again,
             exchange=exchange,
+            passes=times,
+            gradient_passes=times,
         )
 
     def _add_result(self, node: Node, position: int) -> None:
         value, table = node.results[position], self.tables[node.name]
         wanted = self.context.has_gradient(value.name)
-        key = (table, "result", position, wanted)
+        times, split = self.context.times(node.name), self.context.split_passes(value.name)
+        key = (table, "result", position, wanted, times, split)
         edge_layouts = self.context.intern(
             key,
             lambda: tuple(
@@ -222,11 +235,15 @@ class _SpaceBuilder:
             position=len(node.operands) + position,
             fixes_consumers=self.profile.rules.fixes_consumers(table.info),
             remade=table.recomputed,
+            passes=times,
+            gradient_passes=split,
         )
         self._join(value, writer)
 
     def _hold_gradient_work(self, node: Node) -> None:
         """Count the memory of an operator's gradient while it runs."""
+        if self.context.is_outside(node.name):
+            return
         table, variable = self.tables[node.name], self.variable[node.name]
         freed = frozenset(self.freed.get(variable, ()))
         work = self.context.intern(("work", table, freed), lambda: table.memory.peak(freed))
@@ -240,8 +257,13 @@ class _SpaceBuilder:
         edge = EdgeLayout(
             whole, whole if is_loss and self.context.has_gradient(value.name) else None
         )
-        variable = self.draft.add(Choice("output", value.name, (whole,)), np.zeros(1))
-        end = EdgeEnd(variable, ("output", edge), (edge,), self.memory.operators, is_output=True)
+        passes = self.context.split_passes(value.name)
+        cost = np.zeros(1)
+        if passes > 1:  # every pass writes its slice
+            cost += passes * self.profile.copy(value.type, whole)
+        variable = self.draft.add(Choice("output", value.name, (whole,)), cost)
+        key, last = ("output", edge, passes), self.memory.operators
+        end = EdgeEnd(variable, key, (edge,), last, is_output=True, passes=passes)
         self.context.readers[value.name].append(end)
 
     def _add_input(self, value: Value) -> None:
@@ -249,7 +271,9 @@ class _SpaceBuilder:
         options = (layout,) if layout is not None else tuple(self.context.all_layouts(value.type))
         variable = self.draft.add(Choice("input", value.name, options), np.zeros(len(options)))
         edge_layouts = tuple(EdgeLayout(option, None) for option in options)
-        self._join(value, EdgeEnd(variable, ("input", value.type, layout), edge_layouts, 0))
+        passes = self.context.split_passes(value.name)
+        key = ("input", value.type, layout, passes)
+        self._join(value, EdgeEnd(variable, key, edge_layouts, 0, passes=passes))
 
     # Tensors
 
@@ -318,6 +342,8 @@ class _SpaceBuilder:
         """Return the ends at which a tensor is saved; none for one whose buffer is not its own."""
         if self._is_uncounted(value) or value.name in self.replaced:
             return []
+        if self.context.micro is not None and value.name in self.context.micro.late:
+            return []
         return saving_ends((writer, *self.context.readers[value.name]))
 
     def _is_uncounted(self, value: Value) -> bool:
@@ -327,6 +353,8 @@ class _SpaceBuilder:
         self, value: Value, writer: EdgeEnd, savers: Sequence[EdgeEnd], at: EdgeEnd
     ) -> None:
         """Count a tensor until its readers have run, and its gradient until its writer has."""
+        if self.context.is_outside(value.name):
+            return
         memory, usage = self.memory, self.context.bytes_at(value.type, at)
         readers = self.context.readers[value.name]
         if value.name not in self.counted and value.name not in self.replaced and readers:

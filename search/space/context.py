@@ -14,6 +14,7 @@ from shardwright.cost_model.redistribution.layout_graph import layouts
 from shardwright.cost_model.redistribution.layout_orbits import representative
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
+from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
@@ -38,11 +39,14 @@ class BuildContext:
         Prices the choices.
     time_limit : float
         Seconds that building may take.
+    micro : MicroBatches, optional
+        The micro-batches that a step has; the program is that of one.
     """
 
     graph: Graph
     profile: CostProfile
     time_limit: float = math.inf
+    micro: MicroBatches | None = None
     draft: Draft = field(default_factory=Draft)
     tables: dict[str, OperatorTable] = field(default_factory=dict)
     kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # of pinned operators
@@ -70,6 +74,29 @@ class BuildContext:
         """Return what operators read of a parameter: its copy in another type, or itself."""
         cast = self.casts.get(parameter.name)
         return parameter if cast is None else cast.results[0]
+
+    # Micro-batches
+
+    @property
+    def passes(self) -> int:
+        """Number of micro-batches of a step."""
+        return 1 if self.micro is None else self.micro.passes
+
+    def times(self, operator: str) -> int:
+        """Return how often an operator runs in a step."""
+        return self.passes if self.micro is not None and self.micro.is_repeated(operator) else 1
+
+    def split_passes(self, value: str) -> int:
+        """Return the number of passes that each have their own slice of a value; 1 if none has."""
+        return self.passes if self.micro is not None and self.micro.is_split(value) else 1
+
+    def is_outside(self, value: str) -> bool:
+        """Return whether a value is made before the first micro-batch, or after the last.
+
+        It is alive at other moments than those at which the operators of a micro-batch run.
+        """
+        producer = self.graph.producers.get(value)
+        return self.micro is not None and producer is not None and self.times(producer.name) == 1
 
     def has_gradient(self, name: str) -> bool:
         """Return whether a value has a gradient."""

@@ -47,6 +47,9 @@ class EdgeEnd:
         Where a tensor is read: whether the backward pass reads it here; None for never.
     exchange : array of shape (options,), optional
         Where a tensor is read: the cost of exchanging its halos.
+    passes, gradient_passes : int
+        How often the tensor, and its gradient, are written or read here in a step over
+        micro-batches.
     """
 
     variable: int
@@ -62,6 +65,8 @@ class EdgeEnd:
     recomputed: Booleans | None = None
     needed: Booleans | None = None
     exchange: Floats | None = None
+    passes: int = 1
+    gradient_passes: int = 1
 
     @property
     def has_cotangent(self) -> bool:
@@ -113,8 +118,15 @@ class Draft:
         self.pairs.append(Pair(writer.variable, reader.variable, table))
         edge = self._edges.get(id(table))  # equal layers share the edge as they share the table
         if edge is None:
-            edge = Edge(tensor, writer.layouts, reader.layouts, again)
-            self._edges[Identity(table)] = edge
+            edge = self._edges[Identity(table)] = Edge(
+                tensor,
+                writer.layouts,
+                reader.layouts,
+                again,
+                reader.passes,
+                min(writer.passes, reader.passes),
+                min(writer.gradient_passes, reader.gradient_passes),
+            )
         self.edges.append(edge)
 
     def tie(self, copy: int, other: int, table: Floats) -> None:

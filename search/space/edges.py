@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import EdgeLayout
+from shardwright.cost_model.profile import CostProfile, EdgeLayout
 from shardwright.ir.graph import Value
+from shardwright.ir.types import TensorType
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd
 from shardwright.search.space.shared_layouts import sharing_states
@@ -53,7 +54,8 @@ def connect(
     """
     context.check_time()
     shares = (savers[:1] == [writer], savers[:1] == [reader])
-    key = ("edges", value.type, writer.key, reader.key, shares, link)
+    times = (writer.passes, writer.gradient_passes, reader.passes, reader.gradient_passes)
+    key = ("edges", value.type, writer.key, reader.key, shares, link, times)
     again = context.intern(("again", key), lambda: _again(writer, reader))
 
     def make() -> Floats:
@@ -88,19 +90,49 @@ def _second(
     targets = [EdgeLayout(edge.layout, None) for edge in reader.layouts]
     moves = context.profile.edges(value.type, sources, targets)
     exchange = 0.0 if reader.exchange is None else reader.exchange
-    return np.where(again, moves + exchange, 0.0)
+    return np.where(again, min(writer.passes, reader.passes) * (moves + exchange), 0.0)
 
 
 def _priced(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEnd) -> Floats:
     profile = context.profile
-    if reader.is_output:
+    if reader.is_output and context.micro is None:
         return profile.output(value.type, writer.layouts, reader.layouts[0])
-    table = profile.edges(value.type, writer.layouts, reader.layouts)
+    table = times_edges(profile, value.type, writer, reader)
     if not writer.fixes_consumers:
         return table
     targets = [edge.layout for edge in reader.layouts]
     equal = [[edge.layout == target for target in targets] for edge in writer.layouts]
     return np.where(equal, table, np.inf)
+
+
+def times_edges(
+    profile: CostProfile, tensor: TensorType, writer: EdgeEnd, reader: EdgeEnd
+) -> Floats:
+    """Return the cost of redistributing a tensor, and its gradient, as often as a step does.
+
+    A tensor made in every pass over micro-batches and read after the last is accumulated in the
+    layout of its writer, then redistributed once; a gradient likewise in that of its reader.
+    """
+    passes = max(writer.passes, reader.passes, writer.gradient_passes, reader.gradient_passes)
+    if passes == 1:
+        return profile.edges(tensor, writer.layouts, reader.layouts)
+    starts = [EdgeLayout(edge.layout, None) for edge in writer.layouts]
+    ends = [EdgeLayout(edge.layout, None) for edge in reader.layouts]
+    table = min(writer.passes, reader.passes) * profile.edges(tensor, starts, ends)
+    if writer.passes > reader.passes:
+        sums = [profile.accumulation(tensor, edge.layout) for edge in starts]
+        table = table + writer.passes * np.array(sums)[:, None]
+    due = [EdgeLayout(e.cotangent, None) for e in writer.layouts if e.cotangent is not None]
+    back = [i for i, edge in enumerate(reader.layouts) if edge.cotangent is not None]
+    if not back or len(due) < len(starts):
+        return table
+    cotangents = [EdgeLayout(e.cotangent, None) for e in reader.layouts if e.cotangent is not None]
+    times = min(writer.gradient_passes, reader.gradient_passes)
+    table[:, back] += times * profile.edges(tensor, cotangents, due).T
+    if reader.gradient_passes > writer.gradient_passes:
+        sums = [profile.accumulation(tensor, edge.layout) for edge in cotangents]
+        table[:, back] += reader.gradient_passes * np.array(sums)[None, :]
+    return table
 
 
 def _with_sharing(

@@ -64,14 +64,16 @@ class ParameterChoices:
         context, trained = self.context, self.context.has_gradient(parameter.name)
         value = context.copied(parameter)
         reader = self._reader(value)
-        key = ("parameter", parameter.type, value.type, trained, reader and reader.key)
+        reads = reader and (reader.key, self._passes(reader))
+        key = ("parameter", parameter.type, value.type, trained, reads)
         options, cost = context.intern(
             key, lambda: self._storage(parameter, value, trained, reader)
         )
         variable = context.draft.add(Choice("parameter", parameter.name, options), cost)
         self._pin_cast(variable, parameter.name, options)
         sizes = context.intern(
-            ("bytes", key), lambda: storage_bytes(value.type, options, context.mesh)
+            ("bytes", key),
+            lambda: storage_bytes(value.type, options, context.mesh, self._passes(reader)),
         )
         master = sizes
         if value is not parameter:
@@ -96,6 +98,10 @@ class ParameterChoices:
             ("stored", key), lambda: self._stored(value, options, layouts, reader)
         )
         context.draft.connect(EdgeEnd(variable, key, layouts, 0), reader, value.type, table)
+
+    def _passes(self, reader: EdgeEnd | None) -> int:
+        """Return how often the one reader of a parameter runs in a step over micro-batches."""
+        return 1 if reader is None else reader.passes
 
     def _connect_all(self, value: Value, writer: EdgeEnd) -> None:
         """Connect a parameter with every reader by itself."""
@@ -176,6 +182,7 @@ class ParameterChoices:
             context.profile,
             context.all_layouts(value.type),
             scattered=self.scattered,
+            passes=self._passes(reader),
         )
         return options, storage_costs(parameter.type, value.type, options, trained, context.profile)
 
@@ -192,7 +199,12 @@ class ParameterChoices:
         """
         used = self.context.representatives(reader)
         profile = self.context.profile
-        table = storage_edges(value.type, options, layouts, reader.layouts, used, profile)
+        passes = self._passes(reader)
+        table = storage_edges(value.type, options, layouts, reader.layouts, used, profile, passes)
+        if reader.gradient_passes > passes and reader.has_cotangent:
+            cotangents = [edge.cotangent or edge.layout for edge in reader.layouts]
+            sums = [profile.accumulation(value.type, layout) for layout in cotangents]
+            table = table + reader.gradient_passes * np.array(sums)[None, :]
         states = sharing_states(self.context.draft, reader)
         if states:
             gathered = np.array([option.layout != option.used for option in options])
@@ -229,7 +241,16 @@ class ParameterChoices:
 
         Of several readers, those that save it count it (`_shared_layout`).
         """
-        if len(self.context.readers[value.name]) == 1 and reader.saved is not None:
+        if len(self.context.readers[value.name]) != 1:
+            return
+        if reader.passes > 1:  # cast before the first pass
+            memory = self.context.memory
+            kept = np.where(sizes.lasting > 0, sizes.lasting, sizes.stored)
+            memory.hold(variable, kept, 0, memory.end)
+            if reader.saved is not None:
+                backward = memory.backward(reader.moment)
+                memory.hold(variable, sizes.gathered, reader.moment, backward)
+        elif reader.saved is not None and self.context.micro is None:
             memory = self.context.memory
             memory.hold(variable, sizes.cast, reader.moment, memory.backward(reader.moment))
 
@@ -237,7 +258,9 @@ class ParameterChoices:
         self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd
     ) -> None:
         memory, readers = self.context.memory, self.context.readers[value.name]
-        if len(readers) > 1:  # gathered at the beginning of the program
+        if self.context.micro is not None:
+            self._hold_for_passes(variable, sizes, reader, readers)
+        elif len(readers) > 1:  # gathered at the beginning of the program
             savers = saving_ends(readers)
             last = max(end.moment for end in readers)
             freed = memory.backward(savers[0].moment) if savers else last
@@ -246,14 +269,38 @@ class ParameterChoices:
             backward = memory.backward(reader.moment)
             memory.hold(variable, sizes.gathered, reader.moment, backward)
 
+    def _hold_for_passes(
+        self, variable: int, sizes: StorageBytes, reader: EdgeEnd, readers: Sequence[EdgeEnd]
+    ) -> None:
+        """Count a copy that is gathered before the first pass, or in each for its backward."""
+        memory = self.context.memory
+        if len(readers) > 1:
+            if any(end.passes > 1 for end in readers):
+                memory.hold(variable, sizes.gathered, 0, memory.end)
+        elif reader.passes > 1:
+            memory.hold(variable, sizes.lasting, 0, memory.end)
+            if reader.saved is not None:
+                backward = memory.backward(reader.moment)
+                memory.hold(variable, sizes.gathered, reader.moment, backward)
+
     def _hold_gradient(
         self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd
     ) -> None:
         memory, readers = self.context.memory, self.context.readers[value.name]
+        if reader.gradient_passes > 1:  # the passes add it up
+            shared = len(readers) > 1
+            at, usage = variable, sizes.accumulated
+            if shared:
+                at, usage = reader.variable, self.context.bytes_at(value.type, reader)
+            memory.hold(at, usage, 0, memory.end)
+            memory.hold(variable, sizes.stored, memory.end, memory.end + 1)
+            return
         start = self.context.gradient_start(readers)
         if start is None:
             return
-        if len(readers) > 1:
+        if self.context.micro is not None:
+            memory.hold(variable, sizes.stored, memory.end, memory.end + 1)
+        elif len(readers) > 1:
             usage = self.context.bytes_at(value.type, reader)
             memory.hold_gradient(reader.variable, usage, start, memory.end)
             memory.hold(variable, sizes.stored, memory.end, memory.end + 1)

@@ -42,11 +42,15 @@ class Recomputable:
         The table of each operator.
     offered : bool
         Whether the search may recompute others.
+    outside : frozenset of str
+        Operators that run once where the others run in every pass over micro-batches: their results
+        are kept for all passes.
     """
 
     graph: Graph
     tables: Mapping[str, OperatorTable]
     offered: bool
+    outside: frozenset[str] = frozenset()
     states: dict[str, States] = field(default_factory=dict)
     links: dict[tuple[str, str], Link] = field(default_factory=dict)
 
@@ -137,6 +141,7 @@ class Recomputable:
         """
         return (
             bool(node.operands)
+            and node.name not in self.outside
             and self.tables[node.name].recompute is not None
             and not issubclass(operator_class(node.operator), Communication)
             and all(

@@ -44,12 +44,17 @@ def add_shared_layout(
     context.check_time()
     first = savers[0] if saved else None
     keys = tuple((reader.key, reader is first) for reader in readers)
-    key = ("shared layout", value.type, writer.key, keys, saved)
+    passes = context.split_passes(value.name)
+    gradient_passes = passes
+    if context.micro is not None and context.micro.shares_gradient(value.name):
+        gradient_passes = context.passes
+    key = ("shared layout", value.type, writer.key, keys, saved, gradient_passes)
     options, cost, layouts = context.intern(
-        key, lambda: _options(context, value, (writer, *readers), saved)
+        key, lambda: _options(context, value, (writer, *readers), saved, gradient_passes)
     )
     variable = context.draft.add(Choice("tensor", value.name, options), cost)
     end = EdgeEnd(variable, key, layouts, writer.moment)
+    end.passes, end.gradient_passes = passes, gradient_passes
     if writer.remade is not None:
         end.remade = np.array([option.remade for option in options])
         needed = any(r.needed is not None and r.needed.all() for r in readers)
@@ -57,7 +62,9 @@ def add_shared_layout(
     return end
 
 
-def _options(context: BuildContext, value: Value, ends: Sequence[EdgeEnd], saved: bool) -> Options:
+def _options(
+    context: BuildContext, value: Value, ends: Sequence[EdgeEnd], saved: bool, times: int
+) -> Options:
     """Return the layouts that any end uses, with the cost of adding gradients there."""
     shared: dict[SharedLayout, None] = {}
     for edge in (edge for end in ends for edge in end.layouts):
@@ -71,7 +78,7 @@ def _options(context: BuildContext, value: Value, ends: Sequence[EdgeEnd], saved
     options = tuple(
         replace(option, saved=save, remade=again) for save, again in states for option in shared
     )
-    additions = max(sum(end.has_cotangent for end in ends[1:]) - 1, 0)
+    additions = times * max(sum(end.has_cotangent for end in ends[1:]) - 1, 0)
     accumulation = context.profile.accumulation
     cost = np.array(
         [

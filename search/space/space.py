@@ -11,7 +11,7 @@ distinct tables as one of two, and a solver does the work once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,16 +40,30 @@ class Storage:
         The layout to which it is gathered; None where several readers share a layout.
     regathered : bool
         Whether it is gathered a second time for the gradient, instead of being saved for backward.
+    in_passes : bool
+        Whether it is gathered in every pass over micro-batches, not once before the first.
+    reduced_in_passes : bool
+        Whether its gradient is reduced in every pass, before it is accumulated.
     """
 
     layout: Layout
     used: Layout | None = None
     regathered: bool = False
+    in_passes: bool = False
+    reduced_in_passes: bool = False
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Storage":
         """Return the storage under a permutation of axes."""
         used = None if self.used is None else self.used.renamed(names, mesh)
-        return Storage(self.layout.renamed(names, mesh), used, self.regathered)
+        return replace(self, layout=self.layout.renamed(names, mesh), used=used)
+
+    def gathers(self, passes: int) -> int:
+        """Return how often it is gathered in a step, for a reader that runs in every pass."""
+        return (1 + self.regathered) * (passes if self.in_passes or self.regathered else 1)
+
+    def reductions(self, passes: int) -> int:
+        """Return how often its gradient is reduced in a step."""
+        return passes if self.reduced_in_passes else 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,12 +109,20 @@ class Edge:
         Its layout, and that of its gradient, for each option of the first and second choice.
     again : array of shape (sources, targets), optional
         Where it is redistributed a second time, as it is recomputed; None for nowhere.
+    passes : int
+        How often the reader runs in a step.
+    forward, backward : int
+        How often the tensor, and its gradient, are redistributed in a step; of a parameter its
+        storage decides.
     """
 
     tensor: TensorType
     sources: tuple[EdgeLayout, ...]
     targets: tuple[EdgeLayout, ...]
     again: NDArray[np.bool_] | None = None
+    passes: int = 1
+    forward: int = 1
+    backward: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +193,8 @@ class SearchSpace:
         shared_layouts: dict[str, SharedLayout] = {}
         regathered: set[str] = set()
         recomputed = set(self.graph.recomputed)
+        gathered_in_passes: set[str] = set()
+        reduced_in_passes: set[str] = set()
         for choice, option in zip(self.choices, options, strict=True):
             if isinstance(option, RecomputedStrategy):
                 strategies[choice.name] = Strategy(option.assignment)
@@ -181,12 +205,25 @@ class SearchSpace:
                 shared_layouts[choice.name] = option
             elif isinstance(option, Storage):
                 stored[choice.name] = option.layout
-                if option.regathered and option.used != option.layout:
-                    regathered.add(choice.name)
+                if option.used != option.layout:
+                    if option.regathered:
+                        regathered.add(choice.name)
+                    if option.in_passes:
+                        gathered_in_passes.add(choice.name)
+                    if option.reduced_in_passes:
+                        reduced_in_passes.add(choice.name)
             elif choice.kind == "input":
                 stored[choice.name] = option
         for parameter, cast in self.casts.items():
             layout = stored[parameter]
             strategies[cast.name] = cast_strategy(cast, layout, self.graph, self.mesh)
-        again = frozenset(regathered), frozenset(recomputed)
-        return Decisions(self.mesh, strategies, stored, shared_layouts, *again)
+        return Decisions(
+            self.mesh,
+            strategies,
+            stored,
+            shared_layouts,
+            frozenset(regathered),
+            frozenset(recomputed),
+            frozenset(gathered_in_passes),
+            frozenset(reduced_in_passes),
+        )

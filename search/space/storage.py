@@ -10,7 +10,7 @@ References
 Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,7 @@ def storage_options(
     profile: CostProfile,
     everywhere: Sequence[Layout],
     scattered: bool,
+    passes: int = 1,
 ) -> tuple[Storage, ...]:
     """Return the options to store a parameter.
 
@@ -51,18 +52,34 @@ def storage_options(
         All layouts that its shape allows.
     scattered : bool
         Whether it must be split as finely as it can be.
+    passes : int
+        How often its one reader runs in a step over micro-batches.
     """
     if not used:
         options = [Storage(layout) for layout in _readable(tensor, everywhere, profile)]
     else:
         options = [Storage(layout, layout) for layout in used]
         options += [
-            Storage(finer, layout, regathered)
+            Storage(finer, layout, *when)
             for layout in (used if profile.rules.free_storage else ())
             for finer in _refinements(layout, tensor, profile)
-            for regathered in (False, True)[: 1 + saved]
+            for when in _WHEN[passes > 1, saved]
         ]
     return tuple(_finest(options) if scattered else options)
+
+
+# When a parameter is gathered, and its gradient reduced: `regathered`, `in_passes` and
+# `reduced_in_passes`, for a reader that runs once or in every pass, and that saves it or does not.
+_WHEN: Mapping[tuple[bool, bool], tuple[tuple[bool, ...], ...]] = {
+    (False, False): ((False,),),
+    (False, True): ((False,), (True,)),
+    (True, False): tuple((False, a, b) for a in (False, True) for b in (False, True)),
+    (True, True): tuple(
+        (*when, reduced)
+        for when in ((False, False), (False, True), (True, True))
+        for reduced in (False, True)
+    ),
+}
 
 
 def _readable(tensor: TensorType, layouts: Sequence[Layout], profile: CostProfile) -> list[Layout]:
@@ -142,11 +159,17 @@ class StorageBytes:
         The copy saved for backward; 0 where the reader uses the parameter itself, or regathers it.
     regathered : array
         The copy that is regathered for the gradient; 0 where there is none.
+    lasting : array
+        The copy that is gathered once for all passes over micro-batches; 0 where there is none.
+    accumulated : array
+        The gradient that the passes add up.
     """
 
     stored: Floats
     gathered: Floats
     regathered: Floats
+    lasting: Floats
+    accumulated: Floats
 
     @property
     def cast(self) -> Floats:
@@ -154,13 +177,18 @@ class StorageBytes:
         return np.where(self.gathered > 0, self.gathered, self.stored)
 
 
-def storage_bytes(tensor: TensorType, options: Sequence[Storage], mesh: Mesh) -> StorageBytes:
+def storage_bytes(
+    tensor: TensorType, options: Sequence[Storage], mesh: Mesh, passes: int = 1
+) -> StorageBytes:
     """Return the bytes of a parameter for each storage option."""
-    sizes = np.zeros((3, len(options)))
+    sizes = np.zeros((5, len(options)))
     for i, option in enumerate(options):
-        sizes[0, i] = local_bytes(tensor, option.layout, mesh)
+        sizes[0, i] = sizes[4, i] = local_bytes(tensor, option.layout, mesh)
         if option.used is not None and option.used != option.layout:
-            sizes[2 if option.regathered else 1, i] = local_bytes(tensor, option.used, mesh)
+            used = local_bytes(tensor, option.used, mesh)
+            lasts = passes > 1 and not (option.in_passes or option.regathered)
+            sizes[3 if lasts else 2 if option.regathered else 1, i] = used
+            sizes[4, i] = sizes[0, i] if option.reduced_in_passes else used
     return StorageBytes(*sizes)
 
 
@@ -171,19 +199,52 @@ def storage_edges(
     targets: Sequence[EdgeLayout],
     used: Sequence[Layout],
     profile: CostProfile,
+    passes: int = 1,
 ) -> Floats:
     """Return the cost from each storage option of a parameter to each option of its reader.
 
     Infinite where the parameter is gathered to another layout than the reader uses; `used` are the
     representatives of the reader's layouts.
     """
-    table = profile.edges(tensor, sources, targets)
-    regathered = np.array([option.regathered for option in options])
-    if regathered.any():
-        stored = [EdgeLayout(option.layout, None) for option in options]
-        wanted = [EdgeLayout(target.layout, None) for target in targets]
-        table = table + np.where(regathered[:, None], profile.edges(tensor, stored, wanted), 0.0)
+    if passes > 1:
+        table = _in_passes(tensor, options, sources, targets, profile, passes)
+    else:
+        table = profile.edges(tensor, sources, targets)
+        regathered = np.array([option.regathered for option in options])
+        if regathered.any():
+            stored = [EdgeLayout(option.layout, None) for option in options]
+            wanted = [EdgeLayout(target.layout, None) for target in targets]
+            second = profile.edges(tensor, stored, wanted)
+            table = table + np.where(regathered[:, None], second, 0.0)
     index = {layout: i for i, layout in enumerate(dict.fromkeys(used))}
     wants = np.array([index[layout] for layout in used])
     gives = np.array([-1 if option.used is None else index[option.used] for option in options])
     return np.where(gives[:, None] == wants[None, :], table, np.inf)
+
+
+def _in_passes(
+    tensor: TensorType,
+    options: Sequence[Storage],
+    sources: Sequence[EdgeLayout],
+    targets: Sequence[EdgeLayout],
+    profile: CostProfile,
+    passes: int,
+) -> Floats:
+    """Return the cost of gathering a parameter for all passes, and of adding up its gradient.
+
+    The gradient is accumulated as the reader returns it and reduced once, or reduced in every pass
+    and accumulated as it is stored.
+    """
+    stored = [EdgeLayout(option.layout, None) for option in options]
+    wanted = [EdgeLayout(target.layout, None) for target in targets]
+    gathers = np.array([option.gathers(passes) for option in options])
+    table = gathers[:, None] * profile.edges(tensor, stored, wanted)
+    cotangents = [EdgeLayout(t.cotangent, None) for t in targets if t.cotangent is not None]
+    if len(cotangents) < len(targets) or any(source.cotangent is None for source in sources):
+        return table
+    reductions = np.array([option.reductions(passes) for option in options])
+    table += reductions[:, None] * profile.edges(tensor, cotangents, stored).T
+    whole = np.array([profile.accumulation(tensor, edge.layout) for edge in cotangents])
+    own = np.array([profile.accumulation(tensor, edge.layout) for edge in stored])
+    in_passes = np.array([option.reduced_in_passes for option in options])[:, None]
+    return table + passes * np.where(in_passes, own[:, None], whole[None, :])

@@ -223,12 +223,17 @@ class _Aligner:
         source = here.renamed(self.permutations[chosen[pair.first]], self.mesh)
         target = there.renamed(self.permutations[chosen[pair.second]], self.mesh)
         stored = self._option(pair.first)
-        times = 2 if isinstance(stored, Storage) and stored.regathered else 1
+        forward, backward = edge.forward, edge.backward
+        if isinstance(stored, Storage):
+            forward, backward = stored.gathers(edge.passes), stored.reductions(edge.passes)
         if edge.again is not None:
-            times += bool(edge.again[self.assignment[pair.first], self.assignment[pair.second]])
-        penalty = times * self._beyond_orbits(edge.tensor, source.layout, target.layout)
+            again = edge.again[self.assignment[pair.first], self.assignment[pair.second]]
+            forward *= 1 + bool(again)
+        penalty = forward * self._beyond_orbits(edge.tensor, source.layout, target.layout)
         if source.cotangent is not None and target.cotangent is not None:
-            penalty += self._beyond_orbits(edge.tensor, target.cotangent, source.cotangent)
+            penalty += backward * self._beyond_orbits(
+                edge.tensor, target.cotangent, source.cotangent
+            )
         return penalty
 
     def _beyond_orbits(self, tensor: TensorType, source: Layout, target: Layout) -> float:

@@ -147,7 +147,7 @@ class _OrbitSpaceBuilder:
             sources = self._edge_layouts(edge.sources, one)
             again = None if edge.again is None else edge.again[np.ix_(one.orbits, other.orbits)]
             targets = self._edge_layouts(edge.targets, other)
-            between = Edge(edge.tensor, sources, targets, again)
+            between = replace(edge, sources=sources, targets=targets, again=again)
             return self._table(pair, between, one, other), between
 
         ends = Identity(edge.sources), Identity(edge.targets)
@@ -165,14 +165,16 @@ class _OrbitSpaceBuilder:
         starts = [layout.layout for layout in edge.sources]
         ends = [layout.layout for layout in edge.targets]
         stored = [option if isinstance(option, Storage) else None for option in one.options]
-        regathered = [option is not None and option.regathered for option in stored]
-        times = 1 + np.array(regathered)[:, None] + (0 if edge.again is None else edge.again)
+        gathers = [edge.forward if s is None else s.gathers(edge.passes) for s in stored]
+        reductions = [edge.backward if s is None else s.reductions(edge.passes) for s in stored]
+        times = np.array(gathers)[:, None] * (1 if edge.again is None else 1 + edge.again)
         table += self._penalties(edge, starts, ends) * times
         back = [i for i, layout in enumerate(edge.targets) if layout.cotangent is not None]
         due = [layout.cotangent for layout in edge.sources if layout.cotangent is not None]
         if back and len(due) == len(starts):
             cotangents = [c for layout in edge.targets if (c := layout.cotangent) is not None]
-            table[:, back] += self._penalties(edge, cotangents, due).T
+            penalties = self._penalties(edge, cotangents, due).T
+            table[:, back] += penalties * np.array(reductions)[:, None]
         for i, option in enumerate(stored):
             if option is not None and option.used is not None:  # gathered for one reader
                 table[i, [end != option.used for end in ends]] = FORBIDDEN

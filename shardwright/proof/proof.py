@@ -14,6 +14,7 @@ from typing import Protocol
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Parameter
+from shardwright.ir.liveness import check_loop
 from shardwright.ir.reachability import live
 from shardwright.ir.verify import verify_structure
 from shardwright.proof.erasure import ProofError, erase, has_layouts
@@ -144,6 +145,7 @@ def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
         )
     try:
         verify_structure(program)
+        check_loop(program)
         ours = erase(program)
     except ProofError as refuted:
         return result(False, refuted.place, refuted.reason)

@@ -55,3 +55,18 @@ def test_wrong_meshes_are_refused() -> None:
     with pytest.raises(IRError) as error:
         mesh_of(2).axis("y")
     assert str(error.value) == "the mesh has no axis `y`; its axes are ('a0',)"
+
+
+def test_an_axis_that_is_run_in_time_adds_no_ranks():
+    mesh = Mesh((MeshAxis("micro", 4, in_time=True), MeshAxis("x", 2), MeshAxis("y", 3)))
+    assert (mesh.size, mesh.passes, mesh.in_time) == (6, 4, ("micro",))
+    assert mesh.of_ranks == Mesh((MeshAxis("x", 2), MeshAxis("y", 3)))
+    assert mesh.groups(["x"]) == mesh.of_ranks.groups(["x"])
+    assert [mesh.coordinate(5 + i * 6, "micro") for i in range(4)] == [0, 1, 2, 3]
+    assert mesh.part(24, ["micro", "x"], 3 + 2 * 6) == (15, 3)
+    assert str(mesh) == "micro=4 in time x x=2 x y=3"
+
+
+def test_only_the_first_axis_is_run_in_time():
+    with pytest.raises(IRError, match="only the first axis of a mesh can be run in time"):
+        Mesh((MeshAxis("x", 2), MeshAxis("micro", 4, in_time=True)))

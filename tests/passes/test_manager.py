@@ -209,7 +209,7 @@ def test_the_properties_are_told_apart() -> None:
             ("partitioned", partitioned),
         )
     }
-    forward = {"forward", "updated", "unmirrored", "live"}
+    forward = {"forward", "updated", "unmirrored", "scheduled", "live"}
     assert held == {
         "traced": forward | {"whole", "uniform", "lowered"},
         "annotated": forward | {"annotated", "lowered"},

@@ -1,0 +1,369 @@
+"""Micro-batches: which part of a program each of them computes.
+
+The batch is split over a mesh axis that is run in time. From the inputs the split follows through
+the program by the rules of the operators, like data parallelism: an operator on samples runs in
+every pass, one on parameters alone runs once, and a sum over the batch is partial over the axis, so
+its readers run after the last pass. The search sees the program of one micro-batch on the ranks;
+its decisions are lifted to the mesh with the axis.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from shardwright.ir.attributes import Attributes
+from shardwright.ir.decisions import Decisions, SharedLayout
+from shardwright.ir.errors import IRError, OptionError, ShardwrightError, StrategyError
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.text import node_text
+from shardwright.ir.types import TensorType
+from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.rule import Rule, base
+
+AXIS = "micro"
+"""The name of the mesh axis that is run in time."""
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """A program in micro-batches.
+
+    Parameters
+    ----------
+    whole : Graph
+        The program of the whole batch.
+    passes : int
+        Number of micro-batches.
+    layouts : mapping of str to Layout
+        The layout of every value over the axis alone: split, partial, or neither.
+    strategies : mapping of str to Strategy
+        The strategy of every operator over the axis alone.
+    """
+
+    whole: Graph
+    passes: int
+    layouts: Mapping[str, Layout]
+    strategies: Mapping[str, Strategy]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The program of one micro-batch, with the names of the whole one."""
+        whole = self.whole
+        return replace(
+            whole,
+            inputs=tuple(self._local(value) for value in whole.inputs),
+            parameters=tuple(replace(p, value=self._local(p.value)) for p in whole.parameters),
+            nodes=tuple(self._local_node(node) for node in whole.nodes),
+            recomputed=tuple(name for name in whole.recomputed if self.is_repeated(name)),
+        )
+
+    @cached_property
+    def outside(self) -> frozenset[str]:
+        """The operators that run once."""
+        return frozenset(n.name for n in self.whole.nodes if not self.is_repeated(n.name))
+
+    def is_repeated(self, operator: str) -> bool:
+        """Return whether an operator runs in every pass."""
+        return bool(self.strategies[operator].assignment)
+
+    def is_split(self, value: str) -> bool:
+        """Return whether each pass has its own slice of a value."""
+        return bool(self.layouts[value].split_axes)
+
+    def is_partial(self, value: str) -> bool:
+        """Return whether a value is a sum over the passes, or another reduction."""
+        return bool(self.layouts[value].partial)
+
+    @cached_property
+    def late(self) -> frozenset[str]:
+        """The values that depend on what the passes accumulate."""
+        late: set[str] = set()
+        for node in self.whole.nodes:
+            sums = any(self.is_partial(name) or name in late for name in node.operands)
+            if sums and not self.is_repeated(node.name):
+                late.update(result.name for result in node.results)
+        return frozenset(late)
+
+    # The program of one micro-batch
+
+    def _local(self, value: Value) -> Value:
+        layout = self.layouts[value.name]
+        return replace(value, type=_slice_type(value.type, layout, self.passes))
+
+    def _local_node(self, node: Node) -> Node:
+        if not self.is_repeated(node.name):
+            return node
+        operands = [self._local(value).type for value in self.whole.operand_values(node)]
+        results = tuple(self._local(result) for result in node.results)
+        wanted = tuple(result.type for result in results)
+        attributes = _slice_attributes(self.whole, node, operands, wanted)
+        return replace(node, results=results, attributes=attributes)
+
+    # The decisions
+
+    def mesh_over(self, ranks: Mesh) -> Mesh:
+        """Return the mesh of the program: the passes, and the ranks."""
+        return Mesh((MeshAxis(AXIS, self.passes, in_time=True), *ranks.axes))
+
+    def lifted(self, decisions: Decisions) -> Decisions:
+        """Return the decisions for the whole program, from those for one micro-batch."""
+        mesh = self.mesh_over(decisions.mesh)
+        chosen = decisions.strategies
+        strategies = {n.name: self._strategy(n, chosen[n.name], mesh) for n in self.whole.nodes}
+        shared = decisions.shared_layouts
+        return replace(
+            decisions,
+            mesh=mesh,
+            strategies=strategies,
+            recomputed=decisions.recomputed - self.outside,
+            stored={name: self._layout(name, held) for name, held in decisions.stored.items()},
+            shared_layouts={name: self._shared(name, item, mesh) for name, item in shared.items()},
+        )
+
+    def _layout(self, value: str, layout: Layout) -> Layout:
+        """Return the layout of a value without partial axes, from that in one micro-batch."""
+        splits = zip(self.layouts[value].splits, layout.splits, strict=True)
+        return Layout(tuple((*outer, *inner) for outer, inner in splits))
+
+    def _strategy(self, node: Node, strategy: Strategy, mesh: Mesh) -> Strategy:
+        if not self.is_repeated(node.name):
+            return strategy
+        local = self._local_nodes[node.name]
+        types = [value.type for value in self.graph.operand_values(local)]
+        rule = operator_info(local.operator, types, local.attributes).rule
+        whole = _info(self.whole, node)
+        taken, left = rule.operand_layouts(strategy), rule.result_layouts(strategy, mesh)
+        operands = [self._layout(*pair) for pair in zip(node.operands, taken, strict=True)]
+        results = [
+            self._layout(result.name, layout)
+            for result, layout in zip(node.results, left, strict=True)
+        ]
+        found = whole.rule.strategy_from(operands, mesh, results)
+        return _with_contracted(found, self.strategies[node.name])
+
+    @cached_property
+    def _local_nodes(self) -> dict[str, Node]:
+        return {node.name: node for node in self.graph.nodes}
+
+    def _shared(self, name: str, shared: SharedLayout, mesh: Mesh) -> SharedLayout:
+        layout, gradient = shared.layout, shared.gradient
+        if self.is_split(name):
+            layout = self._layout(name, layout)
+        elif self.shares_gradient(name):
+            gradient = mesh.ordered((AXIS, *gradient))
+        return replace(shared, layout=layout, gradient=gradient)
+
+    def shares_gradient(self, name: str) -> bool:
+        """Return whether all readers of a value that is known before the loop run in every pass.
+
+        Then the passes add up its gradients before the sum is reduced.
+        """
+        if self.layouts[name].mentions((AXIS,)):
+            return False
+        readers = self.whole.uses[name]
+        returned = {*self.whole.outputs, *(new for _, new in self.whole.updates)}
+        return name not in returned and all(self.is_repeated(node.name) for node, _ in readers)
+
+
+def _with_contracted(found: Strategy, over: Strategy) -> Strategy:
+    """Return a strategy with the axis on its factor, where no tensor shows it."""
+    missing = {f: axes for f, axes in over.assignment if f not in found.axes}
+    return Strategy.of({**missing, **found.axes}) if missing else found
+
+
+def undivided(graph: Graph) -> Decisions:
+    """Return the decisions of a program on one device, which divide nothing."""
+    stored = (*graph.inputs, *(parameter.value for parameter in graph.parameters))
+    whole = {value.name: Layout.replicated(value.type.rank) for value in stored}
+    strategies = {node.name: Strategy() for node in graph.nodes}
+    return Decisions(Mesh(()), strategies, whole, recomputed=frozenset(graph.recomputed))
+
+
+def micro_batches(graph: Graph, passes: int) -> MicroBatches:
+    """Return a program in micro-batches.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program of the whole batch, in canonical form.
+    passes : int
+        Number of micro-batches.
+
+    Raises
+    ------
+    OptionError
+        If the batch cannot be divided, or an operator in the loop needs the whole batch.
+    """
+    return _Propagation(graph, passes).run()
+
+
+@dataclass
+class _Propagation:
+    """The split of the batch, as it follows through a program."""
+
+    graph: Graph
+    passes: int
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    strategies: dict[str, Strategy] = field(default_factory=dict)
+    wanted: dict[str, Layout] = field(default_factory=dict)
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return Mesh((MeshAxis(AXIS, self.passes, in_time=True),))
+
+    def run(self) -> MicroBatches:
+        """Follow the batch until nothing changes: a reader may want a constant to be split."""
+        self._split_inputs()
+        before = -1
+        while len(self.wanted) != before:
+            before = len(self.wanted)
+            for node in self.graph.nodes:
+                self._visit(node)
+        found = MicroBatches(self.graph, self.passes, self.layouts, self.strategies)
+        _ = found.graph  # refuses what has no program of one micro-batch
+        return found
+
+    def _split_inputs(self) -> None:
+        batch = next((v.type.shape[0] for v in self.graph.inputs if v.type.rank), None)
+        if batch is None:
+            raise _refusal("the model has no input with a batch dimension", self.passes)
+        if batch % self.passes:
+            what = f"the batch of {batch} samples cannot be divided into equal parts"
+            raise _refusal(what, self.passes, "give a number that divides the batch")
+        for value in (*self.graph.inputs, *(p.value for p in self.graph.parameters)):
+            self.layouts[value.name] = Layout.replicated(value.type.rank)
+        for value in self.graph.inputs:
+            if value.type.rank and value.type.shape[0] == batch:
+                self.layouts[value.name] = _split(value.type.rank, 0)
+
+    def _visit(self, node: Node) -> None:
+        info = _info(self.graph, node)
+        factor = self._factor(node, info.rule)
+        strategy = Strategy.of({factor: (AXIS,)} if factor else {})
+        self.strategies[node.name] = strategy
+        if factor:
+            self._check(node, info, factor)
+            taken = info.rule.operand_layouts(strategy)
+            for name, layout in zip(node.operands, taken, strict=True):
+                self._want(node, name, layout)
+        left = info.rule.result_layouts(strategy, self.mesh)
+        for result, layout in zip(node.results, left, strict=True):
+            self.layouts[result.name] = layout
+
+    def _factor(self, node: Node, rule: Rule) -> str | None:
+        """Return the factor that the batch is; None of an operator that runs once."""
+        held = [self.layouts[name] for name in node.operands]
+        wanted = [self.wanted.get(result.name) for result in node.results]
+        tensors = [*zip(rule.operands, held, strict=True), *zip(rule.results, wanted, strict=True)]
+        found: str | None = None
+        for dims, layout in tensors:
+            for factors, axes in zip(dims, layout.splits if layout else (), strict=False):
+                if not axes:
+                    continue
+                factor = next((base(f) for f in factors if rule.sizes[f] > 1), None)
+                if factor is None or found not in (None, factor):
+                    raise _refusal(
+                        f"`{node.operator}` combines samples with each other", self.passes, at=node
+                    )
+                found = factor
+        return found
+
+    def _check(self, node: Node, info: OperatorInfo, factor: str) -> None:
+        rule = info.rule
+        if rule.kinds[factor] == "whole" or f"{factor}~" in rule.sizes:
+            raise _refusal(f"`{node.operator}` needs the whole batch", self.passes, at=node)
+        if rule.sizes[factor] % self.passes:
+            what = f"`{node.operator}` has {rule.sizes[factor]} groups of samples"
+            raise _refusal(f"{what}, which cannot be divided", self.passes, at=node)
+        try:
+            info.check_strategy(Strategy.of({factor: (AXIS,)}), self.mesh)
+        except StrategyError as error:
+            raise _refusal(error.what, self.passes, at=node) from None
+
+    def _want(self, node: Node, name: str, layout: Layout) -> None:
+        """Require a split of an operand; an operator that makes it of parameters follows."""
+        held = self.layouts[name]
+        if held.partial:
+            raise _refusal(
+                f"`{node.operator}` reads `{name}`, which is computed of all samples",
+                self.passes,
+                at=node,
+            )
+        if held == layout or not layout.split_axes:
+            return
+        if name in self.graph.producers:
+            self.wanted[name] = layout
+        elif name in {value.name for value in self.graph.inputs}:
+            self.wanted[name] = self.layouts[name] = layout
+        else:
+            raise _refusal(
+                f"the parameter `{name}` has a part for each sample", self.passes, at=node
+            )
+
+
+def _split(rank: int, dimension: int) -> Layout:
+    return Layout(tuple((AXIS,) if i == dimension else () for i in range(rank)))
+
+
+def _info(graph: Graph, node: Node) -> OperatorInfo:
+    types = [value.type for value in graph.operand_values(node)]
+    return operator_info(node.operator, types, node.attributes)
+
+
+def _refusal(
+    what: str, passes: int, hint: str = "train with one micro-batch", at: Node | None = None
+) -> OptionError:
+    return OptionError(
+        f"{what}: the program cannot run in {passes} micro-batches",
+        node_text(at) if at is not None else None,
+        hint,
+    )
+
+
+# Slices of a micro-batch
+
+
+def _slice_type(kind: TensorType, layout: Layout, passes: int) -> TensorType:
+    pairs = zip(kind.shape, layout.splits, strict=True)
+    return kind.with_shape(tuple(n // passes if axes else n for n, axes in pairs))
+
+
+def _slice_attributes(
+    graph: Graph, node: Node, operands: Sequence[TensorType], results: tuple[TensorType, ...]
+) -> Attributes:
+    """Return the attributes with which an operator makes slices of its results from slices.
+
+    A shape among the attributes is that of a result, or has the sizes of an operand.
+    """
+    whole = [value.type.shape for value in graph.operand_values(node)]
+    whole += [result.type.shape for result in node.results]
+    local = [kind.shape for kind in (*operands, *results)]
+    for attributes in _candidates(node.attributes, dict(zip(whole, local, strict=True))):
+        try:
+            if operator_info(node.operator, operands, attributes).result_types == results:
+                return attributes
+        except ShardwrightError:
+            continue
+    raise IRError(
+        f"`{node.operator}` has no form for one micro-batch",
+        node_text(node),
+        "train with one micro-batch",
+    )
+
+
+def _candidates(attributes: Attributes, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> Any:
+    """Yield the attributes, and variants with whole sizes replaced by those of slices."""
+    yield dict(attributes)
+    for before, after in shapes.items():
+        changed: dict[str, Any] = {}
+        for key, value in attributes.items():
+            if isinstance(value, tuple) and len(value) == len(before) and value != after:
+                sizes = zip(value, before, after, strict=True)
+                changed[key] = tuple(new if v == old else v for v, old, new in sizes)
+        if changed:
+            yield {**attributes, **changed}
+            for key, value in changed.items():
+                yield {**attributes, key: value}

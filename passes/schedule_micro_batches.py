@@ -1,0 +1,240 @@
+"""The loop over micro-batches: what runs before it, in every pass, and after it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from shardwright.dataflow.properties import DIFFERENTIATED, PARTITIONED, SCHEDULED
+from shardwright.ir.attributes import Attribute, Attributes
+from shardwright.ir.errors import PassError
+from shardwright.ir.graph import Graph, Node, Parameter, Value
+from shardwright.ir.layout import Layout
+from shardwright.ir.liveness import accumulates
+from shardwright.ir.text import node_text
+from shardwright.operators.builder import Builder
+from shardwright.passes.annotate import REDUCED_IN_PASSES
+from shardwright.passes.base import Pass, register_pass
+
+
+@register_pass
+@dataclass(frozen=True)
+class ScheduleMicroBatches(Pass):
+    """Put the nodes in the order of a loop over the mesh axis that is run in time.
+
+    Each ``redistribute`` that sums or concatenates over the axis is divided: an ``all_reduce`` or
+    ``all_gather`` over the axis accumulates, before or after the communication between ranks. What
+    depends on parameters alone runs before the loop, what reads accumulated values after it.
+
+    Before::
+
+        w.to: f32[16, 4]* = redistribute(w)
+        h: f32[8@micro@x, 4] = matmul(a, w.to)
+        ...
+        g: f32[16, 4] +micro+x = matmul(a, dh) {transpose_a=True}
+        w.grad: f32[16@x, 4] = redistribute(g)
+
+    After::
+
+        g.sum: f32[16, 4] +x = all_reduce(g) {axes=('micro',)}
+        w.grad: f32[16@x, 4] = redistribute(g.sum)
+    """
+
+    name = "schedule_micro_batches"
+    requires = (PARTITIONED, DIFFERENTIATED)
+    ensures = (PARTITIONED, DIFFERENTIATED, SCHEDULED)
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the program in the order of the loop.
+
+        Raises
+        ------
+        PassError
+            If a pass would need what only all passes together know.
+        """
+        if graph.mesh is None or not graph.mesh.in_time:
+            return graph
+        divided = _divided(graph)
+        parameters = tuple(map(_without_mark, graph.parameters))
+        scheduled = replace(divided, parameters=parameters)
+        return scheduled.with_nodes(_Order(scheduled, graph.mesh.in_time).nodes())
+
+
+def _without_mark(parameter: Parameter) -> Parameter:
+    if REDUCED_IN_PASSES not in parameter.attributes:
+        return parameter
+    kept = {k: v for k, v in parameter.attributes.items() if k != REDUCED_IN_PASSES}
+    return replace(parameter, attributes=kept)
+
+
+# Redistributions over the axis
+
+
+def _divided(graph: Graph) -> Graph:
+    """Return the program with accumulation and communication between ranks apart."""
+    assert graph.mesh is not None
+    in_passes = {p.name for p in graph.parameters if p.attributes.get(REDUCED_IN_PASSES)}
+    build = Builder(graph.mesh, graph)
+    build.nodes = []
+    for node in graph.nodes:
+        division = _Division(build, graph, node) if node.operator == "redistribute" else None
+        if division is None or not division.is_needed:
+            build.nodes.append(node)
+            continue
+        build.scope, build.provenance = node.scope, node.provenance
+        reduced = node.provenance.role == "gradient_redistribution"
+        division.emit(ranks_first=reduced and node.provenance.tensor in in_passes)
+    return replace(graph, nodes=tuple(build.nodes))
+
+
+class _Division:
+    """A redistribution that may accumulate over the axis."""
+
+    def __init__(self, build: Builder, graph: Graph, node: Node) -> None:
+        assert build.mesh is not None
+        self.build, self.node, self.mesh = build, node, build.mesh
+        self.source, self.target = graph.values[node.operands[0]], node.results[0]
+        assert self.source.layout is not None
+        assert self.target.layout is not None
+        self.before, self.after = self.source.layout, self.target.layout
+        self.axes = self.mesh.in_time
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the layouts use the axis in different ways."""
+        ranks = self.mesh.of_ranks.names
+        return self.before.without(ranks) != self.after.without(ranks)
+
+    def emit(self, *, ranks_first: bool) -> None:
+        """Emit the redistribution in two steps; the ranks first, or the passes.
+
+        Raises
+        ------
+        PassError
+            If the result would be split over the axis, or is split along other dimensions.
+        """
+        if self.after.mentions(self.axes):
+            what = f"`{self.node.name}` would slice a tensor in the loop over `{self.axes[0]}`"
+            raise PassError(what, node_text(self.node), "train with one micro-batch")
+        dimension = next((i for i, a in enumerate(self.before.splits) if a[:1] == self.axes), None)
+        if dimension is not None:
+            outer = self.before.without(self.mesh.of_ranks.names)
+            operand = self._redistributed(self.source, self.after.along(outer, self.mesh))
+            self._accumulate("all_gather", operand, self.target, dimension=dimension)
+        elif ranks_first:
+            inner = self.after.with_partial(self.axes, self.before.reduction)
+            self._reduce(self._redistributed(self.source, inner), self.target)
+        elif self.before.without(self.axes) == self.after:
+            self._reduce(self.source.name, self.target)
+        else:
+            name = self.build.unique_name(f"{self.target.name}.sum")
+            total = Value(name, self.source.type, self.before.without(self.axes))
+            self._reduce(self.source.name, total)
+            self.build.append(replace(self.node, operands=(name,)))
+
+    def _redistributed(self, value: Value, layout: Layout) -> str:
+        return value.name if value.layout == layout else self.build.redistribute(value, layout).name
+
+    def _reduce(self, operand: str, result: Value) -> None:
+        kind = self.before.reduction
+        others: Attributes = {} if kind == "sum" else {"reduction": kind}
+        self._accumulate("all_reduce", operand, result, **others)
+
+    def _accumulate(
+        self, operator: str, operand: str, result: Value, **attributes: Attribute
+    ) -> None:
+        attributes["axes"] = self.axes
+        self.build.append(
+            replace(
+                self.node,
+                operator=operator,
+                operands=(operand,),
+                results=(result,),
+                attributes=attributes,
+            )
+        )
+
+
+def _unmarked(node: Node) -> Node:
+    """Return a node that runs once without the mark that every pass runs it."""
+    if "in_passes" not in node.attributes:
+        return node
+    kept = {key: value for key, value in node.attributes.items() if key != "in_passes"}
+    return replace(node, attributes=kept)
+
+
+# Order
+
+
+@dataclass
+class _Order:
+    """The nodes of a program before, in and after the loop."""
+
+    graph: Graph
+    axes: tuple[str, ...]
+    after: set[str] = field(default_factory=set)  # values known after the loop
+    inside: set[str] = field(default_factory=set)  # values made in a pass
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes in the order of the loop."""
+        repeated = self._repeated_operators()
+        phases = [self._phase(node, repeated) for node in self.graph.nodes]
+        late = self._late(phases)
+        order: dict[str, list[Node]] = {"before": [], "loop": [], "after": []}
+        for position, (node, phase) in enumerate(zip(self.graph.nodes, phases, strict=True)):
+            node = node if phase == "loop" else _unmarked(node)
+            order["after" if position in late else phase].append(node)
+        return (*order["before"], *order["loop"], *order["after"])
+
+    def _repeated_operators(self) -> frozenset[str]:
+        """Return the operators of the model that run in every pass."""
+        return frozenset(
+            node.name
+            for node in self.graph.nodes
+            if node.provenance.role == "forward" and self._mentions(node)
+        )
+
+    def _mentions(self, node: Node) -> bool:
+        values: Iterable[Value] = (*self.graph.operand_values(node), *node.results)
+        return any(v.layout is not None and v.layout.mentions(self.axes) for v in values)
+
+    def _phase(self, node: Node, repeated: frozenset[str]) -> str:
+        names = [result.name for result in node.results]
+        reads_sums = next((name for name in node.operands if name in self.after), None)
+        if reads_sums is None and accumulates(node, self.axes):
+            self.after.update(names)
+            return "loop"
+        runs_in_passes = self._mentions(node) or any(n in self.inside for n in node.operands)
+        if reads_sums is not None:
+            if runs_in_passes:
+                raise PassError(
+                    f"`{node.operator}` reads `{reads_sums}`, which is computed of all samples, in "
+                    f"a pass of the loop over `{self.axes[0]}`",
+                    node_text(node),
+                    "train with one micro-batch",
+                )
+            self.after.update(names)
+            return "after"
+        if runs_in_passes or self._is_repeated(node, repeated):
+            self.inside.update(names)
+            return "loop"
+        return "before"
+
+    def _is_repeated(self, node: Node, repeated: frozenset[str]) -> bool:
+        """Return whether every pass runs a node that depends on no sample."""
+        if node.provenance.operator not in repeated:
+            return False
+        marked = node.attributes.get("in_passes") or node.attributes.get("recompute")
+        return bool(marked) or node.provenance.phase == "backward"
+
+    def _late(self, phases: list[str]) -> set[int]:
+        """Return the nodes of the backward pass that could run before, and are read after."""
+        late: set[int] = set()
+        read: dict[str, bool] = {}  # whether a value is read only after the loop
+        for position in range(len(phases) - 1, -1, -1):
+            node, phase = self.graph.nodes[position], phases[position]
+            only_after = all(read.get(result.name, True) for result in node.results)
+            if phase == "before" and node.provenance.phase != "forward" and only_after:
+                late.add(position)
+                phase = "after"
+            for name in node.operands:
+                read[name] = read.get(name, True) and phase == "after"
+        return late

@@ -1,0 +1,158 @@
+"""Micro-batches: a step in several passes computes what a step on the whole batch does."""
+
+import pytest
+
+from shardwright.api import compile
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.timeline import serial_timeline, simulate
+from shardwright.ir.errors import OptionError, ShardwrightError
+from shardwright.ir.liveness import loop_of
+from shardwright.ir.text import parse, to_text
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.proof import UpdateRule, prove, prove_program
+from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.verification.comparison import random_batches, verify_plan
+from shardwright.zoo import load
+from tests.equivalence import assert_equal, trained
+from tests.random_graphs import random_graph
+from tests.random_micro_batches import ADAM, CPU, random_step
+from tests.zoo_sizes import SMALL
+
+RULE = UpdateRule("adam", ADAM.settings)
+
+
+@pytest.mark.parametrize("passes", [2, 4])
+@pytest.mark.parametrize("mode", ["stand_alone", "data_parallel", "auto_parallel"])
+@pytest.mark.parametrize("model", ["mlp", "gpt", "llama"])
+def test_plans_of_models(model: str, mode: str, passes: int) -> None:
+    devices = 1 if mode == "stand_alone" else 4
+    optimizer = "adam" if passes == 2 else "sgd"
+    found = compile(
+        SMALL[model], devices, mode=mode, micro_batches=passes, optimizer=optimizer, cluster="cpu"
+    )
+    assert loop_of(found.plan.program).passes == passes
+    assert prove(found.plan).proven
+    assert verify_plan(found.plan, 1).equal
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"search": "fully_sharded"},
+        {"optimizer_parallel": True},
+        {"loss_scale": 8.0},
+        {"fusion": 1.0, "mode": "data_parallel"},
+        {"mode": "semi_auto_parallel"},
+    ],
+    ids=str,
+)
+def test_other_options(options: dict[str, object]) -> None:
+    model = SMALL["gpt"]
+    found = compile(model, 8, micro_batches=2, optimizer="adam", cluster="a100-pod", **options)
+    assert prove(found.plan).proven
+    assert verify_plan(found.plan, 1).equal
+
+
+def test_random_plans_of_random_programs() -> None:
+    count = 0
+    for seed in range(24):
+        graph = random_graph(seed, nodes=7)
+        try:
+            step = random_step(graph, 2, seed)
+        except OptionError:  # such as an odd batch
+            continue
+        count += 1
+        assert step.program_cost == pytest.approx(step.cost, rel=1e-9)
+        assert step.counted_bytes <= peak_memory(step.program).peak_bytes * (1 + 1e-9)
+        assert prove_program(graph, step.program, RULE).proven
+        alone = CompileOptions(mode="stand_alone", optimizer=ADAM)
+        assert_equal(trained(step.program), trained(compile_graph(graph, CPU, 1, alone).program))
+    assert count > 12
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_random_plans_of_models(model: str) -> None:
+    graph, chosen = load(SMALL[model]).graph, set()
+    for seed in range(4):
+        step = random_step(graph, 4, seed)
+        decisions = step.decisions
+        chosen |= {len(decisions.gathered_in_passes) > 0, len(decisions.reduced_in_passes) > 0}
+        assert step.program_cost == pytest.approx(step.cost, rel=1e-9)
+        peak = peak_memory(step.program).peak_bytes
+        assert 0.7 * peak <= step.counted_bytes <= peak * (1 + 1e-9)
+        assert prove_program(graph, step.program, RULE).proven
+        assert parse(to_text(step.program)) == step.program
+    assert chosen == {True}
+
+
+def test_memory_falls_with_more_micro_batches_and_the_executor_agrees() -> None:
+    peaks = []
+    for passes in (1, 2, 4):
+        model = "gpt:layers=2,hidden=16,heads=4,batch=16,sequence=32,vocabulary=50"
+        found = compile(model, 2, micro_batches=passes, mode="data_parallel", cluster="cpu")
+        program, document = found.plan.program, found.plan.document
+        communicator = LocalCommunicator(found.plan.mesh)
+        (batch,) = random_batches(document.inputs, 1, 0)
+        batch = {n: a.astype("float32") if a.dtype.kind == "f" else a for n, a in batch.items()}
+        held = Executor(program, communicator).step(batch, initialize(program, 0, communicator))
+        assert held.peak_bytes == pytest.approx(document.memory.peak_bytes, rel=0.03)
+        peaks.append(document.memory.peak_bytes)
+    assert peaks[1] < 0.7 * peaks[0]
+    assert peaks[2] < 0.7 * peaks[1]
+
+
+def test_the_timeline_runs_every_pass() -> None:
+    found = compile(SMALL["gpt"], 4, micro_batches=4, mode="data_parallel", cluster="cpu")
+    program, cpu = found.plan.program, found.cluster
+    serial = serial_timeline(program, cpu)
+    assert serial.step_seconds == pytest.approx(program_seconds(program, cpu), rel=1e-9)
+    assert serial.peak_bytes == pytest.approx(peak_memory(program).peak_bytes, rel=1e-9)
+    assert simulate(program, cpu).step_seconds <= serial.step_seconds
+    assert {event.micro_batch for event in serial.events} == {0, 1, 2, 3}
+
+
+REFUSED = {
+    "mlp:batch=6": "the batch of 6 samples cannot be divided into equal parts: the program cannot "
+    "run in 4 micro-batches",
+    SMALL["resnet50"]: "`batch_normalize` reads `channel_mean_0`, which is computed of all "
+    "samples: the program cannot run in 4 micro-batches",
+    SMALL["mixtral"]: "`spread` reads",
+}
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_refusals(model: str) -> None:
+    with pytest.raises(ShardwrightError) as refused:
+        compile(model, 2, micro_batches=4, cluster="cpu")
+    assert REFUSED[model] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batches": 0}, "`micro_batches` is 0, expected an integer of at least 1"),
+        ({"micro_batches": 1.5}, "`micro_batches` is 1.5, expected an integer of at least 1"),
+        (
+            {"micro_batches": 2, "mode": "hybrid_parallel"},
+            "`micro_batches` has no effect in the mode `hybrid_parallel`",
+        ),
+        (
+            {"micro_batches": 2, "cost_model": "mindspore"},
+            "the cost model `mindspore` prices no micro-batches, `micro_batches` is 2",
+        ),
+    ],
+)
+def test_wrong_values(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ShardwrightError) as refused:
+        CompileOptions(**options)  # type: ignore[arg-type]
+    assert message in str(refused.value)
+
+
+def test_an_optimizer_that_keeps_states() -> None:
+    found = compile(
+        SMALL["mlp"], 2, micro_batches=2, optimizer=Optimizer("momentum"), cluster="cpu"
+    )
+    assert verify_plan(found.plan, 3).equal

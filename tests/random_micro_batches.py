@@ -1,0 +1,73 @@
+"""Training steps in micro-batches in which every operator and parameter has a random option."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.pipelines import partitioned
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.search.heuristics.completion import complete
+from shardwright.search.space.space import Choice, SearchSpace
+from shardwright.solver.evaluate import evaluate
+
+CPU = cluster("cpu")
+MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2, 1)))
+ADAM = Optimizer("adam")
+
+
+@dataclass(frozen=True)
+class RandomStep:
+    """A random plan: what the search says of it, and the program."""
+
+    decisions: Decisions
+    cost: float
+    counted_bytes: float
+    program_cost: float
+    program: Graph
+
+
+def random_step(graph: Graph, passes: int, seed: int) -> RandomStep:
+    """Return the training step of a random plan, verified after every pass."""
+    options = CompileOptions(
+        micro_batches=passes, optimizer=ADAM, search="dynamic_programming"
+    )  # a space of layouts, not of orbits
+    source, lowering = Canonicalize().run(graph), LowerRedistributions(CPU)
+    request = SearchRequest(source, CPU, lowering.planner(MESH), options)
+    assignment = _random_assignment(request.space, np.random.default_rng(seed))
+    found = evaluate(request.space.problem, assignment)
+    assert request.micro is not None
+    decisions = request.micro.lifted(request.space.decisions(assignment))
+    manager = PassManager()
+    program = manager.run_all(partitioned(options, decisions, lowering), source)
+    return RandomStep(
+        decisions,
+        float(found.cost) + request.space.constant,
+        float(found.peak_usage),
+        request.profile.program_cost(manager.after("clean_up")),
+        program,
+    )
+
+
+def _random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[int, ...]:
+    strategies = {
+        choice.name: choice.options[int(random.integers(len(choice.options)))]
+        for choice in space.choices
+        if choice.kind == "operator"
+    }
+
+    def some(choice: Choice) -> Sequence[bool]:
+        count = len(choice.options)
+        kept = set(random.permutation(count)[: max(1, count // 6)].tolist())
+        return [i in kept for i in range(count)]
+
+    return complete(space, strategies, some)  # type: ignore[arg-type]
