@@ -165,6 +165,8 @@ class _Casting:
             return self.policy.compute
         if node.operator == "reduce_mean" and not node.results[0].type.rank:
             return MASTER
+        if self.policy.others == MASTER:
+            return MASTER
         activations = [value for value in managed if not self._follows(value)]
         wide = any(value.type.dtype == MASTER for value in activations)
         return MASTER if wide else self.policy.compute

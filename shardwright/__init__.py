@@ -23,7 +23,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_MODULES = ("communication", "dataset", "nn", "ops", "parallel", "train", "zoo")
+_MODULES = ("amp", "communication", "dataset", "nn", "ops", "parallel", "train", "zoo")
 _NAMES = {
     "AutoParallel": "shardwright.parallel",
     "Cluster": "shardwright.cost_model.cluster",

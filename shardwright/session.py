@@ -12,6 +12,7 @@ import numpy as np
 from shardwright.communication import get_group_size, world
 from shardwright.compiler.driver import Compiled, compile_graph
 from shardwright.compiler.options import (
+    DEFAULTS,
     UNPARTITIONED,
     CompileOptions,
     Mode,
@@ -22,7 +23,7 @@ from shardwright.compiler.options import (
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.input_layouts import input_layouts
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import DTYPES, TensorType
 from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
@@ -131,6 +132,8 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
     """Return the compiled program of a definition."""
     described, how = cluster(options.cluster), options.how
     how = replace(how, optimizer=definition.optimizer or Rule(), loss_scale=definition.loss_scale)
+    if definition.precision is not None:
+        how = replace(how, precision=one_precision(definition.precision, how.precision))
     if how.mode not in UNPARTITIONED:
         how = replace(
             how,
@@ -153,6 +156,22 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
         program = compile_on(mesh_of(described, options.devices, options.mesh, how))
     check_trained(program.source)
     return program
+
+
+def one_precision(own: str, asked: str) -> str:
+    """Return the precision of a network that has one of its own.
+
+    Raises
+    ------
+    OptionError
+        If the options of the compilation say another one.
+    """
+    if asked not in (own, DEFAULTS["precision"]):
+        raise OptionError(
+            f"the network has the precision `{own}`, and the options say `{asked}`",
+            hint="leave out one of them",
+        )
+    return own
 
 
 def _cost(program: Compiled) -> float:

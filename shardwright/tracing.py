@@ -166,7 +166,29 @@ def trace(
         tracer.optimizer or optimizer,
         loss_scale,
         tracer.world,
+        _precision(network, loss_fn),
     )
+
+
+def _precision(network: Network, loss_fn: Network | None) -> str | None:
+    """Return the precision of a network; None if it has none of its own.
+
+    Raises
+    ------
+    ModelError
+        If a part of it has another precision.
+    """
+    roots = [root for _, root in _roots(network, loss_fn) if list(root.get_parameters())]
+    found = {root.precision for root in roots}
+    for root in roots:
+        for path, cell in root.cells_and_names():
+            if len(found) > 1 or (cell is not root and cell.precision):
+                raise ModelError(
+                    f"the cell `{path or type(cell).__name__}` has the precision "
+                    f"`{cell.precision or 'float32'}`, expected one for the whole network",
+                    hint="call `auto_mixed_precision` on the outermost cell",
+                )
+    return next(iter(found), "") or None
 
 
 def _frozen(graph: Graph, names: frozenset[str]) -> Graph:

@@ -1,15 +1,17 @@
 """Training: a network, its loss and its optimizer on a data set."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from shardwright.compiler.options import DEFAULTS
 from shardwright.dataset.dataset import Dataset
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, check_flag, wrong_value
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
+from shardwright.operators.models.precision import precision_of_amp
 from shardwright.parallel import AutoParallel
-from shardwright.session import ParallelOptions, Session, begin
+from shardwright.session import ParallelOptions, Session, begin, one_precision
 from shardwright.tracing import Network
 
 
@@ -94,6 +96,9 @@ class Model:
         Takes what the network returns and the last column of the data set.
     optimizer : Optimizer, optional
         The update rule of the parameters.
+    amp_level : str
+        Level of mixed precision in float16; see `shardwright.amp.auto_mixed_precision`, which the
+        network may have instead.
     loss_scale_manager : FixedLossScaleManager, optional
         A factor on the loss.
     seed : int
@@ -106,6 +111,7 @@ class Model:
         loss_fn: Network | None = None,
         optimizer: Optimizer | None = None,
         *,
+        amp_level: str = "O0",
         loss_scale_manager: FixedLossScaleManager | None = None,
         seed: int = 0,
     ) -> None:
@@ -117,6 +123,7 @@ class Model:
         scale = loss_scale_manager
         if scale is not None and not isinstance(scale, FixedLossScaleManager):
             raise wrong_value("loss_scale_manager", scale, "a `FixedLossScaleManager`")
+        self._precision = precision_of_amp(amp_level).name
         self._network = network
         self._loss_fn = loss_fn
         self._optimizer = optimizer
@@ -165,10 +172,14 @@ class Model:
 
     def _begin(self, batch: Mapping[str, Array]) -> Session:
         spread = self._network if isinstance(self._network, AutoParallel) else None
+        options = spread.options if spread else ParallelOptions.of_this_world()
+        if self._precision != DEFAULTS["precision"]:
+            precision = one_precision(self._precision, options.how.precision)
+            options = replace(options, how=replace(options.how, precision=precision))
         session = begin(
             spread.network if spread else self._network,
             batch,
-            spread.options if spread else ParallelOptions.of_this_world(),
+            options,
             loss_fn=self._loss_fn,
             optimizer=self._optimizer,
             loss_scale=self._loss_scale,

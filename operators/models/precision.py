@@ -12,25 +12,33 @@ float32 inside, as in Megatron-LM.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from shardwright.ir.values import check_choice
 
+COMPUTED: Final = ("float32", "bfloat16", "float16")
 MASTER: Final = "float32"
 """The element type of parameters and optimizer states under every policy."""
 
-# Operators that read and write float32 under a policy of lower precision: losses, softmax, and
-# functions and sums that lose most digits.
+# Losses, which read and write float32 under every policy.
+LOSSES: Final = (
+    "exp_sum",
+    "exp_sum_and_pick",
+    "row_max",
+    "sigmoid_cross_entropy",
+    "softmax_cross_entropy",
+    "sparse_softmax_cross_entropy",
+)
+STATISTICS: Final = ("channel_mean", "channel_variance")
+# Operators that read and write float32: also softmax, functions and sums that lose most digits.
 KEPT: Final = (
-    "channel_mean",
-    "channel_variance",
+    *LOSSES,
+    *STATISTICS,
     "cosh",
     "cumprod",
     "cumsum",
     "erfinv",
     "exp",
-    "exp_sum",
-    "exp_sum_and_pick",
     "expm1",
     "l2_normalize",
     "log",
@@ -41,14 +49,10 @@ KEPT: Final = (
     "reciprocal",
     "reduce_prod",
     "reduce_sum",
-    "row_max",
     "rsqrt",
-    "sigmoid_cross_entropy",
     "sinh",
     "softmax",
-    "softmax_cross_entropy",
     "softplus",
-    "sparse_softmax_cross_entropy",
     "tan",
 )
 # Operators that compute in float32, and whose result is cast to the lower precision.
@@ -84,8 +88,10 @@ class Precision:
     inner : tuple of str
         Operators that compute in float32, and whose results are cast to `compute`.
     lowered : tuple of str
-        Operators that compute in `compute` whatever they read. All others compute in the widest
-        type of the activations that they read; parameters follow.
+        Operators that compute in `compute` whatever they read.
+    others : str
+        What all others compute in: ``widest``, the widest type of the activations that they read,
+        which parameters follow; or ``float32``.
 
     Raises
     ------
@@ -100,9 +106,10 @@ class Precision:
     kept: tuple[str, ...] = KEPT
     inner: tuple[str, ...] = INNER
     lowered: tuple[str, ...] = LOWERED
+    others: Literal["widest", "float32"] = "widest"
 
     def __post_init__(self) -> None:
-        check_choice("compute", self.compute, _COMPUTED)
+        check_choice("compute", self.compute, COMPUTED)
         for name in ("reduction", "accumulation"):
             check_choice(name, getattr(self, name), (MASTER, self.compute))
 
@@ -115,11 +122,24 @@ class Precision:
         return self.compute != MASTER
 
 
-_COMPUTED = ("float32", "bfloat16", "float16")
+def _of_amp(compute: str) -> tuple[Precision, ...]:
+    """Return MindSpore's levels of automatic mixed precision in a lower precision.
+
+    O1 lowers products only. O2 lowers the network but for batch normalization and the loss, O3 but
+    for the loss.
+    """
+    types = (compute, compute)
+    return (
+        Precision(f"O1-{compute}", *types, others="float32"),
+        Precision(f"O2-{compute}", *types, kept=(*LOSSES, *STATISTICS)),
+        Precision(f"O3-{compute}", *types, kept=LOSSES, inner=()),
+    )
 
 
-PRECISIONS = {name: Precision(name, name, name) for name in _COMPUTED}
+PRECISIONS = {name: Precision(name, name, name) for name in COMPUTED}
 """The policies by name."""
+for _policy in (*_of_amp("bfloat16"), *_of_amp("float16")):
+    PRECISIONS[_policy.name] = _policy
 
 
 def precision_named(name: object) -> Precision:
@@ -132,3 +152,28 @@ def precision_named(name: object) -> Precision:
     """
     check_choice("precision", name, PRECISIONS)
     return PRECISIONS[str(name)]
+
+
+AMP_LEVELS: Final = ("O0", "O1", "O2", "O3", "auto")
+
+
+def precision_of_amp(level: object, dtype: object = "float16") -> Precision:
+    """Return the policy of a level of MindSpore's automatic mixed precision.
+
+    Parameters
+    ----------
+    level : str
+        ``O0`` for float32; ``O1``, ``O2``, ``O3``; ``auto`` for the policy of the type.
+    dtype : str
+        ``float16`` or ``bfloat16``.
+
+    Raises
+    ------
+    OptionError
+        If there is no such level or type.
+    """
+    check_choice("amp_level", level, AMP_LEVELS)
+    check_choice("dtype", dtype, COMPUTED[1:])
+    if level == "O0":
+        return PRECISIONS[MASTER]
+    return PRECISIONS[str(dtype) if level == "auto" else f"{level}-{dtype}"]
