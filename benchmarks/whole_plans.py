@@ -140,7 +140,7 @@ def searched(
     """Search on the default mesh and on that of the best named plan; return the faster plan."""
     meshes: list[Mesh | None] = [None]
     if named.compilation is not None:
-        meshes.append(named.compilation.compiled.mesh)
+        meshes.append(named.compilation.compiled.mesh.of_ranks)
     plans, reasons, spent = [], [], 0.0
     for mesh in meshes:
         begin = time.perf_counter()

@@ -26,7 +26,7 @@ from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.dataflow.micro_batches import micro_batches, undivided
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import InfeasibleError, PassError
+from shardwright.ir.errors import InfeasibleError, OptionError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
@@ -145,6 +145,7 @@ def _compile(
     progress: Progress | None,
 ) -> Compiled:
     begin = time.perf_counter()
+    options = _with_passes_of_plan(options, graph, devices)
     passes = PassManager()
     canonicalize = canonical_form(options)
     graph = passes.run_all(in_precision(options), graph)
@@ -176,6 +177,30 @@ def _compile(
         time.perf_counter() - begin,
         passes,
     )
+
+
+def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) -> CompileOptions:
+    """Return the options with the number of micro-batches that a named plan asks for.
+
+    Raises
+    ------
+    OptionError
+        If the batch cannot be divided so, or the user gives another number.
+    """
+    plan = options.named_plan
+    batch = next((value.type.shape[0] for value in graph.inputs if value.type.rank), None)
+    if plan is None or batch is None:
+        return options
+    count = plan.passes(batch, devices)
+    if plan.micro_batch is None or options.micro_batches == count:
+        return options
+    if options.micro_batches != 1:
+        raise OptionError(
+            f"`micro_batches` is {options.micro_batches}, and `micro_batch={plan.micro_batch}` of "
+            f"the plan makes {count} of the batch of {batch}",
+            hint="leave one of them out",
+        )
+    return replace(options, micro_batches=count)
 
 
 def mesh_of_options(cluster: Cluster, devices: int, options: CompileOptions) -> Mesh:

@@ -118,7 +118,6 @@ class NamedPlan:
         unsupported = {
             "pipeline": self.pipeline > 1,
             "context": self.context > 1,
-            "micro_batch": self.micro_batch is not None,
         }
         for name, asked in unsupported.items():
             if asked:
@@ -181,6 +180,30 @@ class NamedPlan:
             f"the product of the plan's degrees {written or '1'} {what}",
             hint="leave `data` out, and it takes the devices that the others leave",
         )
+
+    def passes(self, batch: int, devices: int) -> int:
+        """Return the number of micro-batches of a batch.
+
+        Raises
+        ------
+        OptionError
+            If the batch cannot be divided so.
+        """
+        data = self.on(devices).data or 1
+        if batch % data:
+            raise OptionError(
+                f"the batch of {batch} cannot be split over `data={data}` of the plan",
+                hint=f"use a batch that {data} divides",
+            )
+        if self.micro_batch is None:
+            return 1
+        if batch % (data * self.micro_batch):
+            raise OptionError(
+                f"`micro_batch={self.micro_batch}` does not divide the {batch // data} samples of "
+                f"each data rank",
+                hint=f"use a divisor of {batch // data}",
+            )
+        return batch // (data * self.micro_batch)
 
     def mesh(self, cluster: Cluster, devices: int) -> Mesh:
         """Return the mesh: tensor ranks nearest to each other, then experts, then data.

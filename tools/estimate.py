@@ -78,6 +78,8 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     _line("step", f"{seconds_text(timeline.step_seconds)} overlapped, {serial} serial")
     tokens = found.tokens_per_second_per_device
     each = "" if tokens is None else f"{_rate(tokens)} tokens/s on each device, "
+    if document.micro_batches > 1:
+        _line("batch", f"{document.micro_batches} micro-batches, gradients accumulated")
     _line("rate", f"{each}{_rate(found.samples_per_second)} samples/s on all")
     peaks = ", ".join(
         f"{device.flops_per_second(dtype) / 1e12:.4g} Tflop/s ({dtype})"

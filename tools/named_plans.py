@@ -5,7 +5,7 @@ What a person with a rule book and patience would find, to compare the search wi
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, inf
@@ -75,7 +75,8 @@ def best_named_plan(
 ) -> BestNamedPlan:
     """Build every candidate and return the fastest by the overlapped step that fits.
 
-    Each recomputes as little as fits: nothing, the cores of attention, or its blocks.
+    Where a combination of degrees does not fit as it is, the largest micro-batch that fits is taken
+    for each level of recomputation: nothing, the cores of attention, the blocks.
 
     Parameters
     ----------
@@ -93,26 +94,23 @@ def best_named_plan(
     begin = time.perf_counter()
     definition, _ = training_definition(model, batch, 1)
     candidates = [*candidate_plans(definition.graph, cluster, devices)]
-    best, levels = BestNamedPlan(candidates=len(candidates)), _levels(definition.graph)
+    samples = _batch(definition.graph)
 
     def build(plan: NamedPlan) -> Compilation:
         return compile(definition, devices, cluster=cluster, plan=plan, **options)
 
+    levels = _levels(definition.graph)
+    enumeration = _Enumeration(build, levels, BestNamedPlan(candidates=len(candidates)))
     for base in candidates:
         if time.perf_counter() - begin > time_limit:
             break
-        best = replace(best, tried=best.tried + 1)
-        for recompute in levels:
-            fitting = best.fitting
-            best = _tried(best, replace(base, recompute=recompute), build)
-            if best.fitting > fitting:
-                break
-    return best
+        enumeration.add(base, samples // (base.data or 1))
+    return enumeration.best
 
 
 def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[NamedPlan]:
     """Yield the plans whose degrees divide the devices and the batch; ZeRO-2 is ZeRO-1."""
-    batch = next((value.type.shape[0] for value in graph.inputs if value.type.rank), 1)
+    batch = _batch(graph)
     experts = next((n.attributes["experts"] for n in graph.nodes if n.operator == "dispatch"), 1)
     assert isinstance(experts, int)
     widest = _NODES * cluster.for_devices(devices)[0]
@@ -125,6 +123,10 @@ def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[Na
             yield NamedPlan(
                 tensor=tensor, data=data, expert=expert, zero=zero, sequence_parallel=scattered
             )
+
+
+def _batch(graph: Graph) -> int:
+    return next((value.type.shape[0] for value in graph.inputs if value.type.rank), 1)
 
 
 def _levels(graph: Graph) -> list[str]:
@@ -145,24 +147,67 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _tried(
-    best: BestNamedPlan, plan: NamedPlan, build: Callable[[NamedPlan], Compilation]
-) -> BestNamedPlan:
-    """Return the best plan after one more."""
-    try:
-        compilation = build(plan)
-    except NoPlanError:
-        return replace(best, built=best.built + 1)
-    except (OptionError, StrategyError):  # the model cannot be divided so
-        return best
-    best = replace(best, built=best.built + 1, fitting=best.fitting + 1)
-    limit = compilation.plan.document.memory.limit
-    timeline = simulate(
-        compilation.plan.program, compilation.cluster, inf if limit is None else limit
-    )
-    if timeline.step_seconds >= best.step_seconds:
-        return best
-    return replace(best, plan=plan, compilation=compilation, step_seconds=timeline.step_seconds)
+@dataclass
+class _Enumeration:
+    """The best plan so far.
+
+    Parameters
+    ----------
+    build : callable
+        Compiles a plan.
+    levels : sequence of str
+        Levels of recomputation, the least first.
+    best : BestNamedPlan
+        The best plan.
+    """
+
+    build: Callable[[NamedPlan], Compilation]
+    levels: Sequence[str]
+    best: BestNamedPlan
+
+    def add(self, base: NamedPlan, samples: int) -> None:
+        """Try a combination of degrees, whose data ranks have so many samples each."""
+        self.best = replace(self.best, tried=self.best.tried + 1)
+        if self._fits(base) is not False:
+            return
+        sizes = _divisors(samples)
+        least = replace(base, recompute=self.levels[-1], micro_batch=sizes[0])
+        if not self._fits(least):
+            return
+        for level in self.levels:
+            first = 1 if level == self.levels[-1] else 0
+            last = len(sizes) - 1 if level == self.levels[0] else len(sizes)
+            self._largest(replace(base, recompute=level), sizes[first:last])
+
+    def _largest(self, plan: NamedPlan, sizes: Sequence[int]) -> None:
+        """Try the largest micro-batch that fits, by bisection."""
+        low, high = 0, len(sizes)
+        while low < high:
+            middle = (low + high) // 2
+            if self._fits(replace(plan, micro_batch=sizes[middle])):
+                low = middle + 1
+            else:
+                high = middle
+
+    def _fits(self, plan: NamedPlan) -> bool | None:
+        """Build a plan and return whether it fits; None if the model cannot be divided so."""
+        best = self.best
+        try:
+            compilation = self.build(plan)
+        except NoPlanError:
+            self.best = replace(best, built=best.built + 1)
+            return False
+        except (OptionError, StrategyError):
+            return None
+        best = replace(best, built=best.built + 1, fitting=best.fitting + 1)
+        limit = compilation.plan.document.memory.limit
+        step = simulate(
+            compilation.plan.program, compilation.cluster, inf if limit is None else limit
+        ).step_seconds
+        if step < best.step_seconds:
+            best = replace(best, plan=plan, compilation=compilation, step_seconds=step)
+        self.best = best
+        return True
 
 
 # In `bench strategies`

@@ -2,10 +2,11 @@
 
 ZeRO stages are storage options of parameters. Every parameter is stored as its reader uses it
 (``zero=0``: gradients are all-reduced over the data ranks), or divided further over the data ranks:
-then parameter, gradient and optimizer states are divided, the gradient is reduce-scattered, and the
-parameter is gathered once and saved for backward (``zero=1`` and ``zero=2``) or regathered
-(``zero=3``). Without micro-batches a gradient is reduced as soon as it is computed, so stages 1 and
-2 are the same program.
+then parameter, optimizer states and updates are divided, and the gradient is reduce-scattered. The
+parameter is gathered once a step (``zero=1`` and ``zero=2``), or for every forward and backward
+pass (``zero=3``). Over micro-batches the gradient is accumulated whole and reduced after the last
+(``zero=1``), or reduced after each and accumulated divided (``zero=2`` and ``zero=3``). Without
+micro-batches stages 1 and 2 are the same program.
 """
 
 from collections.abc import Sequence
@@ -106,10 +107,16 @@ class ByName(Heuristic):
     def _preference(self, mesh: Mesh, axes: PlanAxes) -> Preference:
         if not self.plan.zero:
             return replicated
-        return lambda choice: _divided(choice, mesh, axes.data, again=self.plan.zero == 3)
+        return lambda choice: _divided(choice, mesh, axes.data, _WHEN[self.plan.zero])
 
 
-def _divided(choice: Choice, mesh: Mesh, data: Sequence[str], *, again: bool) -> Sequence[bool]:
+# Whether a parameter is regathered, gathered in every pass, and its gradient reduced in every pass.
+_WHEN = {1: (False, False, False), 2: (False, False, True), 3: (True, True, True)}
+
+
+def _divided(
+    choice: Choice, mesh: Mesh, data: Sequence[str], when: tuple[bool, ...]
+) -> Sequence[bool]:
     """Prefer to divide a parameter further over the most data ranks, and over no others.
 
     Parameters
@@ -120,8 +127,8 @@ def _divided(choice: Choice, mesh: Mesh, data: Sequence[str], *, again: bool) ->
         The mesh.
     data : sequence of str
         The axes of the data ranks.
-    again : bool
-        Whether to regather it where the gradient reads it.
+    when : tuple of bool
+        When it is gathered, and its gradient reduced, as far as there is a choice.
     """
 
     def ranks(option: Storage) -> float:
@@ -133,9 +140,14 @@ def _divided(choice: Choice, mesh: Mesh, data: Sequence[str], *, again: bool) ->
     most: dict[object, float] = {}
     for option in options:
         most[option.used] = max(ranks(option), most.get(option.used, 1))
-    can = {option.used for option in options if option.regathered}
-    return [
-        ranks(option) == most[option.used]
-        and option.regathered == (again and option.used in can and most[option.used] > 1)
-        for option in options
-    ]
+
+    def differences(option: Storage) -> int:
+        found = (option.regathered, option.in_passes, option.reduced_in_passes)
+        return sum(a != b for a, b in zip(found, when, strict=True))
+
+    finest = [option for option in options if ranks(option) == most[option.used]]
+    least = {
+        used: min(differences(option) for option in finest if option.used == used)
+        for used in {option.used for option in finest}
+    }
+    return [option in finest and differences(option) == least[option.used] for option in options]

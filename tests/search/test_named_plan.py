@@ -260,6 +260,44 @@ def test_blocks_are_recomputed_with_their_forward_communication():
     assert not sw.compile(GPT, 8, plan="tensor=4,recompute=selective").compiled.source.recomputed
 
 
+def test_zero_says_when_micro_batches_gather_and_reduce():
+    passes, often = 2, {}
+    for zero in (0, 1, 2, 3):
+        compilation = sw.compile(GPT, 4, plan=f"data=4,zero={zero},micro_batch=1", optimizer="adam")
+        found = compilation.plan.document.communication
+        often[zero] = {
+            kind: found[kind].count for kind in ("all_gather", "reduce_scatter") if kind in found
+        }
+        assert compilation.plan.document.micro_batches == passes
+    parameters = len(compilation.compiled.source.parameters)
+    assert often[0] == {}  # gradients are all-reduced after the last micro-batch
+    assert often[1] == {"all_gather": parameters, "reduce_scatter": parameters}
+    assert often[2]["all_gather"] == parameters
+    single = 1  # the tied table has two readers: it is gathered and reduced once
+    assert often[2]["reduce_scatter"] == passes * (parameters - single) + single
+    assert often[3]["reduce_scatter"] == often[2]["reduce_scatter"]
+    assert often[3]["all_gather"] > passes * (parameters - single)
+
+
+def test_micro_batches_are_samples_of_a_data_rank():
+    plan = NamedPlan.parse("tensor=2,micro_batch=2")
+    assert (plan.passes(32, 8), NamedPlan.parse("tensor=2").passes(32, 8)) == (4, 1)
+    with pytest.raises(OptionError) as caught:
+        sw.compile(GPT, 8, plan="data=4,tensor=2,micro_batch=3")
+    assert str(caught.value) == (
+        "`micro_batch=3` does not divide the 2 samples of each data rank; use a divisor of 2"
+    )
+    found = sw.compile(GPT, 4, plan="data=4", micro_batches=2)
+    assert found.plan.document.micro_batches == 2
+    assert sw.compile(GPT, 4, plan="data=4,micro_batch=1", micro_batches=2)
+    with pytest.raises(OptionError) as caught:
+        sw.compile(GPT, 4, plan="data=2,tensor=2,micro_batch=1", micro_batches=2)
+    assert str(caught.value) == (
+        "`micro_batches` is 2, and `micro_batch=1` of the plan makes 4 of the batch of 8; leave "
+        "one of them out"
+    )
+
+
 def test_tokens_go_to_their_experts_and_back():
     found = of_one_layer(MIXTRAL, "data=8,expert=2")
     assert found[("all_to_all", "expert", "forward")] == 2
@@ -279,12 +317,17 @@ VERIFIED = (
     ("vit", "tensor=4,zero=1"),
     ("gpt", "tensor=2,zero=1,sequence_parallel,recompute=full"),
     ("mixtral", "expert=4,zero=3,recompute=full"),
+    ("gpt", "tensor=2,zero=1,sequence_parallel,micro_batch=1"),
+    ("llama", "tensor=2,zero=2,micro_batch=1"),
+    ("llama", "tensor=2,zero=3,micro_batch=1,recompute=full"),
 )
 
 
 @pytest.mark.parametrize(("model", "plan"), VERIFIED)
 def test_a_named_plan_computes_its_model(model, plan):
-    verdict = sw.verify(sw.compile(SMALL[model], 8, plan=plan, optimizer="adam"), steps=1)
+    precision = "bfloat16" if model in ("llama", "mixtral") else "float32"
+    how = {"optimizer": "adam", "precision": precision}
+    verdict = sw.verify(sw.compile(SMALL[model], 8, plan=plan, **how), steps=1)
     assert verdict.equal
     assert verdict.proof.proven
     assert verdict.max_relative_error < 1e-9
