@@ -12,12 +12,17 @@ from shardwright.compiler.plans.files import (
     planned_model,
 )
 from shardwright.cost_model.cluster import cluster as cluster_named
-from shardwright.cost_model.timeline import simulate, to_chrome_trace
+from shardwright.cost_model.timeline import to_chrome_trace
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.files import begins, check_file, write_file
 from shardwright.models import with_batch
 from shardwright.passes.manager import check_graphs
-from shardwright.tools.documents import compile_document, no_plan_document, print_document
+from shardwright.tools.documents import (
+    compile_document,
+    no_plan_document,
+    print_document,
+    timeline_of,
+)
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,
@@ -76,17 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_no_plan(error, arguments)
         raise
-    timeline = simulate(
-        compilation.plan.program, compilation.cluster, memory_limit(arguments, compilation.cluster)
-    )
+    limit = memory_limit(arguments, compilation.cluster)
+    timeline = timeline_of(compilation, limit)
     compilation.write(directory, ranks)
     if graphs is not None:
         compilation.compiled.passes.write(graphs, detail)
     if arguments.trace is not None:
         write_file(arguments.trace, to_chrome_trace(timeline).encode(), _TRACE, _is_trace)
     if arguments.json:
-        limit = memory_limit(arguments, compilation.cluster)
-        print_document(compile_document(compilation, limit, directory))
+        print_document(compile_document(compilation, limit, directory, timeline))
     else:
         extent = FULL if arguments.full else BRIEF if arguments.brief else USUAL
         print_compilation(compilation, timeline, directory, extent)

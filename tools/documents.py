@@ -70,7 +70,10 @@ def _finite(item: Any) -> Any:
 
 
 def compile_document(
-    compilation: Compilation, limit: float, plan: Path | None = None
+    compilation: Compilation,
+    limit: float,
+    plan: Path | None = None,
+    timeline: Timeline | None = None,
 ) -> dict[str, Any]:
     """Return the document of ``compile --json``.
 
@@ -82,9 +85,11 @@ def compile_document(
         Memory limit of a device in bytes.
     plan : Path, optional
         The folder of the plan.
+    timeline : Timeline, optional
+        Its timeline; simulated if not given.
     """
     document, compiled = compilation.plan.document, compilation.compiled
-    timeline = timeline_of(compilation, limit)
+    timeline = timeline or timeline_of(compilation, limit)
     return {
         "model": document.model,
         "devices": document.devices,

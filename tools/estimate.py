@@ -51,11 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))
     compilation = compile_model(arguments.model, arguments, memory_limit=math.inf)
     limit = memory_limit(arguments, compilation.cluster)
-    document = compile_document(compilation, limit)
+    timeline = timeline_of(compilation, limit)
+    document = compile_document(compilation, limit, timeline=timeline)
     if arguments.json:
         print_document(document)
     else:
-        _print_estimate(compilation, timeline_of(compilation, limit), limit)
+        _print_estimate(compilation, timeline, limit)
     if not document["fits"]:
         needed = bytes_text(document["memory_bytes_per_device"])
         raise InfeasibleError(
