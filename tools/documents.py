@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.compilation import Compilation
+from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import Cluster
@@ -124,6 +125,13 @@ def compile_document(
         "compile_seconds": compiled.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
         "plan": None if plan is None else str(plan),
+        **_decided(document),
+    }
+
+
+def _decided(document: PlanDocument) -> dict[str, Any]:
+    """Return the keys about strategies, layouts and communication."""
+    return {
         "strategies": {
             name: [list(counts) for counts in strategy.split_counts]
             for name, strategy in document.strategies.items()
