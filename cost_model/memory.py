@@ -108,9 +108,9 @@ def _kinds(graph: Graph) -> dict[str, str]:
     for node in graph.nodes:
         if node.operator == "cast" and node.operands[0] in parameters:
             kinds[node.name] = "parameters"
-    trained = {parameter.name for parameter in graph.parameters if parameter.trainable}
     loop = loop_of(graph)
     for name in loop.accumulated if loop is not None else ():
-        if graph.producers[name].provenance.tensor in trained:
+        origin = graph.producers[name].provenance
+        if origin.role == "gradient_redistribution" and kinds.get(origin.tensor) == "parameters":
             kinds[name] = "gradients"
     return kinds

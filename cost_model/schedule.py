@@ -67,12 +67,16 @@ class Tasks:
 
     @cached_property
     def deferrable_bytes(self) -> float:
-        """Bytes that would be early or late if everything were."""
-        return sum(task.nbytes for task in self.tasks)
+        """Bytes that would be early or late if everything were, in one pass over micro-batches."""
+        pairs = zip(self.tasks, self.order, strict=True)
+        return sum(task.nbytes for task, (_, number) in pairs if number == 0)
 
 
-def tasks_of(graph: Graph, cluster: Cluster) -> Tasks:
-    """Return the tasks of a program, lowered to collectives, on a rank of a cluster."""
+def tasks_of(graph: Graph, cluster: Cluster, passes: int | None = None) -> Tasks:
+    """Return the tasks of a program, lowered to collectives, on a rank of a cluster.
+
+    With `passes`, of so many passes over micro-batches.
+    """
     held = buffers(graph)
     placed = placements(graph, cluster)
     producer: dict[str, int] = {}  # the task that makes a value, the last so far
@@ -80,7 +84,7 @@ def tasks_of(graph: Graph, cluster: Cluster) -> Tasks:
     written = _written_in_place(graph, held)
     tasks = []
     line = -1
-    order = execution_order(graph)
+    order = execution_order(graph, passes)
     seconds_of = [node_seconds(node, graph, cluster) for node in graph.nodes]
     for i, (position, _) in enumerate(order):
         node, where = graph.nodes[position], placed[position]

@@ -12,6 +12,9 @@ stands for all. The schedule is greedy, and nothing is interrupted:
 - Where several wait for a resource, local work on parameters comes first, then computation and
   blocking communication, then gathers, then reductions.
 
+Of many passes over micro-batches some are simulated: where two in a row are equal, those that
+follow are equal too, until the last.
+
 So every resource serves one node at a time, and the step is at least the load of each
 (`streams.loads`). A window of no bytes is the serial step.
 """
@@ -19,16 +22,22 @@ So every resource serves one node at a time, and the step is at least the load o
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import Buffers
 from shardwright.cost_model.schedule import Tasks, schedule, tasks_of
 from shardwright.cost_model.streams import COMPUTE, Placement
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.liveness import loop_of
 
 _HALVINGS = 10  # of the window, where all deferrable bytes at once exceed the memory limit
 _SMALL = 600  # nodes of a program up to which every window is tried
+_MOST_TASKS = 20_000  # up to so many, every pass over micro-batches is simulated
+_FEWEST_PASSES = 4  # of more, that are simulated; the two in the middle must be equal
+_ROUNDING = 1e-9  # relative difference of two passes that are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,31 +131,111 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     ClusterError
         If an axis of the mesh belongs to a level that the cluster lacks.
     """
-    tasks = tasks_of(graph, cluster)
-    unbounded = _timeline(graph, tasks, math.inf)
+    program = _Program(graph, cluster)
+    unbounded = program.timeline(math.inf)
     if unbounded.peak_bytes <= memory_limit:
         return unbounded
-    windows = [tasks.deferrable_bytes / 2**i for i in range(1, _HALVINGS + 1)]
-    found = {0.0: _timeline(graph, tasks, 0.0)}
+    windows = [program.deferrable_bytes / 2**i for i in range(1, _HALVINGS + 1)]
+    found = {0.0: program.timeline(0.0)}
     low, high = 0, len(windows)
     while low < high:  # more bytes in the window take more memory, but for a few anomalies
         middle = (low + high) // 2
-        timeline = found[windows[middle]] = _timeline(graph, tasks, windows[middle])
+        timeline = found[windows[middle]] = program.timeline(windows[middle])
         fits = timeline.peak_bytes <= memory_limit
         low, high = (low, middle) if fits else (middle + 1, high)
     if len(graph) <= _SMALL:
-        found |= {w: _timeline(graph, tasks, w) for w in windows if w not in found}
+        found |= {w: program.timeline(w) for w in windows if w not in found}
     fitting = [timeline for timeline in found.values() if timeline.peak_bytes <= memory_limit]
     return min(fitting, key=lambda timeline: timeline.step_seconds, default=found[0.0])
 
 
 def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:
     """Return the timeline without any overlap."""
-    return _timeline(graph, tasks_of(graph, cluster), 0.0)
+    return _Program(graph, cluster).timeline(0.0)
 
 
-def _timeline(graph: Graph, tasks: Tasks, window: float) -> Timeline:
-    starts = schedule(tasks.tasks, window)
+class _Program:
+    """The timelines of a program; of many equal passes over micro-batches some stand for all."""
+
+    def __init__(self, graph: Graph, cluster: Cluster) -> None:
+        self.graph, self.cluster = graph, cluster
+        loop = loop_of(graph)
+        self.passes = 1 if loop is None else loop.passes
+        body = 0 if loop is None else loop.stop - loop.start
+        self.fewest = min(self.passes, max(_FEWEST_PASSES, _MOST_TASKS // max(body, 1)))
+        self._tasks: dict[int, Tasks] = {}
+
+    @property
+    def deferrable_bytes(self) -> float:
+        """Bytes that would be early or late if everything were, in one pass."""
+        return self._tasks_of(self.fewest).deferrable_bytes
+
+    def timeline(self, window: float) -> Timeline:
+        """Return the timeline with a window, of all passes."""
+        passes = self.fewest
+        while True:
+            tasks = self._tasks_of(passes)
+            starts = schedule(tasks.tasks, window)
+            if passes == self.passes:
+                return _timeline(self.graph, tasks, starts, window)
+            period = _period(tasks, starts)
+            if period is not None:
+                return self._with_skipped(tasks, starts, window, period)
+            passes = min(2 * passes, self.passes)
+
+    def _tasks_of(self, passes: int) -> Tasks:
+        if passes not in self._tasks:
+            self._tasks[passes] = tasks_of(self.graph, self.cluster, passes)
+        return self._tasks[passes]
+
+    def _with_skipped(
+        self, tasks: Tasks, starts: Sequence[float], window: float, period: float
+    ) -> Timeline:
+        """Return the timeline with the passes that were left out before the last one."""
+        found = _timeline(self.graph, tasks, starts, window)
+        last = max(number for _, number in tasks.order)
+        skipped = self.passes - 1 - last
+        begin = min(event.start for event in found.events if event.micro_batch == last)
+        once = [event for event in found.events if event.micro_batch == 1]
+        compute = sum(event.seconds for event in once if not event.placement.levels)
+        total = sum(event.seconds for event in once)
+        step = found.step_seconds + skipped * period
+        compute_seconds = found.compute_seconds + skipped * compute
+
+        def shifted(moment: float) -> float:
+            return moment + skipped * period if moment >= begin else moment
+
+        return replace(
+            found,
+            step_seconds=step,
+            compute_seconds=compute_seconds,
+            communication_seconds=found.communication_seconds + skipped * (total - compute),
+            exposed_communication_seconds=max(0.0, step - compute_seconds),
+            events=tuple(
+                replace(
+                    event,
+                    start=shifted(event.start),
+                    micro_batch=event.micro_batch + skipped * (event.micro_batch == last),
+                )
+                for event in found.events
+            ),
+            live_bytes=tuple((shifted(moment), nbytes) for moment, nbytes in found.live_bytes),
+        )
+
+
+def _period(tasks: Tasks, starts: Sequence[float]) -> float | None:
+    """Return by how much each task starts later than in the pass before; None if that differs."""
+    passes: dict[int, list[float]] = {}
+    for (_, number), start in zip(tasks.order, starts, strict=True):
+        passes.setdefault(number, []).append(start)
+    length = len(passes[1])
+    one, other = (np.array(passes[len(passes) - i][-length:]) for i in (3, 2))
+    later = other - one
+    allowed = _ROUNDING * max(float(other.max()), 1e-300)
+    return float(later[0]) if float(np.ptp(later)) <= allowed else None
+
+
+def _timeline(graph: Graph, tasks: Tasks, starts: Sequence[float], window: float) -> Timeline:
     held = tasks.buffers
     events = [
         Event(

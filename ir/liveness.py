@@ -76,14 +76,22 @@ def times_run(graph: Graph) -> list[int]:
     return [loop.times(position) for position in range(len(graph))]
 
 
-def execution_order(graph: Graph) -> list[tuple[int, int]]:
-    """Return the positions of the nodes in the order in which a step runs them, with their pass."""
+def execution_order(graph: Graph, passes: int | None = None) -> list[tuple[int, int]]:
+    """Return the positions of the nodes in the order in which a step runs them, with their pass.
+
+    Parameters
+    ----------
+    graph : Graph
+        A program.
+    passes : int, optional
+        The number of passes over micro-batches, where it is not that of the program.
+    """
     loop, count = loop_of(graph), len(graph)
     if loop is None:
         return [(position, 0) for position in range(count)]
     order = [(position, 0) for position in range(loop.start)]
-    body = range(loop.start, loop.stop)
-    order += [(position, number) for number in range(loop.passes) for position in body]
+    body, passes = range(loop.start, loop.stop), passes or loop.passes
+    order += [(position, number) for number in range(passes) for position in body]
     return [*order, *((position, 0) for position in range(loop.stop, count))]
 
 

@@ -89,7 +89,7 @@ def _emit_operator(
     read = []
     for name, layout in zip(node.operands, layouts, strict=True):
         _move_for(build, node.provenance.operator, name)
-        stored = _stored(graph, name)
+        stored = stored_tensor(graph, name)
         marks = {
             "recompute": stored in decisions.regathered,
             "in_passes": stored in decisions.gathered_in_passes,
@@ -100,7 +100,7 @@ def _emit_operator(
         at[result.name] = _share(build, graph, value, decisions)
 
 
-def _stored(graph: Graph, name: str) -> str:
+def stored_tensor(graph: Graph, name: str) -> str:
     """Return the parameter of which a value is the copy in another element type; else the value."""
     producer = graph.producers.get(name)
     return name if producer is None or producer.operator != "cast" else producer.operands[0]

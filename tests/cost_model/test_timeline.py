@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from itertools import pairwise
 
@@ -19,6 +20,7 @@ from shardwright.cost_model.timeline import (
 )
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
+from shardwright.zoo import load
 from tests.random_graphs import multilayer_perceptron, random_graph
 
 # A second for every byte that a device reads or writes, and for every byte that a link carries.
@@ -389,3 +391,21 @@ def test_a_chain_of_three_thousand_nodes_is_never_parallel() -> None:
     assert len(timeline.events) == 3000
     assert timeline.step_seconds == pytest.approx(program_seconds(graph, CPU), rel=1e-9)
     assert timeline.exposed_communication_seconds == pytest.approx(timeline.communication_seconds)
+
+
+@pytest.mark.parametrize("search", ["fully_sharded", "data_parallel"])
+def test_equal_passes_over_micro_batches_stand_for_each_other(
+    search: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = CompileOptions(search=search, micro_batches=9)
+    graph = load("mlp:batch=36,inputs=12,hidden=16").graph
+    program = compile_graph(graph, CPU, 4, options).program
+    for limit in (0.0, math.inf):
+        every = simulate(program, CPU, limit)
+        monkeypatch.setattr("shardwright.cost_model.timeline._MOST_TASKS", 0)
+        some = simulate(program, CPU, limit)
+        monkeypatch.undo()
+        assert some.step_seconds == pytest.approx(every.step_seconds, rel=1e-9)
+        assert some.compute_seconds == pytest.approx(every.compute_seconds, rel=1e-9)
+        assert some.peak_bytes == pytest.approx(every.peak_bytes, rel=1e-2)
+        assert len(some.events) <= len(every.events)
