@@ -121,7 +121,7 @@ BUGS = {
     "loss_scale_ignored": bug(
         "the loss scale does not enter the gradients",
         "passes.differentiate:Differentiate.run",
-        ("value=self.loss_scale", "value=1.0"),
+        ("loss, self.loss_scale)", "loss, 1.0)"),
     ),
     "regathered_wrong": bug(
         "the backward pass gathers a weight of equal type instead of its own",
@@ -173,7 +173,7 @@ BUGS = {
     "scale_left_in": bug(
         "the loss scale is not divided out",
         "passes.append_optimizer:AppendOptimizer.run",
-        ("if self.loss_scale != 1.0:", "if self.loss_scale == 0.0:"),
+        ("self.loss_scale != 1.0:", "self.loss_scale == 0.0:"),
     ),
     "rotated_states": bug(
         "the states of an optimizer are stored in each other's place",

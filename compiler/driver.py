@@ -115,7 +115,7 @@ def compile_graph(
         If an option is wrong, or there is no plan.
     """
     options = options or CompileOptions()
-    check_tensor_names(graph, options.optimizer)
+    check_tensor_names(graph, options.optimizer, options.loss_scale)
     with _earlier_objects_ignored():
         return _compile(graph, cluster, devices, options, mesh, progress)
 

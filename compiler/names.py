@@ -3,10 +3,16 @@
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph
+from shardwright.operators.models.loss_scale import (
+    GOOD_STEPS,
+    LOSS_SCALE,
+    DynamicLossScale,
+    LossScale,
+)
 from shardwright.operators.models.optimizer import STEP, Optimizer
 
 
-def check_tensor_names(graph: Graph, optimizer: Optimizer) -> None:
+def check_tensor_names(graph: Graph, optimizer: Optimizer, scale: LossScale = 1.0) -> None:
     """Check that no tensor of a model has the name of a gradient or an optimizer state.
 
     Checkpoints, plans and `verify` find them by name, so they are not renamed.
@@ -22,6 +28,8 @@ def check_tensor_names(graph: Graph, optimizer: Optimizer) -> None:
         taken |= {f"{name}.{s}": f"the state `{s}` of `{name}`" for s in optimizer.states}
     if optimizer.counts_steps:
         taken[STEP] = "the number of the step"
+    if isinstance(scale, DynamicLossScale):
+        taken |= {LOSS_SCALE: "the loss scale", GOOD_STEPS: "the steps of the loss scale"}
     for name in graph.values:
         if name in taken:
             raise PassError(

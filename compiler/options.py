@@ -29,6 +29,7 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
+from shardwright.operators.models.loss_scale import DynamicLossScale, LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Optimizer
 from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.passes.base import Pass
@@ -60,6 +61,10 @@ def _check_optimizer(name: str, value: object) -> None:
 def _check_fusion(name: str, value: object) -> None:
     if not isinstance(value, FusionSettings):
         NOT_NEGATIVE.check(name, value)
+
+
+def _check_loss_scale(name: str, value: object) -> None:
+    loss_scale(value, name)
 
 
 def _check_mapping(name: str, value: object) -> None:
@@ -236,10 +241,12 @@ class CompileOptions:
             choices=("none", "selective", "full"),
         ),
     )
-    loss_scale: float = field(
+    loss_scale: LossScale = field(
         default=1.0,
         metadata=_about(
-            "factor on the loss, and so on the gradients", allowed=POSITIVE, default="the model's"
+            "factor on the loss, and so on the gradients; `dynamic` for one that follows overflows",
+            validate=_check_loss_scale,
+            default="the model's",
         ),
     )
     gradients_mean: bool = field(
@@ -281,6 +288,7 @@ class CompileOptions:
             value = getattr(self, name)
             if value is not None or name != "memory_limit":
                 option.check(name, value)
+        object.__setattr__(self, "loss_scale", loss_scale(self.loss_scale))
         self._check_used()
 
     def __repr__(self) -> str:
@@ -311,6 +319,12 @@ class CompileOptions:
         unused = unused if self.mode in UNPARTITIONED else set()
         if self.mode != "auto_parallel":
             unused.add("search")
+        if self.mode == "hybrid_parallel" and isinstance(self.loss_scale, DynamicLossScale):
+            raise OptionError(
+                "a dynamic loss scale is not supported in the mode `hybrid_parallel`: each rank "
+                "would skip steps by itself",
+                hint="use a constant loss scale",
+            )
         if self.mode != "hybrid_parallel":
             unused.add("gradients_mean")
         if self.mode != "auto_parallel":

@@ -9,11 +9,13 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.profile import CostProfile, ProfileRequest, UpdateRule
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
+from shardwright.operators.models.loss_scale import DynamicLossScale
 from shardwright.search.driver import SEARCHES, search
 from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.method import SearchMethod, SearchResult
@@ -76,7 +78,7 @@ class SearchRequest:
         request = ProfileRequest(
             self.planner,
             self.cluster,
-            update_rule(self.options),
+            update_rule(self.options, self.source),
             by_orbit=self.method.by_orbit,
             minimizes_cost=self.method.minimizes_cost,
             scattered=self.options.optimizer_parallel,
@@ -129,13 +131,17 @@ class SearchRequest:
         return search(space, self.search if plan is None else ByName(plan), limits)
 
 
-def update_rule(options: CompileOptions) -> UpdateRule:
+def update_rule(options: CompileOptions, source: Graph) -> UpdateRule:
     """Return the optimizer as far as its cost matters."""
-    optimizer = options.optimizer
+    optimizer, guarded = options.optimizer, 0
+    if isinstance(options.loss_scale, DynamicLossScale):
+        carrying = cotangent_flow(source).values
+        guarded = sum(p.trainable and p.name in carrying for p in source.parameters)
     return UpdateRule(
         f"{optimizer.kind}_update",
         len(optimizer.states),
         optimizer.kind == "adam",
         tuple(sorted(optimizer.settings.items())),
-        options.loss_scale != 1.0,
+        not guarded and options.loss_scale != 1.0,
+        guarded,
     )

@@ -125,6 +125,9 @@ class UpdateRule:
         Attributes of the operator.
     unscales : bool
         Whether gradients carry a loss scale that is divided out first.
+    guarded : int
+        Number of parameters whose updates are skipped where gradients overflow: under a dynamic
+        loss scale all that are trained, else 0.
     """
 
     operator: str
@@ -132,6 +135,7 @@ class UpdateRule:
     counts_steps: bool
     settings: tuple[tuple[str, Attribute], ...] = ()
     unscales: bool = False
+    guarded: int = 0
 
 
 @dataclass(frozen=True)

@@ -233,12 +233,18 @@ class ProgramProfile(CostProfile):
     # The optimizer
 
     def constant(self) -> float:
-        """Return the cost of counting the steps, where the optimizer does."""
-        if self.update_rule is None or not self.update_rule.counts_steps:
+        """Return the cost of scalars: the number of steps, and a dynamic loss scale."""
+        rule, scalar = self.update_rule, Layout.replicated(0)
+        if rule is None:
             return 0.0
-        info = operator_info("add_scalar", (TensorType("int64", ()),), {"value": 1})
-        scalar = (Layout.replicated(0),)
-        return self.operator_cost(info, scalar, scalar)
+        cost = 0.0 if not rule.guarded else self._guard_constant(rule.guarded)
+        if rule.counts_steps:
+            step = TensorType("int64", ())
+            info = operator_info("add_scalar", (step,), {"value": 1})
+            if rule.guarded:
+                info = operator_info("add", (step, step), {})
+            cost += self.operator_cost(info, (scalar,) * len(info.operand_types), (scalar,))
+        return cost
 
     def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:
         """Return the cost of the optimizer's update."""
@@ -253,10 +259,39 @@ class ProgramProfile(CostProfile):
             scale = operator_info("scale", (tensor,), {})
             cost += self.operator_cost(scale, (layout,), (layout,))
         types = [tensor, narrow] + [state_type(tensor)] * rule.states
-        types += [TensorType("int64", ())] * rule.counts_steps
-        layouts = [layout] * (2 + rule.states) + [Layout.replicated(0)] * rule.counts_steps
-        info = operator_info(rule.operator, types, dict(rule.settings))
+        scalars = [TensorType("int64", ())] * rule.counts_steps
+        if rule.guarded:
+            cost += self._count(narrow, layout)
+            scalars += [TensorType("float32", ()), TensorType("int64", ())]
+        layouts = [layout] * len(types) + [Layout.replicated(0)] * len(scalars)
+        info = operator_info(rule.operator, types + scalars, dict(rule.settings))
         return cost + self.operator_cost(info, layouts, [layout] * len(info.result_types))
+
+    def _guard_constant(self, gradients: int) -> float:
+        """Return the cost of adding up overflows, and of the next loss scale."""
+        scalar, count = Layout.replicated(0), TensorType("int64", ())
+        add = operator_info("add", (count, count), {})
+        types = (TensorType("float32", ()), count, count)
+        following = operator_info("loss_scale_update", types, {})
+        cost = (gradients - 1) * self.operator_cost(add, (scalar, scalar), (scalar,))
+        cost += self.operator_cost(following, (scalar,) * 3, (scalar,) * 3)
+        axes = self._rank_axes
+        return cost + self._scalar_move("all_reduce", axes) if axes else cost
+
+    def _count(self, gradient: TensorType, layout: Layout) -> float:
+        """Return the cost of counting the elements of a gradient that are not finite."""
+        info = operator_info("count_nonfinite", (gradient,), {})
+        cost = self.operator_cost(info, (layout,), (Layout.replicated(0),))
+        shared = tuple(axis for axis in self._rank_axes if axis not in layout.split_axes)
+        return cost + self._scalar_move("to_partial", shared) if shared else cost
+
+    @property
+    def _rank_axes(self) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.mesh.of_ranks.axes if axis.size > 1)
+
+    def _scalar_move(self, operator: str, axes: tuple[str, ...]) -> float:
+        size = float(TensorType("int64", ()).nbytes)
+        return float(self.move_costs(operator, axes, np.array([size]))[0])
 
     def cast(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of casting a parameter, or its gradient, where it is stored."""

@@ -1,9 +1,9 @@
 """The optimizer's update of every trained parameter."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.properties import DIFFERENTIATED, UNIFORM, UPDATED
@@ -13,10 +13,17 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType
-from shardwright.ir.values import POSITIVE, wrong_value
+from shardwright.ir.values import wrong_value
 from shardwright.operators.builder import Builder
+from shardwright.operators.models.loss_scale import (
+    GOOD_STEPS,
+    LOSS_SCALE,
+    DynamicLossScale,
+    LossScale,
+)
 from shardwright.operators.models.optimizer import STEP, Kind, Optimizer, state_type
 from shardwright.passes.base import Pass, register_pass
+from shardwright.passes.differentiate import SCALE
 
 
 @register_pass
@@ -47,8 +54,9 @@ class AppendOptimizer(Pass):
         Attributes of the update operator: ``{'learning_rate': 0.1}``.
     overrides : mapping
         Settings of single parameters, by name: ``{'w': {'learning_rate': 0.2}}``.
-    loss_scale : float
-        The factor that the gradients carry; it is divided out first.
+    loss_scale : LossScale
+        The factor that the gradients carry; it is divided out first. Under ``dynamic``, the updates
+        of a step whose gradients are not all finite change nothing.
     """
 
     name = "append_optimizer"
@@ -58,7 +66,7 @@ class AppendOptimizer(Pass):
     optimizer: Kind = "sgd"
     settings: Mapping[str, Attribute] = field(default_factory=lambda: Optimizer().settings)
     overrides: Mapping[str, Mapping[str, Attribute]] = field(default_factory=dict)
-    loss_scale: Annotated[float, POSITIVE] = 1.0
+    loss_scale: Annotated[LossScale, SCALE] = 1.0
 
     def check(self) -> None:
         """Check the settings of the optimizer."""
@@ -68,7 +76,7 @@ class AppendOptimizer(Pass):
         _ = self._rule
 
     @classmethod
-    def of(cls, optimizer: Optimizer, loss_scale: float = 1.0) -> Self:
+    def of(cls, optimizer: Optimizer, loss_scale: LossScale = 1.0) -> Self:
         """Return the pass for an optimizer."""
         return cls(optimizer.kind, optimizer.settings, optimizer.overrides, loss_scale)
 
@@ -86,40 +94,71 @@ class AppendOptimizer(Pass):
             raise PassError(what, f"graph {graph.name}")
         build = Builder(graph.mesh, graph)
         build.provenance = Provenance("", "update")
-        step = _count_steps(build) if self._rule.counts_steps else None
-        for parameter in graph.parameters:
-            name = gradient_name(parameter.name)
-            if not parameter.trainable or name not in graph.values:
-                continue
-            gradient = graph.values[name]
+        trained = [
+            (parameter.value, graph.values[name])
+            for parameter in graph.parameters
+            if parameter.trainable and (name := gradient_name(parameter.name)) in graph.values
+        ]
+        guard = None
+        if isinstance(self.loss_scale, DynamicLossScale) and trained:
+            named = [(parameter.name, gradient) for parameter, gradient in trained]
+            guard = _append_guard(build, named, self.loss_scale)
+        step = _count_steps(build, guard) if self._rule.counts_steps else None
+        for parameter, gradient in trained:
             build.provenance = Provenance("", "update", parameter.name)
-            if self.loss_scale != 1.0:
-                gradient = _widened(build, gradient, parameter.value)
-                gradient = build.emit("scale", gradient, factor=1.0 / self.loss_scale)
-            _append_update(build, parameter.value, gradient, self._rule, step)
+            if guard is None and self.loss_scale != 1.0:
+                gradient = self._unscaled(build, gradient, parameter)
+            _append_update(build, parameter, gradient, self._rule, step, guard)
         gradients = {gradient_name(parameter.name) for parameter in graph.parameters}
         return build.graph(graph.name, tuple(o for o in graph.outputs if o not in gradients))
 
+    def _unscaled(self, build: Builder, gradient: Value, parameter: Value) -> Value:
+        """Divide the loss scale out of a gradient, in the type of its parameter."""
+        assert isinstance(self.loss_scale, float)
+        dtype = parameter.type.dtype
+        if gradient.type.dtype != dtype:
+            gradient = build.emit("cast", gradient, dtype=dtype)
+        return build.emit("scale", gradient, factor=1.0 / self.loss_scale)
 
-def _count_steps(build: Builder) -> Value:
+
+class _Guard(NamedTuple):
+    """The scalars that the updates of a step read.
+
+    Parameters
+    ----------
+    scale : Value
+        The loss scale.
+    nonfinite : Value
+        The number of elements of all gradients that are not finite.
+    applied : Value
+        1 if the step is applied, 0 if it is skipped.
+    """
+
+    scale: Value
+    nonfinite: Value
+    applied: Value
+
+
+def _count_steps(build: Builder, guard: _Guard | None) -> Value:
     layout = None if build.mesh is None else Layout.replicated(0)
     step = Value(STEP, TensorType("int64", ()), layout)
     build.parameter(step, {"initializer": "zeros", "trainable": False}, "state")
-    following = build.emit("add_scalar", step, name=f"{STEP}.next", value=1)
+    name = f"{STEP}.next"
+    if guard is None:
+        following = build.emit("add_scalar", step, name=name, value=1)
+    else:
+        following = build.emit("add", step, guard.applied, name=name)
     build.updates.append((STEP, following.name))
     return following
 
 
-def _widened(build: Builder, gradient: Value, parameter: Value) -> Value:
-    """Return a gradient in the type of its parameter, in which its scale can be divided out."""
-    dtype = parameter.type.dtype
-    if gradient.type.dtype == dtype:
-        return gradient
-    return build.emit("cast", gradient, dtype=dtype)
-
-
 def _append_update(
-    build: Builder, parameter: Value, gradient: Value, optimizer: Optimizer, step: Value | None
+    build: Builder,
+    parameter: Value,
+    gradient: Value,
+    optimizer: Optimizer,
+    step: Value | None,
+    guard: _Guard | None,
 ) -> None:
     states = [
         build.parameter(
@@ -130,16 +169,81 @@ def _append_update(
         )
         for state in optimizer.states
     ]
-    counted = [] if step is None else [step]
+    scalars = [] if step is None else [step]
+    scalars += [] if guard is None else [guard.scale, guard.nonfinite]
     results = build.emit_all(
         f"{optimizer.kind}_update",
         parameter,
         gradient,
         *states,
-        *counted,
+        *scalars,
         name=f"{parameter.name}.next",
         like=None,
         **optimizer.settings_of(parameter.name),
     )
     updated = (parameter, *states)
     build.updates += [(old.name, new.name) for old, new in zip(updated, results, strict=True)]
+
+
+# Dynamic loss scale
+
+
+def _append_guard(
+    build: Builder, gradients: Sequence[tuple[str, Value]], dynamic: DynamicLossScale
+) -> _Guard:
+    """Emit the number of gradients that overflow, and the next loss scale.
+
+    Parameters
+    ----------
+    build : Builder
+        The differentiated program, which has the scale as a state.
+    gradients : sequence of (str, Value)
+        The trained parameters with their gradients.
+    dynamic : DynamicLossScale
+        How the scale follows.
+
+    Raises
+    ------
+    PassError
+        If the program was differentiated with another loss scale.
+    """
+    nonfinite = _nonfinite(build, gradients)
+    build.provenance = Provenance("", "update")
+    layout = None if build.mesh is None else Layout.replicated(0)
+    scale = next((p.value for p in build.parameters if p.name == LOSS_SCALE), None)
+    if scale is None:
+        raise PassError(
+            f"the program has no state `{LOSS_SCALE}`",
+            hint="differentiate with the same loss scale: `differentiate{loss_scale=dynamic}`",
+        )
+    good = Value(GOOD_STEPS, TensorType("int64", ()), layout)
+    build.parameter(good, {"initializer": "zeros", "trainable": False}, "state")
+    following, steps, applied = build.emit_all(
+        "loss_scale_update",
+        scale,
+        good,
+        nonfinite,
+        name=f"{LOSS_SCALE}.next",
+        like=None,
+        **dynamic.attributes,
+    )
+    build.updates += [(LOSS_SCALE, following.name), (GOOD_STEPS, steps.name)]
+    return _Guard(scale, nonfinite, applied)
+
+
+def _nonfinite(build: Builder, gradients: Sequence[tuple[str, Value]]) -> Value:
+    """Emit the sum over all gradients and ranks; an element that ranks share counts once."""
+    mesh = build.mesh
+    ranks = () if mesh is None else tuple(a.name for a in mesh.of_ranks.axes if a.size > 1)
+    total: Value | None = None
+    for parameter, gradient in gradients:
+        build.provenance = Provenance("", "update", parameter)
+        count = build.emit("count_nonfinite", gradient)
+        partial = count.layout.partial if count.layout is not None else ()
+        shared = tuple(axis for axis in ranks if axis not in partial)
+        if shared:
+            count = build.emit("to_partial", count, axes=shared)
+        total = count if total is None else build.emit("add", total, count)
+    assert total is not None
+    build.provenance = Provenance("", "update")
+    return build.emit("all_reduce", total, axes=ranks) if ranks else total

@@ -21,17 +21,27 @@ from typing import Annotated
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow, gradient_name
 from shardwright.dataflow.properties import DIFFERENTIATED, FORWARD, LIVE, UNIFORM
 from shardwright.dataflow.recomputation import Recomputation
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance, Role
 from shardwright.ir.reachability import live, without_dead_nodes
-from shardwright.ir.types import item_bytes
-from shardwright.ir.values import POSITIVE
+from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Linearization, operator_class, operator_info
-from shardwright.passes.base import Pass, register_pass
+from shardwright.operators.models.loss_scale import (
+    LOSS_SCALE,
+    DynamicLossScale,
+    LossScale,
+    loss_scale,
+    loss_scale_literal,
+)
+from shardwright.passes.base import Pass, Spelled, register_pass
+
+SCALE = Spelled("a positive number or `dynamic`", loss_scale, loss_scale_literal, (int, float, str))
+"""How the text of a pipeline spells a loss scale."""
 
 
 @register_pass
@@ -59,15 +69,15 @@ class Differentiate(Pass):
 
     Parameters
     ----------
-    loss_scale : float
-        The factor of all gradients.
+    loss_scale : LossScale
+        The factor of all gradients; ``dynamic`` for one that is a state of the program.
     """
 
     name = "differentiate"
     requires = (FORWARD, UNIFORM)
     ensures = (DIFFERENTIATED, UNIFORM, LIVE)
 
-    loss_scale: Annotated[float, POSITIVE] = 1.0
+    loss_scale: Annotated[LossScale, SCALE] = 1.0
 
     def run(self, graph: Graph) -> Graph:
         """Return the forward program with its backward program.
@@ -81,18 +91,26 @@ class Differentiate(Pass):
         build = Builder(graph.mesh, graph)
         backward = _Backward(graph, build, cotangent_flow(graph), Recomputation(graph, build))
         backward.build.provenance = Provenance("", "seed", graph.copied_tensor(loss.name))
-        seed = backward.build.emit(
-            "fill",
-            name=f"{loss.name}.grad",
-            like=loss,
-            shape=(),
-            dtype=loss.type.dtype,
-            value=self.loss_scale,
-        )
+        seed = _seed(backward.build, loss, self.loss_scale)
         backward.contribute(loss, seed)
         for node in reversed(graph.nodes):
             backward.visit(node)
         return backward.finish()
+
+
+def _seed(build: Builder, loss: Value, scale: LossScale) -> Value:
+    """Emit the gradient of the loss by itself, times the loss scale."""
+    name = f"{loss.name}.grad"
+    if isinstance(scale, DynamicLossScale):
+        layout = None if build.mesh is None else Layout.replicated(0)
+        state = Value(LOSS_SCALE, TensorType("float32", ()), layout)
+        initial: Attributes = {"initializer": f"constant({scale.initial:.17g})", "trainable": False}
+        build.parameter(state, initial, "state")
+        if loss.type.dtype != state.type.dtype:
+            return build.emit("cast", state, name=name, dtype=loss.type.dtype)
+        return build.emit("identity", state, name=name)
+    dtype = loss.type.dtype
+    return build.emit("fill", name=name, like=loss, shape=(), dtype=dtype, value=scale)
 
 
 def _loss_of(graph: Graph) -> Value:

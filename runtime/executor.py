@@ -10,6 +10,7 @@ pass; what they reduce or gather over the passes is added up or written in place
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -134,6 +135,9 @@ class Executor:
         self.loop: Loop | None = loop_of(graph)
         self._views: dict[object, tuple[Mapping[int, ShardView], ...]] = {}
         self._program = self._prepare()
+        # Numbers of 16 bits overflow in the course of training; dynamic loss scales rely on it.
+        low = any(is_low(local.dtype) for local in self._locals.values())
+        self._overflows: Literal["ignore"] | None = "ignore" if low else None
 
     # Preparation
 
@@ -232,10 +236,11 @@ class Executor:
         for name in step.values:
             step.hold(name)
         begin, end = (self.loop.start, self.loop.stop) if self.loop else (len(self._program),) * 2
-        self._run_all(self._program[:begin], step)
-        if self.loop is not None:
-            self._run_loop(self._program[begin:end], self.loop, step)
-        self._run_all(self._program[end:], step)
+        with np.errstate(over=self._overflows, invalid=self._overflows):
+            self._run_all(self._program[:begin], step)
+            if self.loop is not None:
+                self._run_loop(self._program[begin:end], self.loop, step)
+            self._run_all(self._program[end:], step)
         result = StepResult(
             {name: values[name] for name in self.graph.outputs},
             {name: values[name] for name in fetch},

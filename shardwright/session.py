@@ -30,6 +30,7 @@ from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
 from shardwright.meshes import candidate_meshes, compile_on_each, mesh_of
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
+from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.runtime import Executor, LocalCommunicator, check_capacity, initialize
 from shardwright.tracing import Definition, InputSpec, Network, trace
@@ -185,7 +186,7 @@ def begin(
     *,
     loss_fn: Network | None = None,
     optimizer: Optimizer | None = None,
-    loss_scale: float = 1.0,
+    loss_scale: LossScale = 1.0,
     seed: int = 0,
 ) -> Session:
     """Trace a network for the inputs of its first batch, and compile it.

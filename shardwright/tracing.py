@@ -15,6 +15,7 @@ from shardwright.ir.units import shortened
 from shardwright.nn import optimizers as nn_optimizers
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array, SplitCounts
+from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
 from shardwright.tensor import Tensor, TracedTensor
@@ -60,7 +61,7 @@ class Definition:
         Parameters with given initial data; their initializer is ``data``.
     optimizer : Optimizer, optional
         The update rule of the parameters.
-    loss_scale : float
+    loss_scale : LossScale
         The factor on the loss in backward.
     world : int
         Number of ranks of a hand-written parallel program, whose types are those of one rank; 1
@@ -75,7 +76,7 @@ class Definition:
     result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     initial: Mapping[str, Array] = field(default_factory=dict)
     optimizer: Optimizer | None = None
-    loss_scale: float = 1.0
+    loss_scale: LossScale = 1.0
     world: int = 1
     precision: str | None = None
 
@@ -117,7 +118,7 @@ def trace(
     *,
     loss_fn: Network | None = None,
     optimizer: nn_optimizers.Optimizer | Optimizer | None = None,
-    loss_scale: float = 1.0,
+    loss_scale: LossScale = 1.0,
     name: str | None = None,
 ) -> Definition:
     """Run a network once on symbols and return its definition.
@@ -132,7 +133,7 @@ def trace(
         Takes the network's output and the labels, returns a scalar.
     optimizer : Optimizer, optional
         The update rule; a training step that applies one itself needs none here.
-    loss_scale : float
+    loss_scale : LossScale
         The factor on the loss in backward.
     name : str, optional
         Name of the graph; by default the name of the network's class or function.

@@ -5,10 +5,17 @@ from dataclasses import dataclass, replace
 
 from shardwright.compiler.options import DEFAULTS
 from shardwright.dataset.dataset import Dataset
-from shardwright.ir.errors import ModelError
-from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, check_flag, wrong_value
+from shardwright.ir.values import (
+    POSITIVE,
+    POSITIVE_INTEGER,
+    SEED,
+    Range,
+    check_flag,
+    wrong_value,
+)
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
+from shardwright.operators.models.loss_scale import DynamicLossScale, LossScale
 from shardwright.operators.models.precision import precision_of_amp
 from shardwright.parallel import AutoParallel
 from shardwright.session import ParallelOptions, Session, begin, one_precision
@@ -70,18 +77,63 @@ class FixedLossScaleManager:
     loss_scale : float
         The factor.
     drop_overflow_update : bool
-        Must be False: updates that overflow cannot be dropped.
+        Whether steps whose gradients overflow are skipped.
     """
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = False) -> None:
         POSITIVE.check("loss_scale", loss_scale)
-        if drop_overflow_update:
-            raise ModelError("updates that overflow cannot be dropped")
-        self.loss_scale = loss_scale
+        check_flag("drop_overflow_update", drop_overflow_update)
+        self.loss_scale, self.drop_overflow_update = float(loss_scale), drop_overflow_update
 
     def get_loss_scale(self) -> float:
         """Return the factor."""
         return self.loss_scale
+
+    def get_drop_overflow_update(self) -> bool:
+        """Return whether steps whose gradients overflow are skipped."""
+        return self.drop_overflow_update
+
+    @property
+    def rule(self) -> LossScale:
+        """The loss scale of the compiler."""
+        if self.drop_overflow_update:
+            return DynamicLossScale(self.loss_scale, factor=1.0, window=1)
+        return self.loss_scale
+
+
+class DynamicLossScaleManager:
+    """A factor on the loss that is divided where gradients overflow, and grows where they do not.
+
+    A step whose gradients overflow is skipped.
+
+    Parameters
+    ----------
+    init_loss_scale : float
+        The first factor.
+    scale_factor : float
+        By what it is divided and multiplied.
+    scale_window : int
+        Number of steps without overflow after which it is multiplied.
+    """
+
+    def __init__(
+        self,
+        init_loss_scale: float = 2.0**24,
+        scale_factor: float = 2.0,
+        scale_window: int = 2000,
+    ) -> None:
+        POSITIVE.check("init_loss_scale", init_loss_scale)
+        Range(least=1.0).check("scale_factor", scale_factor)
+        POSITIVE_INTEGER.check("scale_window", scale_window)
+        self.rule = DynamicLossScale(float(init_loss_scale), float(scale_factor), scale_window)
+
+    def get_loss_scale(self) -> float:
+        """Return the first factor; the program updates its own."""
+        return self.rule.initial
+
+    def get_drop_overflow_update(self) -> bool:
+        """Return True: steps whose gradients overflow are skipped."""
+        return True
 
 
 class Model:
@@ -99,7 +151,7 @@ class Model:
     amp_level : str
         Level of mixed precision in float16; see `shardwright.amp.auto_mixed_precision`, which the
         network may have instead.
-    loss_scale_manager : FixedLossScaleManager, optional
+    loss_scale_manager : FixedLossScaleManager or DynamicLossScaleManager, optional
         A factor on the loss.
     seed : int
         Seed of the initial values.
@@ -112,7 +164,7 @@ class Model:
         optimizer: Optimizer | None = None,
         *,
         amp_level: str = "O0",
-        loss_scale_manager: FixedLossScaleManager | None = None,
+        loss_scale_manager: FixedLossScaleManager | DynamicLossScaleManager | None = None,
         seed: int = 0,
     ) -> None:
         SEED.check("seed", seed)
@@ -121,13 +173,15 @@ class Model:
         if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise wrong_value("optimizer", optimizer, "an optimizer of `nn`")
         scale = loss_scale_manager
-        if scale is not None and not isinstance(scale, FixedLossScaleManager):
-            raise wrong_value("loss_scale_manager", scale, "a `FixedLossScaleManager`")
+        managers = (FixedLossScaleManager, DynamicLossScaleManager)
+        if scale is not None and not isinstance(scale, managers):
+            expected = "a `FixedLossScaleManager` or `DynamicLossScaleManager`"
+            raise wrong_value("loss_scale_manager", scale, expected)
         self._precision = precision_of_amp(amp_level).name
         self._network = network
         self._loss_fn = loss_fn
         self._optimizer = optimizer
-        self._loss_scale = loss_scale_manager.get_loss_scale() if loss_scale_manager else 1.0
+        self._loss_scale: LossScale = 1.0 if scale is None else scale.rule
         self._seed = seed
         self.session: Session | None = None
 

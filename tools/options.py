@@ -15,6 +15,7 @@ from shardwright.compilation import Compilation
 from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE, POSITIVE_INTEGER, SEED, Range
+from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Optimizer
 from shardwright.operators.models.precision import PRECISIONS
 from shardwright.tools.main import UsageError
@@ -118,8 +119,13 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
         "--precision", choices=tuple(PRECISIONS), metavar="POLICY", help=option_help("precision")
     )
     _add_option(step, "--micro-batches", "M")
-    add_number(step, "--loss-scale", POSITIVE, option_help("loss_scale"), "F")
+    step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)
+
+
+def _loss_scale(text: str) -> LossScale:
+    """Return a loss scale from a number or `dynamic`."""
+    return loss_scale(_number(text), "--loss-scale")
 
 
 def _add_option(group: _Arguments, flag: str, metavar: str, *aliases: str) -> None:

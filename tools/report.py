@@ -272,7 +272,8 @@ def _training_text(document: PlanDocument, assumed: str | None) -> str:
         text += f" with parameters and optimizer states in {MASTER}"
     if document.precision == assumed:
         text += ", the preset's"
-    return f"{text}; optimizer {document.optimizer.kind}"
+    scale = "" if document.loss_scale == 1 else f", loss scale {document.loss_scale}"
+    return f"{text}; optimizer {document.optimizer.kind}{scale}"
 
 
 def _traffic_text(document: PlanDocument) -> str:

@@ -183,7 +183,7 @@ class PlanDocument(_Part):
     search: str
     cost_model: str
     precision: str = MASTER
-    loss_scale: float
+    loss_scale: float | str
     gradients_mean: bool
     seed: int
     inputs: tuple[InputDocument, ...]

@@ -26,8 +26,9 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array
+from shardwright.operators.models.loss_scale import loss_scale_literal
 from shardwright.passes.manager import PassManager
-from shardwright.proof import UpdateRule, training_step
+from shardwright.proof import UpdateRule, scale_of, training_step
 from shardwright.solver.solution import relative_gap
 
 # The search of the modes with a fixed one, or none.
@@ -79,7 +80,7 @@ class Plan:
     @cached_property
     def reference(self) -> Graph:
         """The training step of one device, made from the model without any pass."""
-        optimizer, scale = self.document.optimizer, self.document.loss_scale
+        optimizer, scale = self.document.optimizer, scale_of(self.document.loss_scale)
         rule = UpdateRule(optimizer.kind, optimizer.settings, scale, optimizer.overrides)
         return training_step(self.model, rule)
 
@@ -121,7 +122,7 @@ def make_plan(
         search="named_plan" if options.plan else _SEARCHES.get(options.mode, options.search),
         cost_model=options.cost_model,
         precision=options.precision,
-        loss_scale=options.loss_scale,
+        loss_scale=loss_scale_literal(options.loss_scale),
         gradients_mean=options.gradients_mean,
         seed=seed,
         inputs=tuple(inputs),

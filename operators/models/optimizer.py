@@ -21,6 +21,7 @@ from shardwright.ir.values import (
     check_names,
 )
 from shardwright.operators.info import Array, Example, OperatorInfo, operator_class, register
+from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 
 Kind = Literal["sgd", "momentum", "adam"]
@@ -101,20 +102,40 @@ def state_type(parameter: TensorType) -> TensorType:
 class Update(OperatorInfo):
     """An update; operands are the parameter, the gradient, and the states.
 
+    Under a dynamic loss scale two scalars follow: the scale, by which the gradient is divided, and
+    the number of elements of all gradients that are not finite; if there are some, nothing changes.
+
     Attributes
     ----------
     states : int
         Number of state tensors per parameter.
+    counts_steps : bool
+        Whether the number of the step is an operand.
     """
 
     states: ClassVar[int]
+    counts_steps: ClassVar[bool] = False
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the update depends on a dynamic loss scale."""
+        return len(self.operand_types) == 4 + self.states + self.counts_steps
+
+    @property
+    def linear_sets(self) -> tuple[tuple[int, ...], ...]:
+        """None where the update may be skipped."""
+        return () if self.is_guarded else self.linear
 
     def make_rule(self) -> Rule:
         """Refuse to broadcast."""
-        shapes = [operand.shape for operand in self.operand_types[: 2 + self.states]]
-        if len(set(shapes)) > 1:
-            raise IRError(f"parameter, gradient and states have the shapes {shapes}, one expected")
-        return super().make_rule()
+        shapes = [operand.shape for operand in self.operand_types]
+        own = shapes[: 2 + self.states]
+        if len(set(own)) > 1:
+            raise IRError(f"parameter, gradient and states have the shapes {own}, one expected")
+        if not self.is_guarded:
+            return super().make_rule()
+        left, _, right = self.notation.partition("->")
+        return resolve(f"{left}, , -> {right}", shapes)
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the types of the parameter and the states."""
@@ -124,6 +145,11 @@ class Update(OperatorInfo):
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
         """Update in the type of the states, and round to the types of parameter and states."""
         before = (operands[0], *operands[2 : 2 + self.states])
+        if self.is_guarded:
+            *operands, scale, nonfinite = operands  # type: ignore[assignment]
+            if nonfinite > 0:
+                return before
+            operands[1] = np.asarray(operands[1], before[0].dtype) / scale  # type: ignore[index]
         exact = np.result_type(*(operand.dtype for operand in operands[: 2 + self.states]))
         widened = [np.asarray(operand, exact) for operand in operands[: 2 + self.states]]
         after = self.updated(*widened, *operands[2 + self.states :])
@@ -144,7 +170,10 @@ class SGDUpdate(Update):
     linear = ((0, 1),)
     flops_per_point = 4.0
     states = 0
-    examples = (Example(("f64[4, 6]", "f64[4, 6]"), {"weight_decay": 0.1}),)
+    examples = (
+        Example(("f64[4, 6]", "f64[4, 6]"), {"weight_decay": 0.1}),
+        Example((*("f64[4, 6]",) * 2, "f64[]", "i64[]"), {}, {2: (1, 9), 3: (0, 1)}),
+    )
 
     def updated(self, *operands: Array) -> Sequence[Array]:
         """Step against the gradient."""
@@ -205,8 +234,14 @@ class AdamUpdate(Update):
     }
     flops_per_point = 16.0
     states = 2
+    counts_steps = True
     examples = (
         Example((*("f64[4, 6]",) * 4, "i64[]"), {"weight_decay": 0.1}, {3: (0, 1), 4: (1, 9)}),
+        Example(
+            (*("f64[4, 6]",) * 4, "i64[]", "f64[]", "i64[]"),
+            {},
+            {3: (0, 1), 4: (1, 9), 5: (1, 9), 6: (0, 1)},
+        ),
     )
 
     def updated(self, *operands: Array) -> Sequence[Array]:

@@ -18,7 +18,13 @@ from shardwright.ir.liveness import check_loop
 from shardwright.ir.reachability import live
 from shardwright.ir.verify import verify_structure
 from shardwright.proof.erasure import ProofError, erase, has_layouts
-from shardwright.proof.step import UpdateRule, gradient_of, merge_equal_nodes, training_step
+from shardwright.proof.step import (
+    UpdateRule,
+    gradient_of,
+    merge_equal_nodes,
+    scale_of,
+    training_step,
+)
 from shardwright.proof.values import Held
 
 TRUSTED = (
@@ -91,7 +97,7 @@ class _Document(Protocol):
     def optimizer(self) -> _Optimizer: ...
 
     @property
-    def loss_scale(self) -> float: ...
+    def loss_scale(self) -> float | str: ...
 
 
 class Provable(Protocol):
@@ -115,7 +121,7 @@ class Provable(Protocol):
 
 def prove(plan: Provable) -> Proof:
     """Prove that a plan's program computes the training step of its model; see `prove_program`."""
-    optimizer, scale = plan.document.optimizer, plan.document.loss_scale
+    optimizer, scale = plan.document.optimizer, scale_of(plan.document.loss_scale)
     rule = UpdateRule(optimizer.kind, optimizer.settings, scale, optimizer.overrides)
     return prove_program(plan.model, plan.program, rule)
 

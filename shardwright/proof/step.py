@@ -13,8 +13,11 @@ from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, operator_class, operator_info
+from shardwright.operators.models.loss_scale import DynamicLossScale, loss_scale
 
 STEP = "optimizer.step"
+SCALE = "optimizer.loss_scale"
+GOOD_STEPS = "optimizer.good_steps"
 # The optimizer states of each rule.
 _STATES: Mapping[str, tuple[str, ...]] = {
     "sgd": (),
@@ -22,6 +25,22 @@ _STATES: Mapping[str, tuple[str, ...]] = {
     "adam": ("m", "v"),
 }
 _COUNTING = frozenset({"adam"})
+
+
+@dataclass(frozen=True)
+class DynamicScale:
+    """A loss scale that is a state of the program; a step with an overflow is skipped.
+
+    Parameters
+    ----------
+    initial : float
+        The first scale.
+    attributes : mapping
+        Attributes of the operator that makes the next one.
+    """
+
+    initial: float
+    attributes: Attributes
 
 
 @dataclass(frozen=True)
@@ -34,7 +53,7 @@ class UpdateRule:
         ``sgd``, ``momentum`` or ``adam``.
     settings : mapping
         Attributes of the update operator.
-    loss_scale : float
+    loss_scale : float or DynamicScale
         Factor of the loss and gradients; the update divides by it.
     overrides : mapping of str to mapping
         Attributes of single parameters, by name.
@@ -42,8 +61,16 @@ class UpdateRule:
 
     kind: str = "sgd"
     settings: Attributes = field(default_factory=dict)
-    loss_scale: float = 1.0
+    loss_scale: "float | DynamicScale" = 1.0
     overrides: Mapping[str, Attributes] = field(default_factory=dict)
+
+
+def scale_of(stated: float | str) -> float | DynamicScale:
+    """Return the loss scale that a plan states as a number or as text."""
+    scale = loss_scale(stated)
+    if isinstance(scale, DynamicLossScale):
+        return DynamicScale(scale.initial, scale.attributes)
+    return scale
 
 
 def gradient_of(parameter: str) -> str:
@@ -77,7 +104,9 @@ def training_step(model: Graph, rule: UpdateRule) -> Graph:
     return build.graph(model.name, model.outputs)
 
 
-def _gradients(build: Builder, model: Graph, loss: Value, loss_scale: float) -> dict[str, Value]:
+def _gradients(
+    build: Builder, model: Graph, loss: Value, factor: float | DynamicScale
+) -> dict[str, Value]:
     """Emit the gradient by every reached trained parameter, in reverse order of nodes."""
     reached = _reached(model)
     totals: dict[str, Value] = {}
@@ -86,7 +115,7 @@ def _gradients(build: Builder, model: Graph, loss: Value, loss_scale: float) -> 
         held = totals.get(value.name)
         totals[value.name] = gradient if held is None else build.emit("add", gradient, held)
 
-    contribute(loss, _constant(build, loss, loss_scale))
+    contribute(loss, _scale(build, loss, factor))
     for node in reversed(model.nodes):
         if not any(r.name in totals and r.name in reached for r in node.results):
             continue
@@ -120,6 +149,18 @@ def _widened(build: Builder) -> dict[str, Value]:
     }
 
 
+def _scale(build: Builder, loss: Value, scale: float | DynamicScale) -> Value:
+    """Emit the gradient of the loss by itself, times the loss scale."""
+    if not isinstance(scale, DynamicScale):
+        return _constant(build, loss, scale)
+    state = Value(SCALE, TensorType("float32", ()))
+    initializer = f"constant({scale.initial:.17g})"
+    build.parameter(state, {"initializer": initializer, "trainable": False})
+    if loss.type.dtype == "float32":
+        return state
+    return build.emit("cast", state, dtype=loss.type.dtype)
+
+
 def _reached(model: Graph) -> set[str]:
     """Return the values that depend on a trained parameter through floating-point values."""
     reached = {p.name for p in model.parameters if p.trainable and p.value.type.is_float}
@@ -147,22 +188,45 @@ def _constant(build: Builder, value: Value, number: float) -> Value:
 
 def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) -> None:
     """Emit the update of every parameter with a gradient, and of its states."""
-    counted = [_counted(build)] if rule.kind in _COUNTING else []
+    guard = _guard(build, gradients, rule.loss_scale)
+    counted = [_counted(build, guard)] if rule.kind in _COUNTING else []
     by_name = {parameter.name: parameter.value for parameter in build.parameters}
     for name, gradient in gradients.items():
-        if rule.loss_scale != 1.0:
-            if gradient.type.dtype != by_name[name].type.dtype:
-                gradient = build.emit("cast", gradient, dtype=by_name[name].type.dtype)
-            gradient = build.emit("scale", gradient, factor=1.0 / rule.loss_scale)
+        if not guard and rule.loss_scale != 1.0:
+            gradient = _unscaled(build, gradient, by_name[name], rule)
         kind = _kept_type(by_name[name].type)
         kept = [_zeros(build, f"{name}.{state}", kind) for state in _STATES[rule.kind]]
-        operands = (by_name[name], gradient, *kept, *counted)
+        operands = (by_name[name], gradient, *kept, *counted, *guard[:2])
         settings = {**rule.settings, **rule.overrides.get(name, {})}
         following = build.emit_all(
             f"{rule.kind}_update", *operands, name=f"{name}.next", like=None, **settings
         )
         pairs = zip((name, *(state.name for state in kept)), following, strict=True)
         build.updates += [(old, new.name) for old, new in pairs]
+
+
+def _unscaled(build: Builder, gradient: Value, parameter: Value, rule: UpdateRule) -> Value:
+    assert isinstance(rule.loss_scale, int | float)
+    if gradient.type.dtype != parameter.type.dtype:
+        gradient = build.emit("cast", gradient, dtype=parameter.type.dtype)
+    return build.emit("scale", gradient, factor=1.0 / rule.loss_scale)
+
+
+def _guard(
+    build: Builder, gradients: Mapping[str, Value], scale: float | DynamicScale
+) -> list[Value]:
+    """Emit the next loss scale; return it, the overflows, and whether the step is applied."""
+    if not isinstance(scale, DynamicScale) or not gradients:
+        return []
+    counts = [build.emit("count_nonfinite", gradient) for gradient in gradients.values()]
+    total = counts[0]
+    for count in counts[1:]:
+        total = build.emit("add", total, count)
+    now = next(p.value for p in build.parameters if p.name == SCALE)
+    good = _zeros(build, GOOD_STEPS, TensorType("int64", ()))
+    following = build.emit_all("loss_scale_update", now, good, total, **scale.attributes)  # type: ignore[arg-type]
+    build.updates += [(SCALE, following[0].name), (GOOD_STEPS, following[1].name)]
+    return [now, total, following[2]]
 
 
 def _kept_type(parameter: TensorType) -> TensorType:
@@ -172,10 +236,13 @@ def _kept_type(parameter: TensorType) -> TensorType:
     return parameter
 
 
-def _counted(build: Builder) -> Value:
-    """Emit the number of the step, from 1."""
+def _counted(build: Builder, guard: list[Value]) -> Value:
+    """Emit the number of the step, from 1; steps that are skipped do not count."""
     count = _zeros(build, STEP, TensorType("int64", ()))
-    following = build.emit("add_scalar", count, value=1)
+    if guard:
+        following = build.emit("add", count, guard[2])
+    else:
+        following = build.emit("add_scalar", count, value=1)
     build.updates.append((STEP, following.name))
     return following
 

@@ -85,10 +85,10 @@ WRONG = {
     "differentiate{scale=2}": "pass `differentiate` has no option `scale`; its options are "
     "loss_scale",
     "clean_up{scale=2}": "pass `clean_up` has no option `scale`; it has no options",
-    "differentiate{loss_scale=two}": "`loss_scale` is the text `two`, expected a number above 0 "
-    "(in pass `differentiate`)",
-    "differentiate{loss_scale=True}": "`loss_scale` is True, expected a number above 0 (in pass "
-    "`differentiate`)",
+    "differentiate{loss_scale=two}": "`loss_scale` is the text `two`, expected a positive number "
+    "or `dynamic` (in pass `differentiate`); write `dynamic`, or `dynamic:INITIAL:FACTOR:WINDOW`",
+    "differentiate{loss_scale=True}": "`loss_scale` is True, expected a positive number or "
+    "`dynamic` (in pass `differentiate`)",
     "differentiate{loss_scale=0}": "`loss_scale` is 0, expected a number above 0 (in pass "
     "`differentiate`)",
     "mirror_shared_values": "pass `mirror_shared_values` needs the option `devices`; write "

@@ -218,8 +218,8 @@ def test_unknown_modes_and_settings_are_refused():
         parallel.comm_fusion({"allgather": {}})
     with pytest.raises(OptionError, match="`config` is -1, expected a number above 0"):
         parallel.comm_fusion({"allreduce": {"mode": "size", "config": -1}})
-    with pytest.raises(ModelError, match="updates that overflow cannot be dropped"):
-        FixedLossScaleManager(drop_overflow_update=True)
+    with pytest.raises(OptionError, match="`drop_overflow_update` is 1, expected"):
+        FixedLossScaleManager(drop_overflow_update=1)
 
 
 def test_a_network_alone_is_not_called_with_batches():
