@@ -88,7 +88,7 @@ def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
             compilation = compile_model(model, arguments, search=search, **free)
             rows.append(compile_document(compilation, limit))
         except NoPlanError as error:
-            how = argparse.Namespace(**{**vars(arguments), "search": search})
+            how = argparse.Namespace(**{**vars(arguments), "search": search, "plan": None})
             name, devices = with_batch(model, arguments.batch), arguments.devices
             rows.append(no_plan_document(error, name, cluster, devices, limit, how))
         del rows[-1]["strategies"]

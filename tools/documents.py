@@ -19,6 +19,8 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.operators.models.precision import MASTER
 from shardwright.proof import Proof
 from shardwright.runtime import StepRecord
+from shardwright.search.heuristics.named_plan import ByName
+from shardwright.search.named_plan import NamedPlan
 from shardwright.verification.verdict import Verdict
 from shardwright.zoo import assumed_precision
 
@@ -27,7 +29,6 @@ _UNKNOWN = (
     "mesh",
     "stages",
     "micro_batches",
-    "named_plan",
     "how",
     "objective",
     "lower_bound",
@@ -175,7 +176,7 @@ def no_plan_document(
     limit : float
         Memory limit of a device in bytes.
     how : object
-        Has ``mode``, ``search`` and ``cost_model``.
+        Has ``mode``, ``search``, ``plan``, ``cost_model`` and ``precision``.
     """
     proven = isinstance(error, InfeasibleError)
     return {
@@ -184,7 +185,8 @@ def no_plan_document(
         "devices": devices,
         "cluster": cluster.name,
         "mode": how.mode,
-        "search": how.search,
+        "search": how.search if how.plan is None else ByName.name,
+        "named_plan": None if how.plan is None else NamedPlan.parse(how.plan).on(devices).text,
         "cost_model": how.cost_model,
         "precision": how.precision or assumed_precision(model) or MASTER,
         "status": "infeasible" if proven else "unknown",

@@ -76,7 +76,9 @@ class ByName(Heuristic):
                     f"`{found.strategies[choice.name]}`, which the cost model does not allow",
                     hint="use the cost model `time`",
                 )
-        return complete(space, found.strategies, self._preference(space.mesh, axes))
+        chosen = complete(space, found.strategies, self._preference(space.mesh, axes))
+        self._check_storage(space, chosen, axes)
+        return chosen
 
     def _check_batch(self, space: SearchSpace, axes: PlanAxes) -> None:
         ranks = space.mesh.extent(axes.data)
@@ -103,6 +105,31 @@ class ByName(Heuristic):
                     "split so",
                     hint=f"leave `{item.partition('=')[0]}` out",
                 )
+
+    def _check_storage(self, space: SearchSpace, chosen: Sequence[int], axes: PlanAxes) -> None:
+        """Refuse a ZeRO stage that divides no parameter, or that the cost model does not allow."""
+        ranks, divided = space.mesh.extent(axes.data), False
+        for choice, position in zip(space.choices, chosen, strict=True):
+            option = choice.options[position]
+            if not self.plan.zero or not isinstance(option, Storage):
+                continue
+            if not set(axes.data).isdisjoint(option.layout.split_axes):
+                divided = True
+                continue
+            shape = space.graph.values[choice.name].type.shape
+            slices = zip(shape, option.layout.counts(space.mesh), strict=True)
+            if any(size >= count * ranks for size, count in slices):
+                raise StrategyError(
+                    f"`zero={self.plan.zero}` of the plan divides `{choice.name}`, which the cost "
+                    "model does not allow",
+                    hint="use the cost model `time`",
+                )
+        if self.plan.zero and not divided:
+            raise OptionError(
+                f"`zero={self.plan.zero}` of the plan divides nothing: every dimension of every "
+                "parameter is smaller than the data ranks",
+                hint="leave `zero` out",
+            )
 
     def _preference(self, mesh: Mesh, axes: PlanAxes) -> Preference:
         if not self.plan.zero:

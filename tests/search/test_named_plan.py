@@ -161,12 +161,27 @@ MIXTRAL = "mixtral:layers=1,hidden=16,heads=4,kv_heads=2,inner=24,batch=8,sequen
             "the batch of 6 cannot be split over `data=8`",
         ),
         (GPT.replace("sequence=8", "sequence=6"), "tensor=4,sequence_parallel", "divides nothing"),
+        ("two_matmul:batch=64,inputs=4,hidden=4,outputs=4", "zero=1", "`zero=1` of the plan div"),
         ("lenet5:batch=8,side=20", "tensor=2,sequence_parallel", "`sequence_parallel` of the plan"),
     ],
 )
 def test_a_degree_that_divides_nothing_is_refused(model, plan, message):
     with pytest.raises(ShardwrightError) as caught:
         sw.compile(model, 8, plan=plan)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("tensor=2", "which the cost model does not allow; use the cost model `time`"),
+        ("data=8,zero=1", "which the cost model does not allow; use the cost model `time`"),
+        ("data=4,tensor=2,micro_batch=1", "the cost model `mindspore` prices no micro-batches"),
+    ],
+)
+def test_a_cost_model_without_the_choices_of_a_plan_refuses_it(plan, message):
+    with pytest.raises(ShardwrightError) as caught:
+        sw.compile(GPT, 8, plan=plan, cost_model="mindspore")
     assert message in str(caught.value)
 
 

@@ -162,3 +162,12 @@ def test_named_plans_stand_beside_the_searches(capsys):
 def test_a_wrong_plan_is_refused_before_the_searches(capsys, plan, message):
     assert main(["bench", "strategies", GPT, "--devices", "4", "--plan", plan]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_named_plan_that_does_not_fit_has_a_document(capsys):
+    limit = ["--plan", "tensor=2", "--devices", "4", "--memory", "1e-6", "--json"]
+    assert main(["compile", GPT, *limit]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["search"], found["named_plan"]) == ("named_plan", "tensor=2,data=2")
+    assert (found["status"], found["fits"]) == ("infeasible", False)
+    assert found["least_memory_bound"] > found["memory_limit_bytes"]
