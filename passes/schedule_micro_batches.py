@@ -73,9 +73,6 @@ def _divided(graph: Graph) -> Graph:
     """Return the program with accumulation and communication between ranks apart."""
     assert graph.mesh is not None
     in_passes = {p.name for p in graph.parameters if p.attributes.get(REDUCED_IN_PASSES)}
-    for node in graph.nodes:  # their copies in lower precision
-        if node.operands and in_passes.issuperset(node.operands):
-            in_passes.update(result.name for result in node.results)
     build = Builder(graph.mesh, graph)
     build.nodes = []
     for node in graph.nodes:
