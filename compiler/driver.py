@@ -7,8 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from shardwright.compiler.attempts import Attempts
+from shardwright.compiler.micro_batch_counts import (
+    CompiledCounts,
+    candidate_counts,
+    compile_each,
+)
 from shardwright.compiler.names import check_tensor_names
-from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.options import SEARCHED, CompileOptions
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.pipelines import (
     canonical_form,
@@ -36,6 +41,7 @@ from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress
+from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Compiled:
         Wall time of the compilation.
     passes : PassManager
         The graph after every pass.
+    micro_batches_tried : tuple of int
+        The numbers of micro-batches that the bound covers, where the compiler chose one.
     """
 
     source: Graph
@@ -76,6 +84,7 @@ class Compiled:
     memory: MemoryUseReport
     seconds: float
     passes: PassManager
+    micro_batches_tried: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -117,7 +126,36 @@ def compile_graph(
     options = options or CompileOptions()
     check_tensor_names(graph, options.optimizer, options.loss_scale)
     with _earlier_objects_ignored():
-        return _compile(graph, cluster, devices, options, mesh, progress)
+        if options.micro_batches != SEARCHED:
+            return _compile(graph, cluster, devices, options, mesh, progress)
+
+        def compile_one(count: int) -> Compiled:
+            chosen = replace(options, micro_batches=count)
+            return _compile(graph, cluster, devices, chosen, mesh, progress)
+
+        return _cheapest(compile_each(compile_one, candidate_counts(graph)))
+
+
+def _cheapest(compiled: CompiledCounts[Compiled]) -> Compiled:
+    """Return the cheapest program for some numbers of micro-batches, with a bound for all."""
+
+    def cost(one: Compiled) -> float:
+        return one.step_seconds if one.result is None else one.result.cost
+
+    best = min(compiled.found.values(), key=cost)
+    seconds = sum(one.seconds for one in compiled.found.values())
+    results = [one.result for one in compiled.found.values() if one.result is not None]
+    result = best.result
+    if result is not None:
+        bound = min(result.cost, *(found.lower_bound for found in results))
+        met = relative_gap(result.cost, bound) <= OPTIMALITY_GAP
+        result = replace(
+            result,
+            lower_bound=bound,
+            status="optimal" if met else "feasible",
+            seconds=sum(found.seconds for found in results),
+        )
+    return replace(best, result=result, seconds=seconds, micro_batches_tried=compiled.tried)
 
 
 @contextmanager
@@ -156,7 +194,7 @@ def _compile(
         emitted = _unpartitioned(replace(program, mesh=mesh), mesh, cluster, options)
     elif options.mode == "stand_alone":
         pipeline = stand_alone(options)
-        if options.micro_batches > 1:
+        if options.passes > 1:
             pipeline = _in_micro_batches(source, cluster, options)
         program = passes.run_all(pipeline, source)
         emitted = _unpartitioned(program, program.mesh or Mesh(()), cluster, options)
@@ -256,7 +294,7 @@ def _unpartitioned(
 
 def _in_micro_batches(source: Graph, cluster: Cluster, options: CompileOptions) -> Pipeline:
     """Return the pipeline of one device that runs the batch in several passes."""
-    micro = micro_batches(source, options.micro_batches)
+    micro = micro_batches(source, options.passes)
     decisions = micro.lifted(undivided(source))
     return partitioned(options, decisions, LowerRedistributions(cluster, options.cost_model))
 

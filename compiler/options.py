@@ -44,6 +44,8 @@ Mode = Literal[
 MODES: tuple[Mode, ...] = get_args(Mode)
 # Modes in which the compiler does not partition the model.
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
+SEARCHED = "search"
+"""The value of the option ``micro_batches`` that leaves the number to the compiler."""
 _MEMORY = Range(above=0, infinite=True)
 # Options that a named plan decides itself.
 _DECIDED_BY_PLAN = ("search", "pins", "result_pins", "input_layouts", "optimizer_parallel")
@@ -65,6 +67,11 @@ def _check_fusion(name: str, value: object) -> None:
 
 def _check_loss_scale(name: str, value: object) -> None:
     loss_scale(value, name)
+
+
+def _check_micro_batches(name: str, value: object) -> None:
+    if value != SEARCHED and value not in POSITIVE_INTEGER:
+        raise wrong_value(name, value, f"{POSITIVE_INTEGER.expected}, or `{SEARCHED}`")
 
 
 def _check_mapping(name: str, value: object) -> None:
@@ -219,11 +226,12 @@ class CompileOptions:
             partition=True,
         ),
     )
-    micro_batches: int = field(
+    micro_batches: int | str = field(
         default=1,
         metadata=_about(
-            "micro-batches of a step, one after the other, whose gradients are accumulated",
-            allowed=POSITIVE_INTEGER,
+            "micro-batches of a step, one after the other, whose gradients are accumulated; "
+            "`search` for the best number of them",
+            validate=_check_micro_batches,
         ),
     )
     optimizer_parallel: bool = field(
@@ -298,6 +306,19 @@ class CompileOptions:
         return f"CompileOptions({', '.join(items)})"
 
     @property
+    def passes(self) -> int:
+        """The number of micro-batches, where it is given or has been chosen.
+
+        Raises
+        ------
+        OptionError
+            If the compiler is still to choose it.
+        """
+        if isinstance(self.micro_batches, str):
+            raise OptionError("the number of micro-batches is to be searched, expected a number")
+        return self.micro_batches
+
+    @property
     def named_plan(self) -> NamedPlan | None:
         """The option `plan`, parsed."""
         assert not isinstance(self.plan, str)
@@ -331,7 +352,7 @@ class CompileOptions:
             unused.add("plan")
         if self.mode == "hybrid_parallel":
             unused.add("micro_batches")
-        if self.micro_batches > 1 and not PROFILES[self.cost_model].prices_passes:
+        if self.micro_batches != 1 and not PROFILES[self.cost_model].prices_passes:
             raise OptionError(
                 f"the cost model `{self.cost_model}` prices no micro-batches, `micro_batches` is "
                 f"{self.micro_batches}",
@@ -340,6 +361,8 @@ class CompileOptions:
         for name in sorted(unused):
             if getattr(self, name) != DEFAULTS[name]:
                 raise no_effect(name, self.mode)
+        if self.plan is not None and self.micro_batches == SEARCHED:
+            raise decided_by_plan("micro_batches")
         for name in _DECIDED_BY_PLAN if self.plan is not None else ():
             if getattr(self, name) != DEFAULTS[name]:
                 raise decided_by_plan(name)

@@ -65,7 +65,7 @@ class SearchRequest:
     @cached_property
     def micro(self) -> MicroBatches | None:
         """The micro-batches of a step; None where the whole batch is one."""
-        passes = self.options.micro_batches
+        passes = self.options.passes
         return None if passes == 1 else micro_batches(self.source, passes)
 
     def decisions(self, result: SearchResult) -> Decisions:

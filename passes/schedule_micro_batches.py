@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.dataflow.properties import DIFFERENTIATED, PARTITIONED, SCHEDULED
 from shardwright.ir.attributes import Attribute, Attributes
-from shardwright.ir.errors import PassError
+from shardwright.ir.errors import OptionError, PassError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates
@@ -48,7 +48,7 @@ class ScheduleMicroBatches(Pass):
 
         Raises
         ------
-        PassError
+        OptionError
             If a pass would need what only all passes together know.
         """
         if graph.mesh is None or not graph.mesh.in_time:
@@ -207,9 +207,9 @@ class _Order:
         runs_in_passes = self._mentions(node) or any(n in self.inside for n in node.operands)
         if reads_sums is not None:
             if runs_in_passes:
-                raise PassError(
+                raise OptionError(
                     f"`{node.operator}` reads `{reads_sums}`, which is computed of all samples, in "
-                    f"a pass of the loop over `{self.axes[0]}`",
+                    f"a pass over `{self.axes[0]}`: the program cannot run in micro-batches",
                     node_text(node),
                     "train with one micro-batch",
                 )

@@ -118,7 +118,13 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
         "--precision", choices=tuple(PRECISIONS), metavar="POLICY", help=option_help("precision")
     )
-    _add_option(step, "--micro-batches", "M")
+    step.add_argument(
+        "--micro-batches",
+        type=_micro_batches,
+        default=1,
+        metavar="M",
+        help=option_help("micro_batches"),
+    )
     step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)
 
@@ -185,6 +191,12 @@ def number(flag: str, allowed: Range) -> Callable[[str], Any]:
         return value if allowed.whole else float(value)
 
     return read
+
+
+def _micro_batches(text: str) -> object:
+    value = _number(text)
+    OPTIONS["micro_batches"].check("--micro-batches", value)
+    return value
 
 
 def _number(text: str) -> float | str:

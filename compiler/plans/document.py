@@ -22,6 +22,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import TensorType
 from shardwright.ir.units import bytes_text, gap_text, seconds_text, shortened
+from shardwright.ir.values import in_words
 from shardwright.operators.models.optimizer import Kind, Optimizer
 from shardwright.operators.models.precision import MASTER
 
@@ -169,6 +170,8 @@ class PlanDocument(_Part):
         The decisions.
     pins, pin_prices
         Strategies pinned by the user, and the cost of each pin.
+    micro_batches_tried : tuple of int
+        The numbers of micro-batches that the bound covers, where the compiler chose one.
     files : dict of str to str
         Every other file of the plan with its SHA-256.
     """
@@ -200,6 +203,7 @@ class PlanDocument(_Part):
     parameters: dict[str, ParameterDocument]
     pins: dict[str, tuple[tuple[int, ...], ...]] = {}
     pin_prices: dict[str, float] = {}
+    micro_batches_tried: tuple[int, ...] = ()
     files: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -260,11 +264,16 @@ class PlanDocument(_Part):
         mesh = self.device_mesh
         shape = "x".join(str(axis.size) for axis in mesh.of_ranks.axes)
         place = f"on mesh {shape}" if shape else "on one device"
+        if self.micro_batches_tried:
+            return f"{place} in {in_words([*map(str, self.micro_batches_tried)])} micro-batches"
         return f"{place} in {mesh.passes} micro-batches" if mesh.in_time else place
 
     def to_text(self) -> str:
         """Return the document as JSON with sorted keys."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+        content = self.model_dump(mode="json")
+        if not self.micro_batches_tried:
+            del content["micro_batches_tried"]
+        return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:

@@ -134,6 +134,7 @@ def make_plan(
             }
         ),
         **_quality(compiled, options),
+        micro_batches_tried=compiled.micro_batches_tried,
         predicted_step_seconds=compiled.step_seconds,
         memory=_memory(compiled.memory, options.memory_on(cluster)),
         communication=_communication(compiled.program),

@@ -8,7 +8,7 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.timeline import serial_timeline, simulate
-from shardwright.ir.errors import OptionError, ShardwrightError
+from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightError
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.text import parse, to_text
 from shardwright.operators.models.optimizer import Optimizer
@@ -135,8 +135,13 @@ def test_refusals(model: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"micro_batches": 0}, "`micro_batches` is 0, expected an integer of at least 1"),
-        ({"micro_batches": 1.5}, "`micro_batches` is 1.5, expected an integer of at least 1"),
+        (
+            {"micro_batches": 0},
+            "`micro_batches` is 0, expected an integer of at least 1, or `search`",
+        ),
+        ({"micro_batches": 1.5}, "`micro_batches` is 1.5, expected an integer"),
+        ({"micro_batches": "all"}, "`micro_batches` is the text `all`, expected an integer"),
+        ({"micro_batches": "search", "plan": "data=2"}, "`micro_batches`"),
         (
             {"micro_batches": 2, "mode": "hybrid_parallel"},
             "`micro_batches` has no effect in the mode `hybrid_parallel`",
@@ -158,3 +163,27 @@ def test_an_optimizer_that_keeps_states() -> None:
         SMALL["mlp"], 2, micro_batches=2, optimizer=Optimizer("momentum"), cluster="cpu"
     )
     assert verify_plan(found.plan, 3).equal
+
+
+def test_the_number_of_micro_batches_is_searched() -> None:
+    model = "gpt:layers=2,hidden=16,heads=4,batch=12,sequence=32,vocabulary=50"
+    at = {
+        count: compile(model, 2, micro_batches=count, cluster="cpu").plan.document
+        for count in (1, 2, 4)
+    }
+    limit = at[1].memory.peak_bytes * 0.8
+    free = compile(model, 2, micro_batches="search", cluster="cpu").plan.document
+    assert free.micro_batches_tried == (1, 2, 4)
+    assert free.objective == min(document.objective for document in at.values())
+    assert free.lower_bound == min(document.lower_bound for document in at.values())
+    assert free.bound_covers.endswith("in 1, 2 or 4 micro-batches")
+    tight = compile(
+        model, 2, micro_batches="search", cluster="cpu", memory_limit=limit
+    ).plan.document
+    assert tight.memory.peak_bytes <= limit
+    assert tight.objective >= free.objective
+    for name in ("resnet18-cifar", "mixtral"):
+        other = compile(SMALL[name], 2, micro_batches="search", cluster="cpu").plan.document
+        assert (other.micro_batches, other.micro_batches_tried) == (1, (1,))
+    with pytest.raises(InfeasibleError, match="no plan fits"):
+        compile(model, 2, micro_batches="search", cluster="cpu", memory_limit=1000)
