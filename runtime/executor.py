@@ -8,7 +8,7 @@ pass; what they reduce or gather over the passes is added up or written in place
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -27,6 +27,7 @@ from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator
 from shardwright.runtime.memory import LiveBytes
 from shardwright.runtime.state import State, local_shapes, scatter
+from shardwright.runtime.updates import replaced_operands, update_in_place
 
 Environment = dict[str, dict[int, Array]]  # value -> rank -> slice
 
@@ -64,7 +65,7 @@ class Instruction:
     """A node, ready to run.
 
     `views` holds the part of each hosted rank, for each pass over micro-batches; `axes` the groups
-    of a communication operator.
+    of a communication operator; `replaced` the operands that an update overwrites.
     """
 
     node: Node
@@ -73,6 +74,7 @@ class Instruction:
     axes: tuple[str, ...]
     results: tuple[_Local, ...]
     last_used: tuple[str, ...]
+    replaced: tuple[int, ...] = ()
 
 
 @dataclass
@@ -109,6 +111,8 @@ class Executor:
         The communicator, which hosts ranks of the graph's mesh.
     float_dtype : str, optional
         Stores every floating-point tensor in this type.
+    in_place : bool
+        Whether updates overwrite the arrays of the state, which nobody else may use then.
 
     Raises
     ------
@@ -118,11 +122,17 @@ class Executor:
     """
 
     def __init__(
-        self, graph: Graph, communicator: Communicator, *, float_dtype: str | None = None
+        self,
+        graph: Graph,
+        communicator: Communicator,
+        *,
+        float_dtype: str | None = None,
+        in_place: bool = False,
     ) -> None:
         self.graph = graph
         self.communicator = communicator
         self.float_dtype = float_dtype
+        self._replaced = replaced_operands(graph) if in_place else {}
         self.mesh = graph.mesh or ONE_DEVICE
         if communicator.mesh.shape != self.mesh.shape or communicator.mesh.names != self.mesh.names:
             raise ExecutionError(
@@ -171,7 +181,8 @@ class Executor:
             # In a hand-written program no axes means all ranks.
             axes = info.axes or (self.mesh.names if bare else ())
         views = self._views_of(info, () if bare else _decided(layouts), len(operands))
-        return Instruction(node, info, views, axes, results, released)
+        replaced = self._replaced.get(node.name, ())
+        return Instruction(node, info, views, axes, results, released, replaced)
 
     def _views_of(
         self, info: OperatorInfo, layouts: tuple[Layout, ...], operands: int
@@ -251,6 +262,8 @@ class Executor:
 
     def _run_all(self, program: Iterable[Instruction], step: "_Step") -> None:
         for instruction in program:
+            if any(instruction.node.operands[i] in step.kept for i in instruction.replaced):
+                instruction = replace(instruction, replaced=())  # a fetched value is returned
             self._run(instruction, step.values)
             for local in instruction.results:
                 step.hold(local.name)
@@ -355,6 +368,8 @@ class Executor:
         try:
             if isinstance(instruction.info, Communication):
                 results = [self._move(instruction.info, instruction, operands[0], number)]
+            elif instruction.replaced:
+                results = _updated(instruction, operands, number)
             else:
                 results = self._compute(instruction, operands, number)
         except ShardwrightError:
@@ -407,6 +422,17 @@ class Executor:
             for parts, array in zip(results, made, strict=True):
                 parts[rank] = array
         return results
+
+
+def _updated(
+    instruction: Instruction, operands: Sequence[Mapping[int, Array]], number: int
+) -> list[dict[int, Array]]:
+    """Run an update in the buffers of the operands that it replaces."""
+
+    def kernel(view: ShardView, *parts: Array) -> object:
+        return instruction.info.kernel(view, *map(_widened, parts))
+
+    return update_in_place(kernel, instruction.views[number], operands, instruction.replaced)
 
 
 def _decided(layouts: Iterable[Layout | None]) -> tuple[Layout, ...]:

@@ -218,7 +218,7 @@ def run(
     else:
         state = initialize(plan.program, seed, communicator, plan.initial)
     records = train(
-        Executor(plan.program, communicator),
+        Executor(plan.program, communicator, in_place=True),
         state,
         samples.batches(steps, seed),
         log_directory=log_directory,

@@ -109,7 +109,7 @@ class Session:
         program = self.compiled.program
         communicator = LocalCommunicator(self.compiled.mesh)
         check_capacity(program, communicator.ranks)
-        self.executor = Executor(program, communicator)
+        self.executor = Executor(program, communicator, in_place=True)
         self.state = initialize(program, seed, communicator, definition.initial)
 
     def __repr__(self) -> str:

@@ -1,0 +1,91 @@
+"""Updates of parameters and optimizer states in place, as devices do them."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from shardwright.dataflow.liveness import liveness
+from shardwright.ir.graph import Graph
+from shardwright.operators.info import Array, operator_class
+from shardwright.operators.models.optimizer import Update
+from shardwright.operators.rule import ShardView
+
+Kernel = Callable[..., object]
+_CHUNK_BYTES = 2**18
+
+
+def replaced_operands(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return for each update, by node, the operand that each of its results replaces.
+
+    Not for one with an operand whose buffer is still needed after it.
+    """
+    names = {new: name for name, new in graph.updates}
+    uses = liveness(graph).uses
+    found = {}
+    for position, node in enumerate(graph.nodes):
+        replaced = [names.get(result.name, "") for result in node.results]
+        if issubclass(operator_class(node.operator), Update) and all(
+            name in node.operands and uses[name][-1] == position for name in replaced
+        ):
+            found[node.name] = tuple(node.operands.index(name) for name in replaced)
+    return found
+
+
+def update_in_place(
+    kernel: Kernel,
+    views: Mapping[int, ShardView],
+    operands: Sequence[Mapping[int, Array]],
+    replaced: Sequence[int],
+) -> list[dict[int, Array]]:
+    """Run the kernel of an update on every rank; return the results, in the buffers they replace.
+
+    Ranks with the same operands share the result. Of ranks that share a parameter but not its
+    gradient, the first one keeps the buffer.
+
+    Parameters
+    ----------
+    kernel : callable
+        Takes a view and a part of each operand along its first dimension.
+    views : mapping of int to ShardView
+        The view of each hosted rank.
+    operands : sequence of (mapping of int to array)
+        The operands of each rank.
+    replaced : sequence of int
+        For each result the operand that it replaces.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank in views:
+        groups.setdefault(tuple(id(parts[rank]) for parts in operands), []).append(rank)
+    waiting = Counter(key[i] for key in groups for i in replaced)
+    results: list[dict[int, Array]] = [{} for _ in replaced]
+    for key, ranks in reversed(groups.items()):
+        arrays = [parts[ranks[0]] for parts in operands]
+        for i in replaced:
+            waiting[key[i]] -= 1
+            if waiting[key[i]] or not _can_be_written(arrays[i]):
+                arrays[i] = arrays[i].copy()
+        _write(kernel, views[ranks[0]], arrays, replaced)
+        for parts, i in zip(results, replaced, strict=True):
+            parts.update(dict.fromkeys(ranks, arrays[i]))
+    return results
+
+
+def _can_be_written(array: Array) -> bool:
+    """Return whether an array has its whole buffer to itself."""
+    whole = array.base is None or getattr(array.base, "nbytes", 0) == array.nbytes
+    return whole and array.flags.writeable
+
+
+def _write(
+    kernel: Kernel, view: ShardView, arrays: Sequence[Array], replaced: Sequence[int]
+) -> None:
+    """Update arrays chunk by chunk, so that no second copy of any of them exists."""
+    first = arrays[replaced[0]]
+    rows = first.shape[0] if first.ndim else 1
+    step = max(1, _CHUNK_BYTES * rows // max(first.nbytes, 1))
+    for begin in range(0, rows, step):
+        part = slice(begin, begin + step) if first.ndim else ...
+        chunks = [array[part] if array.shape == first.shape else array for array in arrays]
+        found = kernel(view, *chunks)
+        new = found if isinstance(found, tuple) else (found,)
+        for i, array in zip(replaced, new, strict=True):
+            arrays[i][part] = array

@@ -1,0 +1,78 @@
+"""Updates in place: the same values as without, and no second copy of a parameter."""
+
+import numpy as np
+import pytest
+
+import shardwright
+from shardwright.ir.graph import Graph, Value
+from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
+from shardwright.operators.models.optimizer import STATES
+from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.runtime.updates import replaced_operands
+
+MODEL = "mlp:batch=8,inputs=16,hidden=64,classes=4,layers=3"
+
+
+def compiled(**options):
+    return shardwright.compile(MODEL, 4, **options)
+
+
+def trained(plan, in_place, fetch=()):
+    communicator = LocalCommunicator(plan.mesh)
+    executor = Executor(plan.program, communicator, in_place=in_place)
+    state = initialize(plan.program, 0, communicator)
+    rng = np.random.default_rng(0)
+    batch = {
+        value.name: rng.integers(0, 4, value.type.shape).astype(value.type.dtype)
+        for value in plan.program.inputs
+    }
+    results = [executor.step(batch, state, fetch) for _ in range(3)]
+    return results, state
+
+
+@pytest.mark.parametrize("optimizer", STATES)
+@pytest.mark.parametrize("options", [{"search": "data_parallel"}, {"optimizer_parallel": True}])
+def test_values_are_those_without(optimizer, options):
+    plan = compiled(optimizer=optimizer, **options).plan
+    (_, expected), (_, found) = trained(plan, False), trained(plan, True)
+    assert expected.keys() == found.keys()
+    for name, parts in expected.items():
+        for rank, part in parts.items():
+            np.testing.assert_array_equal(found[name][rank], part, name)
+
+
+def test_the_peak_is_the_predicted_one():
+    compilation = compiled(optimizer="adam")
+    results, _ = trained(compilation.plan, True)
+    predicted = compilation.compiled.memory.peak_bytes
+    assert [result.peak_bytes for result in results] == [predicted] * 3
+    assert trained(compilation.plan, False)[0][0].peak_bytes > predicted
+
+
+def test_a_fetched_parameter_keeps_its_value():
+    plan = compiled(optimizer="adam").plan
+    name = plan.program.parameters[0].name
+    (first, *_), _ = trained(plan, True, (name,))
+    begin = initialize(plan.program, 0, LocalCommunicator(plan.mesh))[name]
+    np.testing.assert_array_equal(first.fetched[name][0], begin[0])
+
+
+def test_a_parameter_that_is_read_through_a_view_later_is_not_overwritten():
+    def updated(*, late):
+        build = Builder()
+        w = build.parameter(Value("w", TensorType("float32", (2, 2))), {}, "weight")
+        view = build.emit("reshape", w, shape=(4,))
+        if not late:
+            read = build.emit("relu", view)
+        new = build.emit("sgd_update", w, build.emit("scale", w, factor=0.5))
+        if late:
+            read = build.emit("relu", view)
+        build.updates.append((w.name, new.name))
+        return build.graph("program", (read.name,))
+
+    def names(graph: Graph):
+        return list(replaced_operands(graph))
+
+    assert len(names(updated(late=False))) == 1
+    assert names(updated(late=True)) == []
