@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from shardwright.dataflow.liveness import liveness
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array, operator_class
 from shardwright.operators.models.optimizer import Update
@@ -19,15 +18,26 @@ def replaced_operands(graph: Graph) -> dict[str, tuple[int, ...]]:
     Not for one with an operand whose buffer is still needed after it.
     """
     names = {new: name for name, new in graph.updates}
-    uses = liveness(graph).uses
+    last = _last_reads(graph)
     found = {}
     for position, node in enumerate(graph.nodes):
         replaced = [names.get(result.name, "") for result in node.results]
         if issubclass(operator_class(node.operator), Update) and all(
-            name in node.operands and uses[name][-1] == position for name in replaced
+            name in node.operands and last[name] == position for name in replaced
         ):
             found[node.name] = tuple(node.operands.index(name) for name in replaced)
     return found
+
+
+def _last_reads(graph: Graph) -> dict[str, int]:
+    """Return the position of the last node that reads a value or a view of it."""
+    roots: dict[str, str] = {}
+    last: dict[str, int] = {}
+    for position, node in enumerate(graph.nodes):
+        last |= {roots.get(name, name): position for name in node.operands}
+        if operator_class(node.operator).is_view and node.operands:
+            roots[node.name] = roots.get(node.operands[0], node.operands[0])
+    return last
 
 
 def update_in_place(
