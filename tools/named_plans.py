@@ -14,6 +14,7 @@ from typing import Any
 from shardwright.api import compile
 from shardwright.compilation import Compilation
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.streams import loads
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import NoPlanError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
@@ -200,12 +201,12 @@ class _Enumeration:
         except (OptionError, StrategyError):
             return None
         best = replace(best, built=best.built + 1, fitting=best.fitting + 1)
-        limit = compilation.plan.document.memory.limit
-        step = simulate(
-            compilation.plan.program, compilation.cluster, inf if limit is None else limit
-        ).step_seconds
-        if step < best.step_seconds:
-            best = replace(best, plan=plan, compilation=compilation, step_seconds=step)
+        program, limit = compilation.plan.program, compilation.plan.document.memory.limit
+        if max(loads(program, compilation.cluster).values()) < best.step_seconds:
+            timeline = simulate(program, compilation.cluster, inf if limit is None else limit)
+            if timeline.step_seconds < best.step_seconds:
+                step = timeline.step_seconds
+                best = replace(best, plan=plan, compilation=compilation, step_seconds=step)
         self.best = best
         return True
 
