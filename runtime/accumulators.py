@@ -1,4 +1,4 @@
-"""Accumulators of a loop over micro-batches: what its passes add up, or write a part of."""
+"""Gradient accumulation: what the passes over micro-batches add up, or write a part of."""
 
 from collections.abc import Mapping
 

@@ -86,6 +86,8 @@ def with_own_options(
         asked = replace(asked, optimizer=definition.optimizer or Optimizer())
     if "precision" not in options and definition.precision is not None:
         asked = replace(asked, precision=definition.precision)
+    if "micro_batches" not in options and definition.micro_batches != 1:
+        asked = replace(asked, micro_batches=definition.micro_batches)
     if asked.mode in UNPARTITIONED:
         return asked
     return replace(

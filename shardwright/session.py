@@ -135,6 +135,14 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
     how = replace(how, optimizer=definition.optimizer or Rule(), loss_scale=definition.loss_scale)
     if definition.precision is not None:
         how = replace(how, precision=one_precision(definition.precision, how.precision))
+    if definition.micro_batches != 1:
+        if how.micro_batches not in (definition.micro_batches, DEFAULTS["micro_batches"]):
+            raise OptionError(
+                f"the network has {definition.micro_batches} micro-batches, and the options say "
+                f"`{how.micro_batches}`",
+                hint="leave out one of them",
+            )
+        how = replace(how, micro_batches=definition.micro_batches)
     if how.mode not in UNPARTITIONED:
         how = replace(
             how,

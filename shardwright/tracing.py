@@ -68,6 +68,8 @@ class Definition:
         for any other.
     precision : str, optional
         The policy of mixed precision that is assumed where the user asks for none.
+    micro_batches : int
+        The number of micro-batches, where the user asks for no other.
     """
 
     graph: Graph
@@ -79,6 +81,7 @@ class Definition:
     loss_scale: LossScale = 1.0
     world: int = 1
     precision: str | None = None
+    micro_batches: int = 1
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name} {spec.type}" for spec in self.inputs)
@@ -168,7 +171,27 @@ def trace(
         loss_scale,
         tracer.world,
         _precision(network, loss_fn),
+        _micro_batches(network, loss_fn),
     )
+
+
+def _micro_batches(network: Network, loss_fn: Network | None) -> int:
+    """Return the number of micro-batches that a network asks for.
+
+    Raises
+    ------
+    ModelError
+        If a part of it asks, or a loss.
+    """
+    for name, root in _roots(network, loss_fn):
+        for path, cell in root.cells_and_names():
+            if cell.micro_batches != 1 and (cell is not network):
+                raise ModelError(
+                    f"the cell `{path or name or type(cell).__name__}` accumulates gradients, "
+                    f"expected the outermost cell of the network",
+                    hint="pass `GradAccumulation(network, micro_size)` itself",
+                )
+    return int(getattr(network, "micro_batches", 1))
 
 
 def _precision(network: Network, loss_fn: Network | None) -> str | None:

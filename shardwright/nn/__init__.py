@@ -1,5 +1,6 @@
 """Building blocks of networks: cells, layers, losses and optimizers, named as MindSpore's."""
 
+from shardwright.nn.accumulation import GradAccumulation
 from shardwright.nn.attention import GroupedQueryAttention
 from shardwright.nn.cell import Cell, CellList, SequentialCell
 from shardwright.nn.convolution import (
@@ -80,6 +81,7 @@ __all__ = [
     "Flatten",
     "GatedFeedForward",
     "GlobalAvgPool",
+    "GradAccumulation",
     "GroupNorm",
     "GroupedQueryAttention",
     "HSigmoid",

@@ -29,6 +29,7 @@ class Cell:
     _auto_prefix = True  # a subclass need not call `__init__`
     _recomputed = False
     precision = ""  # of a whole network, by `amp.auto_mixed_precision`
+    micro_batches = 1  # of a whole network, by `nn.GradAccumulation`
 
     def __init__(self, auto_prefix: bool = True, flags: None = None) -> None:
         """Set how the parameters of inner cells are named.

@@ -1,0 +1,30 @@
+"""Gradient accumulation: a network whose batch runs in micro-batches."""
+
+from typing import Any
+
+from shardwright.ir.values import POSITIVE_INTEGER
+from shardwright.nn.cell import Cell
+
+
+class GradAccumulation(Cell):
+    """A network that is trained in micro-batches, whose gradients are accumulated.
+
+    Each step divides the batch into `micro_size` equal parts, one after the other. Losses and
+    gradients are those of the whole batch. The name is that of MindSpore's cell.
+
+    Parameters
+    ----------
+    network : Cell
+        The network, and its loss where it has one.
+    micro_size : int
+        Number of micro-batches.
+    """
+
+    def __init__(self, network: Cell, micro_size: int) -> None:
+        POSITIVE_INTEGER.check("micro_size", micro_size)
+        self.network = network
+        self.micro_batches = micro_size
+
+    def construct(self, *inputs: Any) -> Any:
+        """Apply the network."""
+        return self.network(*inputs)
