@@ -4,7 +4,7 @@ from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.models.precision import PRECISIONS
+from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.apply_precision import ApplyPrecision
@@ -78,9 +78,11 @@ def _extra(options: CompileOptions) -> Pipeline:
     return options.extra_passes
 
 
-def pass_names(mode: Mode, extra_passes: Pipeline | str = ()) -> tuple[str, ...]:
+def pass_names(
+    mode: Mode, extra_passes: Pipeline | str = (), precision: str = MASTER
+) -> tuple[str, ...]:
     """Return the names of the passes of a mode and of those that the user adds, in order."""
-    options = CompileOptions(mode=mode, extra_passes=extra_passes)
+    options = CompileOptions(mode=mode, extra_passes=extra_passes, precision=precision)
     if mode == "stand_alone":
         pipeline = stand_alone(options)
     elif mode == "hybrid_parallel":
@@ -88,4 +90,5 @@ def pass_names(mode: Mode, extra_passes: Pipeline | str = ()) -> tuple[str, ...]
     else:
         nothing = Decisions(Mesh(()), {}, {})
         pipeline = partitioned(options, nothing, LowerRedistributions(cluster("cpu")))
-    return tuple(work.name for work in (canonical_form(options), *pipeline))
+    first = (*in_precision(options), canonical_form(options))
+    return tuple(work.name for work in (*first, *pipeline))

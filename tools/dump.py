@@ -12,6 +12,7 @@ from shardwright.ir.export import to_dot, to_json
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import to_text
 from shardwright.models import load_model
+from shardwright.operators.models.precision import MASTER
 from shardwright.passes.manager import pass_not_run
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
@@ -20,6 +21,7 @@ from shardwright.tools.options import (
     refuse_compile_options,
 )
 from shardwright.tools.tables import styled
+from shardwright.zoo import assumed_precision
 
 _STYLES = {"-": "red", "+": "green", "@": "cyan"}
 _FORMATS = {"text": to_text, "dot": to_dot, "json": to_json}
@@ -89,7 +91,8 @@ def _check_no_pass(target: str, name: str | None) -> None:
 
 def _check_runs(name: str | None, arguments: argparse.Namespace) -> None:
     """Refuse a pass that the mode does not run, before a search that takes long."""
-    names = pass_names(arguments.mode, arguments.extra_passes)
+    precision = arguments.precision or assumed_precision(arguments.target) or MASTER
+    names = pass_names(arguments.mode, arguments.extra_passes, precision)
     if name is not None and name not in names:
         raise pass_not_run(name, names)
 

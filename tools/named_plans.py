@@ -235,7 +235,7 @@ def named_rows(
     plans = [*arguments.plans]
     reason = None
     if _is_free(model, arguments):
-        options = compile_arguments(arguments)
+        options = compile_arguments(model, arguments)
         for name in ("cluster", "mesh", "seed"):
             options.pop(name, None)
         best = best_named_plan(model, cluster, arguments.devices, **options)

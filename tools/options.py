@@ -16,10 +16,11 @@ from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE, POSITIVE_INTEGER, SEED, Range
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
-from shardwright.operators.models.optimizer import STATES, Optimizer
+from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
 from shardwright.operators.models.precision import PRECISIONS
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
+from shardwright.zoo import assumed_precision
 
 _GIB = 2**30
 _MODEL = "a model of the zoo, with its sizes: `gpt:layers=4`; `file.py:function`; or `file.onnx`"
@@ -217,16 +218,16 @@ def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> C
     ShardwrightError
         If an option is wrong, or there is no plan.
     """
-    options = {**compile_arguments(arguments), **others}
+    options = {**compile_arguments(model, arguments), **others}
     with following_search(model) as progress:
         return compile(model, arguments.devices, progress=progress, **options)
 
 
-def compile_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+def compile_arguments(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `compile` that the command line gives."""
     names = ("cluster", "mesh", "batch", "strategies", "dataset_strategy", "seed", *OPTION_NAMES)
     values = {name: getattr(arguments, name, None) for name in names}
-    values["optimizer"] = _optimizer(arguments)
+    values["optimizer"] = _optimizer(model, arguments)
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -237,11 +238,12 @@ def memory_limit(arguments: argparse.Namespace, cluster: Cluster) -> float:
     return cluster.device.usable_bytes
 
 
-def _optimizer(arguments: argparse.Namespace) -> Optimizer | None:
+def _optimizer(model: str, arguments: argparse.Namespace) -> Optimizer | None:
     """Return the optimizer of the command line; None for the model's own."""
     if arguments.optimizer is None and arguments.learning_rate is None:
         return None
-    optimizer = Optimizer(arguments.optimizer or "sgd", {})
+    own: Kind = "sgd" if assumed_precision(model) is None else "adam"
+    optimizer = Optimizer(arguments.optimizer or own, {})
     if arguments.learning_rate is not None:
         optimizer = replace(optimizer, settings={"learning_rate": arguments.learning_rate})
     return optimizer

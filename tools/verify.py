@@ -1,6 +1,7 @@
 """``shardwright verify``: a proof of a plan, and a comparison of numbers with one device."""
 
 import argparse
+import math
 from pathlib import Path
 
 from shardwright.ir.values import POSITIVE_INTEGER
@@ -70,6 +71,9 @@ def _print_numbers(verdict: Verdict, ranks: str, steps: int) -> None:
 
 
 def _print_rounding(rounding: Rounding) -> None:
+    if not math.isfinite(rounding.error):
+        print(styled("rounding", "bold yellow") + f": gradients overflow in {rounding.dtype}")
+        return
     within = "within" if rounding.is_within else styled("beyond", "bold yellow")
     print(
         f"rounding: in {rounding.dtype} the gradients are {rounding.error:.2g} of their norm from "

@@ -18,6 +18,7 @@ from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import is_low, numpy_dtype, unit_roundoff
 from shardwright.operators.info import Array
+from shardwright.operators.models.loss_scale import LOSS_SCALE, DynamicLossScale, loss_scale
 from shardwright.runtime import (
     Executor,
     LocalCommunicator,
@@ -28,6 +29,7 @@ from shardwright.runtime import (
 from shardwright.runtime.rounding import RoundedExecutor
 
 _ALLOWED = 3.0  # times the estimate, since errors are random
+_HALVINGS = 32  # of a dynamic loss scale
 _EXACT = "float64"
 
 
@@ -42,7 +44,7 @@ class Rounding:
         infinite if one is not finite.
     bound : float
         What rounding every number of the step to the digits of the policy changes, the same
-        measure, times a factor for chance.
+        measure, but at least one rounding; times a factor for chance.
     dtype : str
         The element type of the policy with the fewest digits.
     """
@@ -72,12 +74,28 @@ def policy_rounding(plan: Plan, batch: Mapping[str, Array]) -> Rounding | None:
         return None
     names = [gradient_name(p.name) for p in plan.model.parameters]
     names = [n for n in names if n in plan.reference.values and n in program.values]
-    bits = round(-np.log2(unit_roundoff(numpy_dtype(dtype)))) - 1
+    unit = unit_roundoff(numpy_dtype(dtype))
     exact = _one_device(plan, names, batch, None)
-    rounded = _one_device(plan, names, batch, bits)
-    own = _in_own_types(plan, names, batch)
-    bound = _ALLOWED * _distance(exact, rounded)
-    return Rounding(_distance(exact, own), bound, dtype)
+    rounded = _one_device(plan, names, batch, round(-np.log2(unit)) - 1)
+    bound = _ALLOWED * max(_distance(exact, rounded), unit)
+    return Rounding(_own_distance(plan, exact, batch), bound, dtype)
+
+
+def _own_distance(plan: Plan, exact: Mapping[str, Array], batch: Mapping[str, Array]) -> float:
+    """Return how far the program's own types are from float64.
+
+    A dynamic loss scale is lowered, as in training, until the gradients are finite.
+    """
+    scale = loss_scale(plan.document.loss_scale)
+    if not isinstance(scale, DynamicLossScale):
+        return _distance(exact, _in_own_types(plan, exact, batch, None))
+    for halvings in range(_HALVINGS):
+        factor = 2.0**-halvings
+        own = _in_own_types(plan, exact, batch, scale.initial * factor)
+        error = _distance({name: array * factor for name, array in exact.items()}, own)
+        if np.isfinite(error):
+            break
+    return error
 
 
 def _lowest(program: Graph) -> str | None:
@@ -107,10 +125,14 @@ def _one_device(
     return {name: np.asarray(parts[0]) for name, parts in found.items()}
 
 
-def _in_own_types(plan: Plan, names: Iterable[str], batch: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the gradients of the program in the types that it declares."""
+def _in_own_types(
+    plan: Plan, names: Iterable[str], batch: Mapping[str, Array], scale: float | None
+) -> dict[str, Array]:
+    """Return the gradients of the program in its own types, under a dynamic loss scale if given."""
     program, local = plan.program, LocalCommunicator(plan.mesh)
     state: State = initialize(program, plan.document.seed, local, plan.initial)
+    if scale is not None:
+        state[LOSS_SCALE] = dict.fromkeys(local.ranks, np.asarray(scale, np.float32))
     with np.errstate(all="ignore"):
         found = Executor(program, local).step(batch, state, list(names)).fetched
         return {

@@ -42,6 +42,13 @@ def test_plans_are_right(place, optimizer):
     assert parse(to_text(plan.program)) == plan.program
 
 
+def test_rounding_is_measured_below_the_overflow():
+    plan = sw.compile(MLP, 2, precision="float16", loss_scale=DynamicLossScale(2.0**30)).plan
+    assert sw.verify(plan, 1).rounding.is_within
+    plan = sw.compile(MLP, 2, precision="float16", loss_scale=2.0**30).plan
+    assert sw.verify(plan, 1).rounding.error == np.inf
+
+
 def test_a_plan_says_its_scale(tmp_path):
     for given, text in (("dynamic", "dynamic"), (DynamicLossScale(8.0, 2.0, 5), "dynamic:8:2:5")):
         found = sw.compile(MLP, 2, precision="float16", loss_scale=given)

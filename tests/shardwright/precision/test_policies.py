@@ -10,12 +10,16 @@ import pytest
 import shardwright as sw
 from shardwright import zoo
 from shardwright.ir.errors import PassError, ShardwrightError
-from shardwright.ir.text import parse
+from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import numpy_dtype
+from shardwright.operators.models.precision import PRECISIONS
 from shardwright.proof import prove
 from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.tools.main import main
+from shardwright.tracing import Definition, InputSpec
 from shardwright.verification.comparison import random_batches
 from shardwright.zoo.loading import LANGUAGE_MODELS
+from tests.any_operators import any_graph
 
 TEXT = "batch=4,sequence=8,vocabulary=32"
 LLAMA = f"llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,{TEXT}"
@@ -24,6 +28,13 @@ MIXTRAL = f"mixtral:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,experts=4,{TE
 MODELS = ["mlp:batch=8,hidden=16", GPT, f"{GPT},tied=false", LLAMA, MIXTRAL]
 
 
+PLACES = [
+    {"devices": 2},
+    {"devices": 4, "mesh": "2x2", "search": "fully_sharded"},
+    {"devices": 1, "mode": "stand_alone"},
+    {"devices": 4, "mesh": "2x2", "optimizer_parallel": True},
+    {"devices": 4, "cost_model": "mindspore"},
+]
 CASES = [
     *((model, "auto_parallel", "bfloat16") for model in MODELS),
     (LLAMA, "data_parallel", "bfloat16"),
@@ -132,7 +143,47 @@ def test_bytes_of_a_parameter_with_adam(size):
     assert low >= 2 * elements
 
 
+@pytest.mark.filterwarnings("ignore::shardwright.ir.errors.ShardwrightWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of functions outside of their domain
+@pytest.mark.parametrize("seed", range(15))
+def test_random_programs_in_any_policy(seed):
+    random = np.random.default_rng(seed)
+    text = to_text(any_graph(seed, nodes=6)).replace("f64[", "f32[")
+    graph = parse(text.replace("'float64'", "'float32'"))
+    inputs = tuple(InputSpec(value.name, value.type, 3) for value in graph.inputs)
+    policy = list(PRECISIONS)[1 + seed % (len(PRECISIONS) - 1)]
+    place = PLACES[seed % len(PLACES)]
+    try:
+        found = sw.compile(
+            Definition(graph, inputs),
+            **place,
+            precision=policy,
+            loss_scale=(1.0, 8.0, "dynamic")[random.integers(3)],
+            optimizer=("sgd", "momentum", "adam")[random.integers(3)],
+        )
+    except PassError as error:
+        assert "trainable parameters would be updated" in str(error)  # noqa: PT017
+        return
+    assert parse(to_text(found.plan.program)) == found.plan.program
+    verdict = sw.verify(found, 2)
+    assert verdict.is_right, verdict
+    if verdict.rounding is not None and np.isfinite(verdict.rounding.error):
+        assert verdict.rounding.is_within
+
+
 # Presets
+
+
+def test_the_command_line_knows_what_a_preset_assumes(capsys, tmp_path):
+    model = "gpt2:layers=1,hidden=16,heads=2,batch=2,sequence=8,vocabulary=32"
+    assert main(["dump", model, "--devices", "2", "--after", "apply_precision"]) == 0
+    assert "bf16[32, 16] = cast(embedding.embedding_table)" in capsys.readouterr().out
+    told = "compile", model, "--devices", "2", "--learning-rate", "0.1", "--out"
+    assert main([*told, str(tmp_path / "plan")]) == 0
+    assert "the preset's; optimizer adam" in " ".join(capsys.readouterr().out.split())
+    plain = ["dump", model, "--devices", "2", "--after", "apply_precision"]
+    assert main([*plain, "--precision", "float32"]) == 2
+    assert "pass `apply_precision` does not run" in capsys.readouterr().err
 
 
 def test_a_preset_of_a_language_model_gets_bfloat16_and_adam():
