@@ -8,7 +8,7 @@ from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded,
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.memory import peak_memory
-from shardwright.ir.errors import NoPlanError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.least_memory import search_least_memory
@@ -19,6 +19,7 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
+_FINE_RECOMPUTING = 1_000  # the same where the search decides what is recomputed
 _SHARE = 3 / 4  # of the time left that one search may take
 
 
@@ -60,7 +61,7 @@ class Attempts:
         return self._fit_recomputing() if self.request.recomputes else self._fitting().fit()
 
     def _fitting(self) -> Fitting:
-        fine = sum(self.space.problem.sizes) <= _FINE
+        fine = sum(self.space.problem.sizes) <= (_FINE_RECOMPUTING if self.recomputes else _FINE)
         where = f"mesh {self.request.planner.mesh}"
         return Fitting(self.attempt, self.least_memory, fine, self.limits, where)
 
@@ -72,26 +73,53 @@ class Attempts:
         limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
         try:
             first = self.attempt(self.limits)
-        except NoPlanError:
-            return replace(self, recomputes=True)._fitting().fit()
+        except InfeasibleError:
+            return self._recomputing().fit()
         if not first.fits(limit):
-            return replace(self, recomputes=True)._fitting().fit()
+            return self._fit_either()
         return first if first.result.unlimited else self._improved(first)
+
+    def _recomputing(self) -> Fitting:
+        return replace(self, recomputes=True)._fitting()
+
+    def _fit_either(self) -> Attempt:
+        """Return the better of the plans that fit with recomputation and without."""
+        try:
+            found = self._recomputing().fit()
+        except NotFoundError as error:
+            plain = self._fitted()
+            if plain is None:
+                raise error from None
+            return _better(plain, plain, self._bound_of_all())
+        if self._is_near(found.result.cost, found.result.lower_bound):
+            return found
+        return _better(found, self._fitted() or found, found.result.lower_bound)
+
+    def _fitted(self) -> Attempt | None:
+        """Return the best plan that fits without recomputation, if one was found."""
+        try:
+            return self._fitting().fit()
+        except NoPlanError:
+            return None
 
     def _improved(self, plan: Attempt) -> Attempt:
         """Return a plan that fits, or a better one with recomputation; its bound covers both."""
+        bound = self._bound_of_all()
+        if self._is_near(plan.result.cost, bound):
+            return _better(plan, plan, bound)
+        try:
+            found = self._recomputing().fit()
+        except NoPlanError:  # no time is left
+            return _better(plan, plan, bound)
+        return _better(plan, found, max(bound, found.result.lower_bound))
+
+    def _bound_of_all(self) -> float:
+        """Return a bound on all plans, within any memory and whatever they recompute."""
         free = replace(self.limits, memory_limit=None, time_limit=_SHARE * self._left())
-        bound = self.request.solve(self.space, free).lower_bound
-        best = plan
-        if relative_gap(plan.result.cost, bound) > max(self.limits.gap, OPTIMALITY_GAP):
-            try:
-                found = replace(self, recomputes=True)._fitting().fit()
-            except NoPlanError:  # no time is left
-                found = plan
-            else:
-                bound = max(bound, found.result.lower_bound)
-            best = min(found, plan, key=_cost)
-        return replace(best, result=bounded(best.result, bound))
+        return self.request.solve(self.space, free).lower_bound
+
+    def _is_near(self, cost: float, bound: float) -> bool:
+        return relative_gap(cost, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
     @property
     def space(self) -> SearchSpace:
@@ -127,5 +155,7 @@ class Attempts:
         return Attempt(limits, result, program, memory, records, self.recomputes)
 
 
-def _cost(attempt: Attempt) -> float:
-    return attempt.result.cost
+def _better(one: Attempt, other: Attempt, bound: float) -> Attempt:
+    """Return the cheaper plan with a bound on all plans."""
+    best = min(one, other, key=lambda attempt: attempt.result.cost)
+    return replace(best, result=bounded(best.result, bound))

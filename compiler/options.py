@@ -243,10 +243,10 @@ class CompileOptions:
         ),
     )
     recompute: str = field(
-        default="none",
+        default="search",
         metadata=_about(
             "what is computed again for the gradient instead of saved",
-            choices=("none", "selective", "full"),
+            choices=("none", "selective", "full", "search"),
         ),
     )
     loss_scale: LossScale = field(

@@ -30,7 +30,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
-Booleans = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class OperatorTable:
     recompute : RecomputeCost, optional
         The cost of a second computation; None where the profile does not price it.
     recomputed : array of shape (strategies,), optional
-        Whether it is computed a second time for the gradient; None for never.
+        Whether and when it is computed a second time for the gradient: 0 for not, 1 for when a
+        gradient reads its results, 2 for when backward enters its segment; None for never.
     """
 
     info: OperatorInfo
@@ -101,7 +102,7 @@ class OperatorTable:
     results: tuple[tuple[Layout, ...], ...]
     memory: BackwardMemory
     recompute: RecomputeCost | None = None
-    recomputed: Booleans | None = None
+    recomputed: Integers | None = None
 
     @cached_property
     def position(self) -> dict[Strategy, int]:

@@ -20,14 +20,14 @@ class SharedLayout:
     saved : bool
         Whether the first reader that saves the tensor for backward saves it in this layout; for
         the account of memory only.
-    remade : bool
-        Whether the tensor is recomputed for backward; for the account of memory only.
+    remade : int
+        Whether and when the tensor is recomputed for backward; for the account of memory only.
     """
 
     layout: Layout
     gradient: tuple[str, ...] = ()
     saved: bool = False
-    remade: bool = False
+    remade: int = 0
 
     @property
     def cotangent(self) -> Layout:

@@ -112,7 +112,7 @@ class Annotate(Pass):
             nodes=tuple(replace(n, strategy=chosen.strategies[n.name]) for n in graph.nodes),
             mesh=chosen.mesh,
             shared_layouts=tuple(
-                (name, replace(shared, saved=False, remade=False))
+                (name, replace(shared, saved=False, remade=0))
                 for name, shared in chosen.shared_layouts.items()
             ),
             recomputed=tuple(n.name for n in graph.nodes if n.name in chosen.recomputed),

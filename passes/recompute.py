@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwright.dataflow.properties import WHOLE
+from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.info import operator_class
@@ -79,7 +80,7 @@ class Recompute(Pass):
 
 def _in_blocks(graph: Graph) -> set[str]:
     """Return the operators of repeated blocks whose results are read in their block alone."""
-    block = {node.name: _block_of(node.scope) for node in graph.nodes}
+    block = {node.name: block_of(node.scope) for node in graph.nodes}
     if not any(block.values()):
         raise StrategyError(
             "`full` recomputes the operators of repeated blocks, and the model has none",
@@ -98,18 +99,6 @@ def _in_blocks(graph: Graph) -> set[str]:
             for value in node.results
         )
     }
-
-
-def _block_of(scope: str) -> str:
-    """Return the outermost numbered cell of a scope: ``blocks/0`` of ``blocks/0/attention``."""
-    parts = scope.split("/")
-    first = next((i for i, part in enumerate(parts) if part.isdigit()), None)
-    if first is None:
-        return ""
-    last = first
-    while last < len(parts) and parts[last].isdigit():
-        last += 1
-    return "/".join(parts[:last])
 
 
 def _cores(graph: Graph) -> set[str]:

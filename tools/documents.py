@@ -6,6 +6,7 @@ import resource
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from shardwright.compilation import Compilation
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
+from shardwright.compiler.recomputed import recomputed
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.timeline import Timeline, simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError
@@ -122,6 +124,7 @@ def compile_document(
         "mesh_shapes": dict(compilation.objectives),
         "mesh_lower_bounds": dict(compilation.lower_bounds),
         "pin_prices": document.pin_prices,
+        "recomputed": [asdict(group) for group in recomputed(compiled, compilation.cluster)],
         "search_seconds": compiled.result.seconds if compiled.result else 0.0,
         "compile_seconds": compiled.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
@@ -197,6 +200,7 @@ def no_plan_document(
         "least_memory_bound": error.least_memory_bound,
         "peak_memory_bytes": peak_memory_bytes(),
         **{name: {} for name in _NO_ENTRIES},
+        "recomputed": [],
     }
 
 

@@ -11,6 +11,7 @@ from shardwright.compiler.accounting import OperatorCost, operator_costs
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
+from shardwright.compiler.recomputed import Recomputed, recomputed
 from shardwright.cost_model.timeline import Timeline
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
 from shardwright.operators.models.precision import MASTER
@@ -35,6 +36,7 @@ USUAL = Extent(30, 20, 12)
 BRIEF = Extent(10, 0, 4)
 FULL = Extent(10**9, 10**9, 10**9, 0.0)
 _LABEL = 10  # columns of the labels in the summary
+_SHOWN = 4  # groups of recomputed operators
 
 
 def print_compilation(
@@ -230,6 +232,9 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
         "memory",
         f"{_memory_text(document)}: {parts}",
     )
+    again = recomputed(compiled, compilation.cluster)
+    if again:
+        _line("again", _recomputed_text(again))
     _line("network", _traffic_text(document))
     assumed = assumed_precision(document.model)
     if document.precision != MASTER or assumed is not None:
@@ -274,6 +279,19 @@ def _training_text(document: PlanDocument, assumed: str | None) -> str:
         text += ", the preset's"
     scale = "" if document.loss_scale == 1 else f", loss scale {document.loss_scale}"
     return f"{text}; optimizer {document.optimizer.kind}{scale}"
+
+
+def _recomputed_text(groups: Sequence[Recomputed]) -> str:
+    """Return what is computed again for the gradient, most bytes first."""
+    count, seconds = sum(g.count for g in groups), sum(g.seconds for g in groups)
+    total = bytes_text(sum(group.bytes for group in groups))
+    largest = sorted(groups, key=lambda group: -group.bytes)[:_SHOWN]
+    parts = [f"{g.count}x {g.operator} {bytes_text(g.bytes)}" for g in largest if g.bytes]
+    names = f": {', '.join(parts)}" if parts else ""
+    return (
+        f"{count} operators are recomputed for the gradient in {seconds_text(seconds)} instead of "
+        f"saving {total}{names}"
+    )
 
 
 def _traffic_text(document: PlanDocument) -> str:

@@ -15,7 +15,7 @@ from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
-from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.operators.info import SplitCounts, operator_class, operator_info
 from shardwright.search.pins import pinned_strategies, restricted
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd, saving_ends
@@ -116,6 +116,7 @@ class _SpaceBuilder:
         micro = self.context.micro
         outside = frozenset() if micro is None else micro.outside
         self.recomputable = Recomputable(self.graph, self.tables, self.recompute, outside)
+        self.memory.stretches = self.recomputable.stretches(self.memory)
         for node in nodes:
             self._add_operator(node)
         self.counted = counted_views(self.graph, self._count_savers)
@@ -207,7 +208,8 @@ class _SpaceBuilder:
             position=position,
             separate=table.memory.separate[position],
             recomputed=again,
-            needed=np.ones(len(table.strategies), dtype=bool) if saved.any() else again,
+            remade_at=self.recomputable.entered(node, self.memory),
+            needed=_needed(table, bool(saved.any())),
             exchange=exchange,
             passes=times,
             gradient_passes=times,
@@ -326,7 +328,9 @@ class _SpaceBuilder:
         states: list[bool],
     ) -> None:
         """Count what is saved of a tensor, and what a second computation reads of it."""
-        self.saved.hold(value, savers, writer, shared, states)
+        producer = self.graph.producers.get(value.name)
+        entered = 0 if producer is None else self.recomputable.entered(producer, self.memory)
+        self.saved.hold(value, savers, writer, shared, states, entered)
         if value.name not in self.graph.producers or value.name in self.replaced:
             return
         group = self.counted.get(value.name, value.name)
@@ -334,9 +338,13 @@ class _SpaceBuilder:
             return  # a view of a buffer that is saved in any case, or counted for another value
         if group not in self.counted_again:
             ends = [end for end in self.context.readers[value.name] if end.saved is None]
-            ends = [end for end in ends if end.recomputed is not None]
+            ends = [end for end in ends if end.recomputed is not None and not self._is_view(end)]
             self.counted_again |= {group} if ends and group in self.counted else set()
             self.saved.hold_for_recomputation(value, ends, writer, shared, bool(savers))
+
+    def _is_view(self, reader: EdgeEnd) -> bool:
+        name = self.draft.choices[reader.variable].name
+        return operator_class(self.graph.producers[name].operator).is_view
 
     def _savers(self, value: Value, writer: EdgeEnd) -> list[EdgeEnd]:
         """Return the ends at which a tensor is saved; none for one whose buffer is not its own."""
@@ -364,3 +372,10 @@ class _SpaceBuilder:
         start = self.context.gradient_start(readers)
         if start is not None:
             memory.hold_transient(at.variable, usage, start, memory.backward(writer.moment))
+
+
+def _needed(table: OperatorTable, saved: bool) -> NDArray[np.bool_] | None:
+    """Return for each option of a reader whether the backward pass reads its operand there."""
+    if saved:
+        return np.ones(len(table.strategies), dtype=bool)
+    return None if table.recomputed is None else table.recomputed > 0

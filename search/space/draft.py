@@ -13,6 +13,7 @@ from shardwright.solver.problem import Identity, Pair
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 
 @dataclass(eq=False, slots=True)
@@ -40,9 +41,12 @@ class EdgeEnd:
     fixes_consumers : bool
         Whether all readers must use the layout of this end.
     remade : array of shape (options,), optional
-        Where a tensor is written: whether it is not saved but recomputed; None for never.
+        Where a tensor is written: whether and when it is recomputed instead of saved, as in
+        `OperatorTable.recomputed`; None for never.
     recomputed : array of shape (options,), optional
-        Where a tensor is read: whether the reader is recomputed; None for never.
+        Where a tensor is read: whether and when the reader is recomputed; None for never.
+    remade_at : int, optional
+        Where a tensor is read: when a recomputed reader reads it at the earliest, in backward.
     needed : array of shape (options,), optional
         Where a tensor is read: whether the backward pass reads it here; None for never.
     exchange : array of shape (options,), optional
@@ -61,8 +65,9 @@ class EdgeEnd:
     separate: bool = False
     is_output: bool = False
     fixes_consumers: bool = False
-    remade: Booleans | None = None
-    recomputed: Booleans | None = None
+    remade: Integers | None = None
+    recomputed: Integers | None = None
+    remade_at: int | None = None
     needed: Booleans | None = None
     exchange: Floats | None = None
     passes: int = 1

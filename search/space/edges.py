@@ -35,8 +35,8 @@ class Link:
     def allowed(self, writer: EdgeEnd, reader: EdgeEnd) -> Booleans:
         """Return which options go together."""
         nothing = np.zeros(1, dtype=bool)
-        remade = (nothing if writer.remade is None else writer.remade)[:, None]
-        reading = nothing if reader.recomputed is None else reader.recomputed
+        remade = (nothing if writer.remade is None else writer.remade > 0)[:, None]
+        reading = nothing if reader.recomputed is None else reader.recomputed > 0
         return (self.alone | ~remade | reading) & (self.kept | remade | ~reading)
 
 
@@ -69,6 +69,9 @@ def connect(
             table = np.where(link.allowed(writer, reader), table, np.inf)
         if writer.remade is not None and reader.remade is not None:
             table = np.where(writer.remade[:, None] == reader.remade, table, np.inf)
+        if writer.remade is not None and reader.recomputed is not None:
+            late = (writer.remade[:, None] == 1) & (reader.recomputed == 2)
+            table = np.where(late, np.inf, table)  # what is computed early reads what is, too
         return table
 
     context.draft.connect(writer, reader, value.type, context.intern(key, make), again)
@@ -78,7 +81,7 @@ def _again(writer: EdgeEnd, reader: EdgeEnd) -> Booleans | None:
     """Return where a tensor is redistributed a second time; None for nowhere."""
     if writer.remade is None or reader.needed is None:
         return None
-    again = writer.remade[:, None] & reader.needed
+    again = (writer.remade > 0)[:, None] & reader.needed
     return again if again.any() else None
 
 

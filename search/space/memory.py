@@ -21,6 +21,7 @@ from shardwright.solver.problem import Identity, MemoryUse, distinct
 
 _SEGMENTS = 16  # the part of all gradients that is counted too early is at most one of so many
 _PEAKS = 16  # moments at which transient memory is counted
+_PEAKS_OF_STRETCH = 6  # of each stretch of the program
 Floats = NDArray[np.float64]
 
 
@@ -42,9 +43,12 @@ class MemoryAccount:
     ----------
     operators : int
         How many there are in the program.
+    stretches : sequence of range
+        Moments among which some are counted in any case, wherever the peak is.
     """
 
     operators: int
+    stretches: Sequence[range] = ()
     _held: list[_Held] = field(default_factory=list)
     _gradients: list[_Held] = field(default_factory=list)
     _transient: list[_Held] = field(default_factory=list)
@@ -100,8 +104,12 @@ class MemoryAccount:
             counted[held.start] += 1
             counted[held.stop] -= 1
         held_bytes = np.where(np.cumsum(counted) > 0, np.cumsum(change), -np.inf)[:-1]
-        peaks = np.argsort(-held_bytes, kind="stable")[:_PEAKS]
-        return [int(moment) for moment in peaks if held_bytes[moment] > 0]
+        order = np.argsort(-held_bytes, kind="stable")
+        peaks = [int(moment) for moment in order[:_PEAKS]]
+        for stretch in self.stretches:
+            own = [int(moment) for moment in order if moment in stretch]
+            peaks += own[:_PEAKS_OF_STRETCH]
+        return [moment for moment in dict.fromkeys(peaks) if held_bytes[moment] > 0]
 
 
 def _begun_together(gradients: Sequence[_Held]) -> list[_Held]:

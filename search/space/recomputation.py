@@ -7,6 +7,10 @@ decides: an operator whose results no gradient saves has the choice if it has on
 tensor that several readers share if one of them is sure to need it.
 
 A view shares the buffer of its operand, so a view and its operand are recomputed together.
+
+What is recomputed since a later operator of its segment is, begins to be held earlier than where a
+gradient reads it first. Two states tell them apart, so that memory is counted: an operator that is
+recomputed when backward enters the segment has its operands recomputed then.
 """
 
 from collections.abc import Mapping
@@ -17,17 +21,21 @@ import numpy as np
 
 from shardwright.cost_model.backward_memory import BackwardMemory
 from shardwright.cost_model.profile import OperatorTable
+from shardwright.dataflow.segments import segments
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
 from shardwright.search.space.edges import Link
+from shardwright.search.space.memory import MemoryAccount
 from shardwright.search.space.space import RecomputedStrategy
 
-States = tuple[bool, ...]
-NEVER: States = (False,)
-ALWAYS: States = (True,)
-EITHER: States = (False, True)
+States = tuple[int, ...]
+NEVER: States = (0,)
+ALWAYS: States = (1,)  # by a mark; when is not counted
+EITHER: States = (0, 1, 2)
+_STRETCHES = 4
+ENTERED: States = (0, 2)  # a result is read by the first gradient of the segment
 
 
 @dataclass
@@ -53,6 +61,7 @@ class Recomputable:
     outside: frozenset[str] = frozenset()
     states: dict[str, States] = field(default_factory=dict)
     links: dict[tuple[str, str], Link] = field(default_factory=dict)
+    _entered: dict[int, int] = field(default_factory=dict)  # moment of the last saver of a segment
 
     def __post_init__(self) -> None:
         if not self.offered and not self.graph.recomputed:
@@ -65,6 +74,9 @@ class Recomputable:
                     hint="mark operators on activations, and use the cost model `time`",
                 )
         nodes = [node for node in self.graph.nodes if node.name in self.tables]
+        for moment, node in enumerate(self.graph.nodes):
+            if node.name in self.tables and self._reads_saved(node):
+                self._entered[self._segments[node.name]] = moment
         for node in reversed(nodes):
             self.states[node.name] = self._states(node)
         for node in nodes:
@@ -78,6 +90,34 @@ class Recomputable:
     def link(self, writer: str, reader: str) -> Link | None:
         """Return how the states of two operators are tied; None where they are not."""
         return self.links.get((writer, reader))
+
+    def stretches(self, memory: MemoryAccount) -> list[range]:
+        """Return when some segments run backward: the first and the last that are recomputed."""
+        moments: dict[int, list[int]] = {}
+        for moment, node in enumerate(self.graph.nodes):
+            if len(self.of(node)) > 1:
+                moments.setdefault(self._segments[node.name], []).append(moment)
+        found = list(moments.values())
+        chosen = found if len(found) <= _STRETCHES else [found[0], found[1], found[-2], found[-1]]
+        return [range(memory.backward(of[-1]), memory.backward(of[0]) + 1) for of in chosen]
+
+    def entered(self, node: Node, memory: MemoryAccount) -> int:
+        """Return when an operator is recomputed at the earliest: as backward enters its segment.
+
+        A marked operator may be recomputed for another segment, at the beginning of backward.
+        """
+        if self.of(node) in (NEVER, ALWAYS) or node.name in self._marked:
+            return memory.operators
+        return memory.backward(self._entered[self._segments[node.name]])
+
+    @cached_property
+    def _segments(self) -> dict[str, int]:
+        return segments(self.graph)
+
+    def _reads_saved(self, node: Node) -> bool:
+        """Return whether the gradient of an operator reads any tensor of the forward pass."""
+        memory = self.tables[node.name].memory
+        return any(saved.any() for saved in (*memory.operands, *memory.results))
 
     @cached_property
     def _matrices(self) -> frozenset[str]:
@@ -111,8 +151,8 @@ class Recomputable:
         sure = self._is_saved(node) or any(self.of(reader) == ALWAYS for reader, _ in readers)
         if sure:
             self._settle_shared(node)
-            return ALWAYS if marked else EITHER
-        undecided = [reader for reader, _ in readers if self.of(reader) == EITHER]
+            return ALWAYS if marked else (ENTERED if self._is_read_first(node) else EITHER)
+        undecided = [reader for reader, _ in readers if len(self.of(reader)) > 1]
         if not undecided:
             return NEVER
         if len(readers) == 1:
@@ -122,13 +162,21 @@ class Recomputable:
             self._never(undecided)
         return NEVER
 
+    def _is_read_first(self, node: Node) -> bool:
+        """Return whether the first gradient of a segment to read anything reads a result."""
+        moment = self._entered[self._segments[node.name]]
+        last = self.graph.nodes[moment]
+        if last is node:
+            return any(saved.any() for saved in self.tables[node.name].memory.results)
+        return any(reader is last and self._saves(last, i) for reader, i in self._readers(node))
+
     def _settle_shared(self, node: Node) -> None:
         """Let no reader of a shared tensor decide alone whether the backward pass reads it."""
         for value in node.results:
             uses = self.graph.uses[value.name]
             sure = any(self._saves(*use) or self.of(use[0]) == ALWAYS for use in uses)
             if len(uses) > 1 and not sure:
-                self._never([reader for reader, _ in uses if self.of(reader) == EITHER])
+                self._never([reader for reader, _ in uses if len(self.of(reader)) > 1])
 
     def _never(self, nodes: list[Node]) -> None:
         self.states.update((node.name, NEVER) for node in nodes)
@@ -142,6 +190,8 @@ class Recomputable:
         return (
             bool(node.operands)
             and node.name not in self.outside
+            and self._segments[node.name] in self._entered
+            and self._stays(node)
             and self.tables[node.name].recompute is not None
             and not issubclass(operator_class(node.operator), Communication)
             and all(
@@ -150,12 +200,17 @@ class Recomputable:
             )
         )
 
+    def _stays(self, node: Node) -> bool:
+        """Return whether an operator is read in its segment alone."""
+        at = self._segments[node.name]
+        return all(self._segments[reader.name] == at for reader, _ in self._readers(node))
+
     # Views
 
     def _tie_view(self, view: Node) -> None:
         """Recompute a view with its operand, and only with it."""
         producer = self.graph.producers.get(view.operands[0])
-        if self.of(view) != EITHER or view.name in self._marked:
+        if len(self.of(view)) == 1 or view.name in self._marked:
             return
         if producer is None or self.of(producer) == NEVER:
             self.states[view.name] = NEVER
@@ -181,25 +236,29 @@ def with_states(table: OperatorTable, states: States) -> OperatorTable:
         return table
     count, more = len(table.strategies), table.recompute.operator
     if states == ALWAYS:
-        return replace(table, cost=table.cost + more, recomputed=np.ones(count, dtype=bool))
-    again = tuple(RecomputedStrategy(strategy.assignment) for strategy in table.strategies)
-    memory = table.memory
+        return replace(table, cost=table.cost + more, recomputed=np.ones(count, dtype=np.int64))
+    times, memory = len(states), table.memory
+    again = tuple(
+        RecomputedStrategy(strategy.assignment, when)
+        for when in states[1:]
+        for strategy in table.strategies
+    )
     return replace(
         table,
         strategies=table.strategies + again,
-        cost=np.concatenate([table.cost, table.cost + more]),
-        operands=tuple(layouts * 2 for layouts in table.operands),
-        results=tuple(layouts * 2 for layouts in table.results),
+        cost=np.concatenate([table.cost, *[table.cost + more] * (times - 1)]),
+        operands=tuple(layouts * times for layouts in table.operands),
+        results=tuple(layouts * times for layouts in table.results),
         memory=BackwardMemory(
-            tuple(np.tile(saved, 2) for saved in memory.operands),
-            tuple(np.tile(saved, 2) for saved in memory.results),
-            memory.work * 2,
+            tuple(np.tile(saved, times) for saved in memory.operands),
+            tuple(np.tile(saved, times) for saved in memory.results),
+            memory.work * times,
             memory.separate,
         ),
         recompute=replace(
             table.recompute,
-            operator=np.tile(more, 2),
-            exchanges=tuple(np.tile(cost, 2) for cost in table.recompute.exchanges),
+            operator=np.tile(more, times),
+            exchanges=tuple(np.tile(cost, times) for cost in table.recompute.exchanges),
         ),
-        recomputed=np.arange(2 * count) >= count,
+        recomputed=np.repeat(np.array(states), count),
     )

@@ -45,6 +45,7 @@ class SavedTensors:
         writer: EdgeEnd,
         shared: EdgeEnd,
         states: Sequence[bool],
+        entered: int = 0,
     ) -> None:
         """Count what the saving ends of one tensor hold.
 
@@ -60,6 +61,8 @@ class SavedTensors:
             The shared layout of its readers; the writer where it has one reader.
         states : sequence of bool
             For each option of the shared layout, whether the first saver shares its buffer.
+        entered : int
+            When backward enters the segment of its producer.
         """
         for position, end in enumerate(savers):
             assert end.saved is not None
@@ -68,8 +71,8 @@ class SavedTensors:
             elif end is not shared:
                 shareable = np.array(states) if position == 1 else np.ones(len(states), dtype=bool)
                 self.add_copy(value, end, shared, shareable)
-        if len(savers) > 1 and writer.remade is not None:
-            self._hold_recomputed(value, savers, writer, shared)
+        if savers and writer.remade is not None:
+            self._hold_recomputed(value, savers, writer, shared, entered)
 
     def hold_for_recomputation(
         self,
@@ -95,8 +98,8 @@ class SavedTensors:
         for end in ends if saved else ends[:1]:
             assert end.recomputed is not None
             if writer.remade is None and not saved:
-                usage = self.context.bytes_at(value.type, end) * end.recomputed
-                self.memory.hold(end.variable, usage, end.moment, self.memory.operators)
+                usage = self.context.bytes_at(value.type, end) * (end.recomputed > 0)
+                self.memory.hold(end.variable, usage, end.moment, self._freed(end))
             else:
                 shareable = np.full(len(shared.layouts), saved)
                 self.add_copy(value, end, shared, shareable)
@@ -107,20 +110,28 @@ class SavedTensors:
         if writer.remade is None:
             self.memory.hold(end.variable, end.saved, end.moment, self._freed(end))
         elif end is writer:
-            usage = np.where(writer.remade, 0.0, end.saved)
+            usage = np.where(writer.remade > 0, 0.0, end.saved)
             self.memory.hold(end.variable, usage, end.moment, self._freed(end))
         elif not writer.remade.all():
             self.add_copy(value, end, shared, np.zeros(len(shared.layouts), dtype=bool))
 
     def _hold_recomputed(
-        self, value: Value, savers: Sequence[EdgeEnd], writer: EdgeEnd, shared: EdgeEnd
+        self,
+        value: Value,
+        savers: Sequence[EdgeEnd],
+        writer: EdgeEnd,
+        shared: EdgeEnd,
+        entered: int,
     ) -> None:
-        """Count a recomputed tensor between the gradients that read it."""
+        """Count a recomputed tensor until the last gradient that reads it."""
         at = writer if savers[0] is writer else shared
         assert at.remade is not None
-        usage = self.context.bytes_at(value.type, at) * at.remade
-        start, stop = self._freed(savers[-1]), self._freed(savers[0])
-        self.memory.hold_transient(at.variable, usage, start, stop)
+        size, stop = self.context.bytes_at(value.type, at), self._freed(savers[0])
+        last = self._freed(savers[-1])
+        if last < stop:
+            self.memory.hold_transient(at.variable, size * (at.remade > 0), last, stop)
+        if entered < last and (at.remade == 2).any():
+            self.memory.hold_transient(at.variable, size * (at.remade == 2), entered, last)
 
     def add_copy(self, value: Value, end: EdgeEnd, shared: EdgeEnd, shareable: Booleans) -> None:
         """Add the variable for whether a saving end shares the buffer of the shared layout.
@@ -136,8 +147,7 @@ class SavedTensors:
         size = context.intern(key, lambda: copies.bytes(sizes, shared))
         options = copies.options(len(size))
         copy = context.draft.add(Choice("copy", value.name, options), np.zeros(len(size)))
-        stop = self.memory.operators if end.saved is None else self._freed(end)
-        self.memory.hold(copy, size, end.moment, stop)
+        self.memory.hold(copy, size, end.moment, self._freed(end))
         used = context.intern(("copy used", *key), lambda: copies.used(shared))
         context.draft.tie(copy, end.variable, used)
         reuse = context.intern(
@@ -147,6 +157,9 @@ class SavedTensors:
         context.draft.tie(copy, shared.variable, reuse)
 
     def _freed(self, end: EdgeEnd) -> int:
+        """Return until when a tensor is surely held for an end."""
+        if end.saved is None and end.remade_at is not None:
+            return end.remade_at
         return self.memory.backward(end.moment)
 
 
@@ -183,7 +196,7 @@ class _Copies:
         """Constrain a copy to the layout that its reader uses."""
         same = np.array([[one == other for other in self.layouts] for one in self.at])
         again = self.end.recomputed if self.end.saved is None else None
-        needed = np.ones(len(self.layouts), dtype=bool) if again is None else again
+        needed = np.ones(len(self.layouts), dtype=bool) if again is None else again > 0
         rows = [same & needed, same & needed]
         rows += [needed[None, :]] if shared.remade is not None else []
         rows += [~needed[None, :]] if again is not None else []
@@ -192,7 +205,7 @@ class _Copies:
     def reuse(self, shared: EdgeEnd, met: Sequence[Layout], shareable: Booleans) -> Floats:
         """Allow to share a buffer only if the layouts match, and the first saver shares it too."""
         same = np.array([[one == other for other in met] for one in self.at]) & shareable
-        kept = np.ones(len(met), dtype=bool) if shared.remade is None else ~shared.remade
+        kept = np.ones(len(met), dtype=bool) if shared.remade is None else shared.remade == 0
         rows = [same & kept, np.ones_like(same) & kept]
         rows += [~kept[None, :]] if shared.remade is not None else []
         rows += [np.ones((1, len(met)), dtype=bool)] if self.end.saved is None else []

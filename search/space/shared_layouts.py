@@ -71,10 +71,11 @@ def _options(
         partial = edge.cotangent.partial if edge.cotangent is not None else ()
         layout = context.representative(edge.layout.with_partial(partial))
         shared[SharedLayout(layout.reduced(), layout.partial)] = None
-    states = [(True, False), (False, False)] if saved else [(False, False)]
+    states = [(True, 0), (False, 0)] if saved else [(False, 0)]
     remade = ends[0].remade
     if remade is not None:  # what is recomputed has no buffer to share
-        states = [*states, (False, True)] if not remade.all() else [(False, True)]
+        states = states if (remade == 0).any() else []
+        states = [*states, *((False, again) for again in (1, 2) if (remade == again).any())]
     options = tuple(
         replace(option, saved=save, remade=again) for save, again in states for option in shared
     )

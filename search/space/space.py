@@ -68,11 +68,19 @@ class Storage:
 
 @dataclass(frozen=True, repr=False)
 class RecomputedStrategy(Strategy):
-    """A strategy of an operator that is computed a second time for the gradient."""
+    """A strategy of an operator that is computed a second time for the gradient.
+
+    Parameters
+    ----------
+    when : int
+        As in `OperatorTable.recomputed`.
+    """
+
+    when: int = 1
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "RecomputedStrategy":
         """Return the strategy with axes renamed."""
-        return RecomputedStrategy(super().renamed(names, mesh).assignment)
+        return replace(self, assignment=super().renamed(names, mesh).assignment)
 
 
 Option = Strategy | Storage | SharedLayout | Layout

@@ -24,11 +24,20 @@ from tests.zoo_sizes import SMALL
 CPU = cluster("cpu")
 
 
-def answers(graph: Graph, devices: int, optimizer: Optimizer, gap: float, limits: int):
+def answers(
+    graph: Graph,
+    devices: int,
+    optimizer: Optimizer,
+    gap: float,
+    limits: int,
+    recompute: str = "none",
+):
     """Yield (limit, cost, bound) from no memory to more than enough; infinite where none fits."""
 
     def compiled(limit: float):
-        options = CompileOptions(memory_limit=limit, optimizer=optimizer, gap=gap)
+        options = CompileOptions(
+            memory_limit=limit, optimizer=optimizer, gap=gap, recompute=recompute
+        )
         return compile_graph(graph, CPU, devices, options)
 
     most = compiled(float("inf")).memory.peak_bytes
@@ -49,10 +58,17 @@ def answers(graph: Graph, devices: int, optimizer: Optimizer, gap: float, limits
             yield limit, found.result.cost, found.result.lower_bound
 
 
-def assert_monotone(graph: Graph, devices: int, optimizer: Optimizer, gap: float, limits: int):
+def assert_monotone(
+    graph: Graph,
+    devices: int,
+    optimizer: Optimizer,
+    gap: float,
+    limits: int,
+    recompute: str = "none",
+):
     """Check that more memory never costs more, and that bounds hold for what fits less memory."""
     best = np.inf
-    for limit, cost, bound in answers(graph, devices, optimizer, gap, limits):
+    for limit, cost, bound in answers(graph, devices, optimizer, gap, limits, recompute):
         assert cost <= best * (1 + gap + 1e-9), limit
         assert bound <= min(best, cost) * (1 + 1e-9) or np.isinf(best), limit
         best = min(best, cost)
@@ -66,6 +82,12 @@ def test_more_memory_is_never_worse(block: int) -> None:
         optimizer = Optimizer(str(random.choice(["sgd", "adam"])))  # type: ignore[arg-type]
         graph = random_graph(seed, nodes=2 + seed % 5)
         assert_monotone(graph, int(random.choice([2, 4, 8])), optimizer, gap=0.0, limits=12)
+
+
+@pytest.mark.parametrize("seed", [1, 7, 13])
+def test_more_memory_is_never_worse_with_recomputation(seed: int) -> None:
+    graph = random_graph(seed, nodes=2 + seed % 5)
+    assert_monotone(graph, 4, Optimizer(), gap=0.0, limits=8, recompute="search")
 
 
 QUICK = ("mlp", "two_matmul", "lenet5", "wide_deep", "dlrm", "feature_hash", "llama")

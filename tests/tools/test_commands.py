@@ -58,6 +58,7 @@ COMPILE_KEYS = {
     "mesh_shapes",
     "mesh_lower_bounds",
     "pin_prices",
+    "recomputed",
     "plan",
 }
 
