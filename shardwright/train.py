@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from shardwright.compiler.options import DEFAULTS
 from shardwright.dataset.dataset import Dataset
 from shardwright.ir.values import (
-    POSITIVE,
     POSITIVE_INTEGER,
     SEED,
     Range,
@@ -15,7 +14,7 @@ from shardwright.ir.values import (
 )
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
-from shardwright.operators.models.loss_scale import DynamicLossScale, LossScale
+from shardwright.operators.models.loss_scale import SCALES, DynamicLossScale, LossScale
 from shardwright.operators.models.precision import precision_of_amp
 from shardwright.parallel import AutoParallel
 from shardwright.session import ParallelOptions, Session, begin, one_precision
@@ -81,7 +80,7 @@ class FixedLossScaleManager:
     """
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = False) -> None:
-        POSITIVE.check("loss_scale", loss_scale)
+        SCALES.check("loss_scale", loss_scale)
         check_flag("drop_overflow_update", drop_overflow_update)
         self.loss_scale, self.drop_overflow_update = float(loss_scale), drop_overflow_update
 
@@ -122,7 +121,7 @@ class DynamicLossScaleManager:
         scale_factor: float = 2.0,
         scale_window: int = 2000,
     ) -> None:
-        POSITIVE.check("init_loss_scale", init_loss_scale)
+        SCALES.check("init_loss_scale", init_loss_scale)
         Range(least=1.0).check("scale_factor", scale_factor)
         POSITIVE_INTEGER.check("scale_window", scale_window)
         self.rule = DynamicLossScale(float(init_loss_scale), float(scale_factor), scale_window)

@@ -17,13 +17,15 @@ import numpy as np
 
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import OptionError
-from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, Range, wrong_value
+from shardwright.ir.values import POSITIVE_INTEGER, Range, wrong_value
 from shardwright.operators.info import Array, Example, OperatorInfo, register
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 
 LOSS_SCALE: Final = "optimizer.loss_scale"
 GOOD_STEPS: Final = "optimizer.good_steps"
+SCALES: Final = Range(above=0, below=2.0**128 - 2.0**103)
+"""The numbers that a loss scale may be: those that are finite in float32."""
 _FACTOR = Range(least=1.0)
 _TEXT = re.compile(r"dynamic(?::([^:]+):([^:]+):([^:]+))?")
 
@@ -58,7 +60,7 @@ class DynamicLossScale:
     window: int = 2000
 
     def __post_init__(self) -> None:
-        POSITIVE.check("initial", self.initial)
+        SCALES.check("initial", self.initial)
         _FACTOR.check("factor", self.factor)
         POSITIVE_INTEGER.check("window", self.window)
 
@@ -93,7 +95,7 @@ def loss_scale(value: object, name: str = "loss_scale") -> LossScale:
         return value
     if isinstance(value, str):
         return _parsed(value, name)
-    POSITIVE.check(name, value)
+    SCALES.check(name, value)
     return float(value)  # type: ignore[arg-type]
 
 
@@ -146,7 +148,7 @@ class LossScaleUpdate(OperatorInfo):
 
     The operands are the scale, the number of steps since it changed, and the number of elements of
     gradients that are not finite. Where there are some, the scale is divided by ``factor``, but not
-    below 1; after ``window`` steps without any it is multiplied.
+    below 1; after ``window`` steps without any it is multiplied, unless the product overflows.
     """
 
     name = "loss_scale_update"
@@ -167,7 +169,7 @@ class LossScaleUpdate(OperatorInfo):
         if count > 0:
             scale, good = max(scale / factor, min(scale, 1.0)), 0
         elif good + 1 >= window:
-            scale, good = scale * factor, 0
+            scale, good = (scale * factor if scale * factor in SCALES else scale), 0
         else:
             good += 1
         applied = np.asarray(not count > 0, np.int64)

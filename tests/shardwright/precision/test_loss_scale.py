@@ -99,6 +99,8 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale(place):
         ((8.0, 2, 1), (4.0, 0, 0)),
         ((1.5, 0, 3), (1.0, 0, 0)),
         ((0.5, 0, 3), (0.5, 0, 0)),
+        ((2.0**126, 2, 0), (2.0**127, 0, 1)),
+        ((2.0**127, 2, 0), (2.0**127, 0, 1)),  # twice that is infinite, and would stay so
     ],
 )
 def test_the_next_scale(before, expected):
@@ -142,7 +144,9 @@ def test_a_lost_guard_is_refused():
         ("dynamic:1:2", "expected a positive number or `dynamic`"),
         ("dynamic:1:0.5:3", "`factor` is 0.5, expected a number of at least 1"),
         ("dynamic:8:2:0", "`window` is 0, expected an integer of at least 1"),
-        (0, "`loss_scale` is 0, expected a number above 0"),
+        (0, "`loss_scale` is 0, expected a number above 0 and below 3.40282e+38"),
+        (1e39, "`loss_scale` is 1e+39, expected a number above 0 and below 3.40282e+38"),
+        ("dynamic:1e39:2:2", "`initial` is 1e+39, expected a number above 0 and below 3.40282e+38"),
         (True, "`loss_scale` is True"),
         (None, "`loss_scale` is None"),
     ],
