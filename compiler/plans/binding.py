@@ -8,6 +8,7 @@ from functools import cache
 
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.liveness import accumulates, loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
 from shardwright.operators.communication.collectives import Communication
@@ -58,6 +59,7 @@ class _Binding:
         self.slice_type = cache(
             lambda kind, layout: kind.with_shape(layout.slice_shape(kind.shape, mesh))
         )
+        self.in_time = mesh.in_time
         self.group = cache(lambda axes: mesh.group(rank, axes or mesh.names))
 
     def value(self, value: Value) -> Value:
@@ -70,7 +72,8 @@ class _Binding:
         """Return a node on slices; a collective names the ranks of its group."""
         results = tuple(self.value(result) for result in node.results)
         attributes = dict(node.attributes)
-        if "axes" in attributes and issubclass(operator_class(node.operator), Communication):
+        moves = "axes" in attributes and issubclass(operator_class(node.operator), Communication)
+        if moves and not accumulates(node, self.in_time):
             attributes["ranks"] = self.group(attributes["axes"])
         return replace(node, results=results, attributes=attributes, strategy=None)
 
@@ -79,8 +82,16 @@ def rank_text(program: Graph, rank: int) -> str:
     """Return the listing of one rank: its coordinates, its slices and its program."""
     mesh = program.mesh or Mesh(())
     bound = bind_rank(program, rank)
-    place = " ".join(f"{name}={mesh.coordinate(rank, name)}" for name in mesh.names)
+    names = mesh.of_ranks.names
+    place = " ".join(f"{name}={mesh.coordinate(rank, name)}" for name in names)
     lines = [f"# rank {rank} of {mesh.size}" + (f" at {place}" if place else "")]
+    loop = loop_of(program)
+    if loop is not None:
+        first, last = program.nodes[loop.start].name, program.nodes[loop.stop - 1].name
+        lines.append(
+            f"# `{first}` to `{last}` run for each of the {loop.passes} micro-batches; slices are "
+            f"those of the first"
+        )
     for value in (*program.inputs, *(parameter.value for parameter in program.parameters)):
         if value.layout is not None and value.layout.split_axes:
             slices = value.layout.slices(value.type.shape, mesh, rank)

@@ -5,6 +5,7 @@ import pytest
 from shardwright.api import compile
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.plans.binding import rank_text
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.timeline import serial_timeline, simulate
@@ -114,6 +115,15 @@ def test_the_timeline_runs_every_pass() -> None:
     assert serial.peak_bytes == pytest.approx(peak_memory(program).peak_bytes, rel=1e-9)
     assert simulate(program, cpu).step_seconds <= serial.step_seconds
     assert {event.micro_batch for event in serial.events} == {0, 1, 2, 3}
+
+
+def test_the_listing_of_a_rank_names_the_loop() -> None:
+    found = compile(SMALL["mlp"], 2, micro_batches=2, mode="data_parallel", cluster="cpu")
+    lines = rank_text(found.plan.program, 1).splitlines()
+    assert lines[0] == "# rank 1 of 2 at x=1"
+    assert lines[1].startswith("# `matmul_0` to `layer1.weight.grad.sum` run for each of the 2 ")
+    (accumulation,) = (line for line in lines if line.startswith("  layer1.weight.grad.sum:"))
+    assert "ranks" not in accumulation
 
 
 REFUSED = {
