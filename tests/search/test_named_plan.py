@@ -51,7 +51,10 @@ def test_a_wrong_plan_is_refused_with_one_sentence(text, message):
     st.builds(
         NamedPlan,
         tensor=st.integers(2, 64),
-        data=st.none() | st.integers(2, 64),
+        data=st.none() | st.integers(1, 32).map(lambda n: 2 * n),
+        expert=st.sampled_from((1, 2)),
+        micro_batch=st.none() | st.integers(1, 8),
+        recompute=st.sampled_from(("none", "selective", "full")),
         zero=st.sampled_from((0, 1, 2, 3)),
         sequence_parallel=st.booleans(),
     )
