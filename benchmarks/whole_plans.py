@@ -25,7 +25,7 @@ import shardwright
 from shardwright.compilation import Compilation
 from shardwright.compiler.options import OPTION_NAMES
 from shardwright.cost_model.cluster import cluster
-from shardwright.ir.errors import NoPlanError, ShardwrightError
+from shardwright.ir.errors import NoPlanError, ShardwrightError, StrategyError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.tools.documents import compile_document
@@ -146,6 +146,8 @@ def searched(
     if named.compilation is not None:
         meshes.append(named.compilation.compiled.mesh.of_ranks)
     plans, reasons, spent = [], [], 0.0
+    counts = (row.batch & -row.batch).bit_length()  # powers of two that divide the batch
+    searches = len(meshes) * (counts if options.get("micro_batches") == "search" else 1)
     for mesh in meshes:
         begin = time.perf_counter()
         try:
@@ -155,11 +157,11 @@ def searched(
                 cluster=row.cluster,
                 batch=row.batch,
                 mesh=mesh,
-                time_limit=seconds / 4,
+                time_limit=seconds / 2 / searches,
                 **options,
             )
             plans.append(figures(compilation))
-        except NoPlanError as error:
+        except (NoPlanError, StrategyError) as error:
             reasons.append(f"{type(error).__name__}: {error}")
         spent += time.perf_counter() - begin
     best = min(plans, key=lambda plan: plan["overlapped_step_seconds"], default=None)
