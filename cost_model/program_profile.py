@@ -72,6 +72,7 @@ class ProgramProfile(CostProfile):
         self.orbit_planner = self.planner if by_orbit else None
         self._move = self.planner.orbit_costs if by_orbit else self.planner.costs
         self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
+        self._forward: dict[int, list[float]] = {}  # of the emissions of the table that is made
 
     @classmethod
     def create(cls, request: ProfileRequest) -> Self:
@@ -158,15 +159,17 @@ class ProgramProfile(CostProfile):
             if id(emission.forward) not in known:
                 known[id(emission.forward)] = self._forward_costs(emission)
         costs = np.array([known[id(emission.forward)] for emission in emissions])
+        self._forward.clear()
         return RecomputeCost(costs[:, 0], tuple(costs[:, 1:].T))
 
     def _forward_costs(self, emission: Emission) -> list[float]:
         """Return the forward cost of an operator, then of the exchanges for each operand."""
         costs = [0.0] * (1 + len(emission.operands))
-        for node, operands in emission.forward:
+        priced = self._forward[id(emission.forward)]
+        for (node, _), cost in zip(emission.forward, priced, strict=True):
             exchanged = node.operator == "halo_exchange"
             at = 1 + int(node.provenance.tensor.removeprefix("operand.")) if exchanged else 0
-            costs[at] += self._node_cost(node, operands)
+            costs[at] += cost
         return costs
 
     def _priced(
@@ -195,10 +198,11 @@ class ProgramProfile(CostProfile):
 
     def _emission_cost(self, emission: Emission) -> float:
         forward, backward = (
-            sum(self._node_cost(node, operands) for node, operands in nodes)
+            [self._node_cost(node, operands) for node, operands in nodes]
             for nodes in (emission.forward, emission.backward)
         )
-        return forward + backward
+        self._forward[id(emission.forward)] = forward
+        return sum(forward) + sum(backward)
 
     def _node_cost(self, node: Node, operands: Sequence[Value]) -> float:
         cost = node_cost(node, operands, self.mesh, self)
