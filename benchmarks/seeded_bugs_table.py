@@ -151,9 +151,9 @@ BUGS = {
         "passes.lower_redistributions:LowerRedistributions.run",
         ("names: dict[str, str] = {}", "names, shared = {}, {}"),
         (
-            "names[node.name] = _lower(build, node, replace(source, name=read), planner)",
+            "names[node.name] = _lower(build, node, replace(source, name=read), paths)",
             "names[node.name] = shared.setdefault((source.type, source.layout, "
-            "node.results[0].layout), _lower(build, node, replace(source, name=read), planner))",
+            "node.results[0].layout), _lower(build, node, replace(source, name=read), paths))",
         ),
     ),
     "maximum_as_sum": bug(

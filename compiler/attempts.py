@@ -4,11 +4,14 @@ import math
 import time
 from dataclasses import dataclass, replace
 
+from shardwright.compiler.buckets import NO_BUCKETS, Fusion, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
-from shardwright.compiler.pipelines import partitioned
+from shardwright.compiler.pipelines import fused, partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.timeline import Timeline, simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
+from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.least_memory import search_least_memory
@@ -21,6 +24,30 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 _FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
 _FINE_RECOMPUTING = 1_000  # the same where the search decides what is recomputed
 _SHARE = 3 / 4  # of the time left that one search may take
+
+
+@dataclass(frozen=True)
+class Bucketed:
+    """A plan whose gradients are reduced in buckets.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        The plan, and its program with buckets.
+    fusion : FusionSettings or float
+        The buckets.
+    timeline : Timeline or None
+        The overlapped step of the program, where that is minimised.
+    """
+
+    attempt: Attempt
+    fusion: Fusion
+    timeline: Timeline | None
+
+    @property
+    def step_seconds(self) -> float:
+        """The overlapped step."""
+        return math.inf if self.timeline is None else self.timeline.step_seconds
 
 
 @dataclass(frozen=True)
@@ -61,9 +88,8 @@ class Attempts:
         return self._fit_recomputing() if self.request.recomputes else self._fitting().fit()
 
     def _fitting(self) -> Fitting:
-        fine = sum(self.space.problem.sizes) <= (_FINE_RECOMPUTING if self.recomputes else _FINE)
         where = f"mesh {self.request.planner.mesh}"
-        return Fitting(self.attempt, self.least_memory, fine, self.limits, where)
+        return Fitting(self.attempt, self.least_memory, self.is_fine, self.limits, where)
 
     def _fit_recomputing(self) -> Attempt:
         """Search with recomputation where memory binds, and nowhere else.
@@ -121,6 +147,29 @@ class Attempts:
     def _is_near(self, cost: float, bound: float) -> bool:
         return relative_gap(cost, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
+    def probe(self) -> Attempt:
+        """Search once within the limits; the program may not fit, but the bound is of every plan.
+
+        Raises
+        ------
+        NoPlanError
+            If there is no plan by the account of the search, or none was found.
+        """
+        try:
+            first = self.attempt(self.limits)
+        except NoPlanError:
+            if not self.request.recomputes:
+                raise
+        else:
+            if first.result.unlimited or not self.request.recomputes:
+                return first
+        return replace(self, recomputes=True).attempt(self.limits)
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the problem is small enough to search every limit."""
+        return sum(self.space.problem.sizes) <= (_FINE_RECOMPUTING if self.recomputes else _FINE)
+
     @property
     def space(self) -> SearchSpace:
         """The problem that is searched."""
@@ -135,6 +184,34 @@ class Attempts:
             result = replace(result, how=f"{result.how}; the time limit ended the search")
         return self._emit(limits, result)
 
+    def with_buckets(self, attempt: Attempt) -> "Bucketed":
+        """Return a plan whose gradients are reduced in the fastest buckets.
+
+        An explicit option is kept, and so is the program of the least serial step.
+        """
+        options, cluster = self.request.options, self.request.cluster
+        limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        if options.objective != "overlapped":
+            return Bucketed(attempt, options.fusion, None)
+        if options.fusion != NO_BUCKETS:
+            timeline = simulate(attempt.program, cluster, limit)
+            return Bucketed(attempt, options.fusion, timeline)
+        records = attempt.records
+        position = [record.name for record in records].index(FuseAllReduces.name)
+        alone = records[position].before
+        fusion, timeline = fastest_fusion(alone, cluster, limit, options.gap)
+        if fusion == NO_BUCKETS:
+            return Bucketed(attempt, fusion, simulate(attempt.program, cluster, limit))
+        passes = PassManager(records=list(records[:position]), verify_later=self._verify_later)
+        program = passes.run_all(fused(replace(options, fusion=fusion)), alone)
+        memory = peak_memory(program)
+        if memory.peak_bytes > limit:  # by passes of the user
+            return Bucketed(attempt, NO_BUCKETS, simulate(attempt.program, cluster, limit))
+        attempt = replace(attempt, program=program, memory=memory, records=tuple(passes.records))
+        if options.extra_passes:
+            timeline = simulate(program, cluster, limit)
+        return Bucketed(attempt, fusion, timeline)
+
     def least_memory(self) -> LeastMemory:
         """Emit the plan that takes the least memory by the account of the search."""
         space = self.space
@@ -145,8 +222,13 @@ class Attempts:
     def _left(self) -> float:
         return max(self.deadline - time.perf_counter(), 0.0)
 
+    @property
+    def _verify_later(self) -> bool:
+        """Whether only the plan that is taken is verified: passes of the user are at once."""
+        return not self.request.options.extra_passes
+
     def _emit(self, limits: SearchOptions, result: SearchResult) -> Attempt:
-        passes = PassManager()
+        passes = PassManager(verify_later=self._verify_later)
         decisions = self.request.decisions(result)
         pipeline = partitioned(self.request.options, decisions, self.lowering)
         program = passes.run_all(pipeline, self.request.source)

@@ -1,12 +1,16 @@
 """The compiler: from a whole program to the program of every rank."""
 
 import gc
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from shardwright.compiler.attempts import Attempts
+from shardwright.compiler.attempts import Attempts, Bucketed
+from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
+from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.micro_batch_counts import (
     CompiledCounts,
     candidate_counts,
@@ -14,6 +18,7 @@ from shardwright.compiler.micro_batch_counts import (
 )
 from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.options import SEARCHED, CompileOptions
+from shardwright.compiler.overlap import OverlapSearch, nearly_fastest
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.pipelines import (
     canonical_form,
@@ -28,10 +33,12 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
 from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.profiles import PROFILES
+from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.weighted_profile import ResourceWeights
 from shardwright.dataflow.micro_batches import micro_batches, undivided
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import InfeasibleError, OptionError, PassError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
@@ -40,8 +47,10 @@ from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.search.method import SearchResult
-from shardwright.search.options import Progress
+from shardwright.search.options import Progress, SearchOptions
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
+
+_ROUGH = 2e-3  # gap of searches by weights
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,10 @@ class Compiled:
         The serial step: the sum of the predicted seconds of all nodes.
     memory : MemoryUseReport
         The peak memory of a rank.
+    buckets : str
+        How gradients are reduced together, in words.
+    minimizes_step : bool
+        Whether the cost of the result is the overlapped step.
     seconds : float
         Wall time of the compilation.
     passes : PassManager
@@ -82,6 +95,8 @@ class Compiled:
     pin_prices: Mapping[str, float]
     step_seconds: float
     memory: MemoryUseReport
+    buckets: str
+    minimizes_step: bool
     seconds: float
     passes: PassManager
     micro_batches_tried: tuple[int, ...] = ()
@@ -212,6 +227,8 @@ def _compile(
         emitted.pin_prices,
         program_seconds(emitted.program, cluster),
         emitted.memory,
+        emitted.buckets,
+        emitted.minimizes_step,
         time.perf_counter() - begin,
         passes,
     )
@@ -270,6 +287,8 @@ class _Emitted:
     decisions: Decisions | None = None
     result: SearchResult | None = None
     pin_prices: Mapping[str, float] = field(default_factory=dict)
+    buckets: str = fusion_text(NO_BUCKETS)
+    minimizes_step: bool = False
 
 
 def _unpartitioned(
@@ -308,25 +327,133 @@ def _partition(
     progress: Progress | None,
 ) -> _Emitted:
     """Search for the best plan that fits, and emit it."""
-    lowering = LowerRedistributions(cluster, options.cost_model)
-    limits = options.limits_on(cluster, progress)
+    return _Partitioning(source, cluster, mesh, options, passes, progress).emit()
+
+
+@dataclass(frozen=True)
+class _Partitioning:
+    """The search for the plan of one program."""
+
+    source: Graph
+    cluster: Cluster
+    mesh: Mesh
+    options: CompileOptions
+    passes: PassManager
+    progress: Progress | None
+    emissions: Emissions = field(default_factory=dict)
+
+    @cached_property
+    def limits(self) -> SearchOptions:
+        """The limits of the user."""
+        return self.options.limits_on(self.cluster, self.progress)
+
+    @cached_property
+    def deadline(self) -> float:
+        """The end of all searches, from the first look at it."""
+        return time.perf_counter() + self.options.time_limit
+
+    def emit(self) -> _Emitted:
+        """Search for the best plan that fits, and emit it."""
+        attempts = self._serial
+        if attempts.request.minimizes_step:
+            return self._fastest(attempts)
+        found = _priced(attempts, attempts.fit)
+        prices = pin_prices(attempts.request, found.result, found, self.deadline)
+        return self._emitted(attempts.with_buckets(found), prices)
+
+    def _fastest(self, attempts: Attempts) -> _Emitted:
+        """Return the plan with the least overlapped step."""
+        found = OverlapSearch(
+            self._fit,
+            self._probe,
+            self.mesh,
+            self.cluster,
+            self.limits,
+            self.deadline,
+        ).run()
+        tried = nearly_fastest(found.candidates)
+        best = attempts.with_buckets(tried[0].attempt)
+        for candidate in tried[1:]:
+            if found.gap(best.step_seconds) > self.options.gap:
+                other = attempts.with_buckets(candidate.attempt)
+                best = min(best, other, key=lambda one: one.step_seconds)
+        if self.options.extra_passes:  # what they do to the step is not bounded
+            found = replace(found, lower_bound=0.0)
+        result = found.result(best.attempt, best.step_seconds)
+        best = replace(best, attempt=replace(best.attempt, result=result))
+        serial = found.serial.attempt
+        prices = pin_prices(attempts.request, serial.result, serial, self.deadline)
+        return self._emitted(best, prices, minimizes_step=True)
+
+    def _attempts(self, weights: ResourceWeights | None) -> Attempts:
+        options = self.options
+        lowering = LowerRedistributions(self.cluster, options.cost_model, weights)
+        planner = lowering.planner(self.mesh)
+        request = SearchRequest(
+            self.source, self.cluster, planner, options, weights, self.emissions
+        )
+        return Attempts(request, lowering, self.limits, self.deadline)
+
+    def _fit(self, share: float) -> Attempt:
+        """Return the plan of the least serial step within a share of the memory limit."""
+        limit = self.limits.memory_limit
+        limits = self.limits if limit is None else replace(self.limits, memory_limit=share * limit)
+        attempts = replace(self._serial, limits=limits)
+        return _priced(attempts, attempts.fit)
+
+    @cached_property
+    def _serial(self) -> Attempts:
+        return self._attempts(None)
+
+    def _probe(self, weights: ResourceWeights) -> list[Attempt]:
+        """Return the plan of one search by weights, and where it does not fit, one that does."""
+        attempts = self._attempts(weights)
+        if self.limits.gap:  # a rough bound is a bound, and memory makes good ones take long
+            rough = replace(self.limits, gap=max(self.limits.gap, _ROUGH))
+            attempts = replace(attempts, limits=rough)
+        first = _priced(attempts, attempts.probe)
+        limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        if first.fits(limit) or not attempts.is_fine:
+            return [first]
+        try:
+            return [first, _priced(attempts, attempts.fit)]
+        except NoPlanError:
+            return [first]
+
+    def _emitted(
+        self, bucketed: Bucketed, prices: Mapping[str, float], *, minimizes_step: bool = False
+    ) -> _Emitted:
+        attempt = bucketed.attempt
+        emitting = PassManager(records=list(attempt.records))
+        if not self.options.extra_passes:
+            emitting.verify()
+        self.passes.records += emitting.records
+        return _Emitted(
+            attempt.program,
+            attempt.program.mesh or self.mesh,
+            attempt.memory,
+            self._serial.request.decisions(attempt.result),
+            attempt.result,
+            prices,
+            fusion_text(bucketed.fusion),
+            minimizes_step,
+        )
+
+
+def _priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
+    """Return the plan of a search, with the time of building the problem, if it costs as said."""
     begin = time.perf_counter()
-    request = SearchRequest(source, cluster, lowering.planner(mesh), options)
-    profile, _ = request.profile, request.space
+    _ = attempts.request.space
     built = time.perf_counter() - begin
-    deadline = time.perf_counter() + options.time_limit
-    attempt = Attempts(request, lowering, limits, deadline).fit()
-    passes.records += attempt.records
-    _check_cost(passes, profile, attempt.result)
-    result = replace(attempt.result, seconds=attempt.result.seconds + built)
-    prices = pin_prices(request, result, attempt, deadline)
-    mesh, decisions = attempt.program.mesh or mesh, request.decisions(result)
-    return _Emitted(attempt.program, mesh, attempt.memory, decisions, result, prices)
+    found = search()
+    _check_cost(found, attempts.request.profile)
+    return replace(found, result=replace(found.result, seconds=found.result.seconds + built))
 
 
-def _check_cost(passes: PassManager, profile: CostProfile, result: SearchResult) -> None:
+def _check_cost(attempt: Attempt, profile: CostProfile) -> None:
     """Refuse a program that does not cost what the search said, before gradients are fused."""
-    emitted = profile.program_cost(passes.after(profile.priced_after))
+    priced = [record for record in attempt.records if record.name == profile.priced_after]
+    emitted, result = profile.program_cost(priced[-1].graph), attempt.result
     if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
         raise PassError(
             f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"

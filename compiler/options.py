@@ -217,6 +217,15 @@ class CompileOptions:
             default="the device's memory less its reserve",
         ),
     )
+    objective: Literal["serial", "overlapped"] = field(
+        default="serial",
+        metadata=_about(
+            "what the exact search minimizes: the sum of all seconds, or the step with "
+            "communication concurrent with computation, and gradients in the fastest buckets",
+            choices=("serial", "overlapped"),
+            partition=True,
+        ),
+    )
     fusion: FusionSettings | float = field(
         default_factory=FusionSettings,
         metadata=_about(
@@ -298,6 +307,7 @@ class CompileOptions:
                 option.check(name, value)
         object.__setattr__(self, "loss_scale", loss_scale(self.loss_scale))
         self._check_used()
+        self._check_objective()
 
     def __repr__(self) -> str:
         changed = {name: getattr(self, name) for name in OPTIONS}
@@ -333,6 +343,24 @@ class CompileOptions:
     def limits_on(self, cluster: Cluster, progress: Progress | None) -> SearchOptions:
         """Return the limits of a search for a cluster."""
         return SearchOptions(self.memory_on(cluster), self.time_limit, self.gap, progress)
+
+    def _check_objective(self) -> None:
+        """Refuse the overlapped step where its search does not bound it."""
+        if self.objective == "serial":
+            return
+        needed: dict[str, object] = {
+            "mode": "auto_parallel",
+            "search": "exact",
+            "cost_model": "time",
+        }
+        needed |= {"micro_batches": 1, "plan": None}
+        for name, value in needed.items():
+            if getattr(self, name) != value:
+                raise OptionError(
+                    f"the objective `overlapped` is not supported with `{name}` "
+                    f"{getattr(self, name)}",
+                    hint="leave one of them out",
+                )
 
     def _check_used(self) -> None:
         """Refuse options that have no effect in the mode."""

@@ -17,6 +17,8 @@ def pin_prices(
 ) -> Mapping[str, float]:
     """Return the price of each pin, in the unit of the profile: what the plan without it saves.
 
+    Where the overlapped step is minimised, the prices are of the serial step.
+
     Without a proof that the plan is good there are none: a difference of costs says nothing of the
     pin. Where the time limit ends the searches, the later pins get none.
 

@@ -67,9 +67,13 @@ def partitioned(
         lowering,
         AppendOptimizer.of(options.optimizer, options.loss_scale),
         CleanUp(),
-        FuseAllReduces(options.fusion),
-        *_extra(options),
+        *fused(options),
     )
+
+
+def fused(options: CompileOptions) -> Pipeline:
+    """Return the pipeline of a program of `partitioned` after it was cleaned up."""
+    return (FuseAllReduces(options.fusion), *_extra(options))
 
 
 def _extra(options: CompileOptions) -> Pipeline:

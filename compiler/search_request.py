@@ -1,14 +1,16 @@
 """What a compilation asks of the search: the program, its costs on the mesh, and the options."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.profile import CostProfile, ProfileRequest, UpdateRule
 from shardwright.cost_model.profiles import PROFILES
+from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.weighted_profile import ResourceWeights, WeightedProfile
 from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.decisions import Decisions
@@ -43,12 +45,19 @@ class SearchRequest:
         The redistributions on the mesh of the cluster.
     options : CompileOptions
         How to compile.
+    weights : ResourceWeights, optional
+        The costs are the loads of the resources of a rank by these weights; by default those of
+        the cost model.
+    emissions : dict
+        Emitted operators, to share them between weights.
     """
 
     source: Graph
     cluster: Cluster
     planner: RedistributionPlanner
     options: CompileOptions
+    weights: ResourceWeights | None = None
+    emissions: Emissions = field(default_factory=dict)
 
     @property
     def search(self) -> str:
@@ -61,6 +70,11 @@ class SearchRequest:
     def method(self) -> type[SearchMethod]:
         """The method of that name."""
         return ByName if self.options.named_plan is not None else SEARCHES[self.search]
+
+    @property
+    def minimizes_step(self) -> bool:
+        """Whether the search minimises the overlapped step."""
+        return self.options.objective == "overlapped"
 
     @cached_property
     def micro(self) -> MicroBatches | None:
@@ -75,6 +89,15 @@ class SearchRequest:
     @cached_property
     def profile(self) -> CostProfile:
         """The costs."""
+        if self.weights is not None:
+            return WeightedProfile(
+                self.weights,
+                self.planner,
+                self.cluster,
+                update_rule(self.options, self.source),
+                self.method.by_orbit,
+                self.emissions,
+            )
         request = ProfileRequest(
             self.planner,
             self.cluster,

@@ -272,6 +272,11 @@ class CostProfile(ABC):
         The compiler refuses a program whose cost is not that of the search.
         """
 
+    @property
+    def of_parameters(self) -> Self:
+        """The prices of redistributing parameters and their gradients: those of all tensors."""
+        return self
+
     def output(
         self, tensor: TensorType, sources: Sequence[EdgeLayout], target: EdgeLayout
     ) -> Floats:

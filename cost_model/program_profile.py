@@ -35,6 +35,8 @@ from shardwright.operators.info import OperatorInfo, operator_info
 from shardwright.operators.models.optimizer import state_type
 
 Floats = NDArray[np.float64]
+Emissions = dict[tuple[OperatorInfo, tuple[bool, ...]], list[tuple[Emission, int]]]
+"""Each strategy of an operator emitted, with the position of the one that costs the same."""
 
 
 class ProgramProfile(CostProfile):
@@ -54,6 +56,8 @@ class ProgramProfile(CostProfile):
         nearest elements of two orbits.
     planner : RedistributionPlanner, optional
         A planner of `make_planner`, to share its paths; a new one if not given.
+    emissions : dict, optional
+        Emitted operators by operator and wanted gradients, to share them between profiles.
     """
 
     prices_recomputation = True
@@ -66,6 +70,7 @@ class ProgramProfile(CostProfile):
         update_rule: UpdateRule | None = None,
         by_orbit: bool = False,
         planner: RedistributionPlanner | None = None,
+        emissions: Emissions | None = None,
     ) -> None:
         self.mesh, self.cluster, self.update_rule = mesh, cluster, update_rule
         self.planner = planner or RedistributionPlanner(mesh, cluster, self._checked_moves)
@@ -73,6 +78,7 @@ class ProgramProfile(CostProfile):
         self._move = self.planner.orbit_costs if by_orbit else self.planner.costs
         self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
         self._forward: dict[int, list[float]] = {}  # of the emissions of the table that is made
+        self._emissions: Emissions = {} if emissions is None else emissions
 
     @classmethod
     def create(cls, request: ProfileRequest) -> Self:
@@ -176,25 +182,35 @@ class ProgramProfile(CostProfile):
         self, info: OperatorInfo, strategies: Sequence[Strategy], wanted: tuple[bool, ...]
     ) -> list[tuple[float, Emission]]:
         """Emit and price each strategy, but only one of those that differ by equal axes."""
-        first: dict[object, tuple[Strategy, float, Emission]] = {}
-        priced = []
-        for strategy in strategies:
+        if (info, wanted) not in self._emissions:
+            self._emissions[info, wanted] = self._emitted(info, strategies, wanted)
+        emitted, costs = self._emissions[info, wanted], dict[int, float]()
+        for emission, twin in emitted:
+            if twin not in costs:
+                with explained(self, f"the cost profile `{self.name}`", PassError):
+                    costs[twin] = self._emission_cost(emission)
+        return [(costs[twin], emission) for emission, twin in emitted]
+
+    def _emitted(
+        self, info: OperatorInfo, strategies: Sequence[Strategy], wanted: tuple[bool, ...]
+    ) -> list[tuple[Emission, int]]:
+        first: dict[object, int] = {}
+        emitted: list[tuple[Emission, int]] = []
+        for position, strategy in enumerate(strategies):
             key = tuple(
                 (factor, tuple((axis.size, axis.level) for axis in map(self.mesh.axis, axes)))
                 for factor, axes in strategy.assignment
             )
-            if key not in first:
+            twin = first.setdefault(key, position)
+            if twin == position:
                 emission = emit(info, strategy, wanted, self.mesh)
-                with explained(self, f"the cost profile `{self.name}`", PassError):
-                    cost = self._emission_cost(emission)
-                first[key] = strategy, cost, emission
-            twin, cost, emission = first[key]
-            if twin is not strategy:
+            else:
                 factors = info.rule.sizes
-                pairs = zip(twin.of_factors(factors), strategy.of_factors(factors), strict=True)
-                emission = emission.renamed(dict(pairs), self.mesh)
-            priced.append((cost, emission))
-        return priced
+                ends = strategies[twin].of_factors(factors), strategy.of_factors(factors)
+                pairs = zip(*ends, strict=True)
+                emission = emitted[twin][0].renamed(dict(pairs), self.mesh)
+            emitted.append((emission, twin))
+        return emitted
 
     def _emission_cost(self, emission: Emission) -> float:
         forward, backward = (

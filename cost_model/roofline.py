@@ -1,7 +1,7 @@
 """The roofline time of single operators: the maximum of compute time and memory time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Protocol
@@ -100,12 +100,12 @@ def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     receiver.
     """
     mesh = graph.mesh or Mesh(())
-    return emitted_seconds(node, graph.operand_values(node), mesh, cluster)
+    return node_cost(node, graph.operand_values(node), mesh, second_prices(mesh, cluster))
 
 
 def emitted_seconds(node: Node, operands: Sequence[Value], mesh: Mesh, cluster: Cluster) -> float:
     """Return the seconds of one node on a mesh, given its operands."""
-    return node_cost(node, operands, mesh, SecondPrices(mesh, cluster))
+    return node_cost(node, operands, mesh, second_prices(mesh, cluster))
 
 
 class NodePrices(Protocol):
@@ -124,20 +124,30 @@ class NodePrices(Protocol):
 
 @dataclass(frozen=True)
 class SecondPrices:
-    """The prices of a cluster in seconds."""
+    """The prices of a cluster in seconds, each computed once."""
 
     mesh: Mesh
     cluster: Cluster
+    known: dict[object, float] = field(default_factory=dict, compare=False)
 
     def operator_cost(
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
         """Return the seconds of a computing operator; see `operator_seconds`."""
-        return operator_seconds(info, operands, results, self.mesh, self.cluster)
+        key = (info, tuple(operands), tuple(results))
+        if key not in self.known:
+            self.known[key] = operator_seconds(info, operands, results, self.mesh, self.cluster)
+        return self.known[key]
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the seconds of a communication operator; see `move_seconds`."""
         return move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
+
+
+@lru_cache(maxsize=32)
+def second_prices(mesh: Mesh, cluster: Cluster) -> SecondPrices:
+    """Return the prices of a cluster in seconds, the same object in every call."""
+    return SecondPrices(mesh, cluster)
 
 
 def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePrices) -> float:
@@ -183,5 +193,9 @@ def program_seconds(graph: Graph, cluster: Cluster) -> float:
 
     A node in a loop over micro-batches counts once for each pass.
     """
+    mesh = graph.mesh or Mesh(())
+    prices = second_prices(mesh, cluster)
     pairs = zip(graph.nodes, times_run(graph), strict=True)
-    return sum(times * node_seconds(node, graph, cluster) for node, times in pairs)
+    return sum(
+        times * node_cost(node, graph.operand_values(node), mesh, prices) for node, times in pairs
+    )

@@ -12,11 +12,12 @@ from heapq import heappop, heappush
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import Buffers, buffers
-from shardwright.cost_model.roofline import node_seconds
+from shardwright.cost_model.roofline import node_cost, second_prices
 from shardwright.cost_model.streams import COMPUTE, Placement, placements
 from shardwright.dataflow.liveness import buffers_of
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import execution_order
+from shardwright.ir.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,12 @@ def tasks_of(graph: Graph, cluster: Cluster, passes: int | None = None) -> Tasks
     producer: dict[str, int] = {}  # the task that makes a value, the last so far
     readers: dict[str, list[int]] = {}  # of buffers
     written = _written_in_place(graph, held)
+    mesh = graph.mesh or Mesh(())
+    prices = second_prices(mesh, cluster)
     tasks = []
     line = -1
     order = execution_order(graph, passes)
-    seconds_of = [node_seconds(node, graph, cluster) for node in graph.nodes]
+    seconds_of = [node_cost(n, graph.operand_values(n), mesh, prices) for n in graph.nodes]
     for i, (position, _) in enumerate(order):
         node, where = graph.nodes[position], placed[position]
         after = [producer[name] for name in node.operands if name in producer]

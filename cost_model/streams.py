@@ -73,8 +73,6 @@ def parameter_tensors(nodes: Iterable[Node], parameters: Iterable[str]) -> set[s
 def is_deferrable(node: Node, made_of_parameters: set[str]) -> bool:
     """Return whether a collective gathers a parameter, or reduces the gradient of one."""
     origin = node.provenance
-    if origin.role == "fusion":
-        return True
     roles = _GATHERS | _REDUCTIONS
     within = issubclass(operator_class(node.operator), OverHalo)
     return origin.role in roles and origin.tensor in made_of_parameters and not within

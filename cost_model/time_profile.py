@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.program_profile import ProgramProfile
 from shardwright.cost_model.redistribution.planner import move_seconds
-from shardwright.cost_model.roofline import operator_seconds
+from shardwright.cost_model.roofline import second_prices
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import OperatorInfo
 
@@ -23,7 +23,7 @@ class TimeProfile(ProgramProfile):
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
         """Return the seconds of a computing operator, by the roofline."""
-        return operator_seconds(info, operands, results, self.mesh, self.cluster)
+        return second_prices(self.mesh, self.cluster).operator_cost(info, operands, results)
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the seconds of a communication operator, for operands of several sizes."""

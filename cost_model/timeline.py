@@ -34,6 +34,7 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 
 _HALVINGS = 10  # of the window, where all deferrable bytes at once exceed the memory limit
+_COARSE = 3  # halvings at once, of large programs
 _SMALL = 600  # nodes of a program up to which every window is tried
 _MOST_TASKS = 20_000  # up to so many, every pass over micro-batches is simulated
 _FEWEST_PASSES = 4  # of more, that are simulated; the two in the middle must be equal
@@ -135,7 +136,9 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     unbounded = program.timeline(math.inf)
     if unbounded.peak_bytes <= memory_limit:
         return unbounded
-    windows = [program.deferrable_bytes / 2**i for i in range(1, _HALVINGS + 1)]
+    every = 1 if len(graph) <= _SMALL else _COARSE
+    halvings = range(every, _HALVINGS + 1, every)
+    windows = [program.deferrable_bytes / 2**i for i in halvings]
     found = {0.0: program.timeline(0.0)}
     low, high = 0, len(windows)
     while low < high:  # more bytes in the window take more memory, but for a few anomalies

@@ -11,6 +11,7 @@ from shardwright.cost_model.mindspore.allreduce_fusion import (
     fusion_ids,
     fusion_ids_by_size,
 )
+from shardwright.cost_model.streams import is_deferrable, parameter_tensors
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.properties import LOWERED
 from shardwright.ir.attributes import Attribute
@@ -148,6 +149,7 @@ def _groups(graph: Graph, ids: Mapping[str, int]) -> dict[Key, list[str]]:
         if isinstance(fusion, int) and fusion and node and not node.attributes.get("fusion"):
             fusions[node.name] = min(fusion, fusions.get(node.name, fusion))
     groups: dict[Key, list[str]] = {}
+    made = parameter_tensors(graph.nodes, (p.name for p in graph.parameters))
     for name, fusion in fusions.items():
         node = graph.producers[name]
         operand = graph.values[node.operands[0]]
@@ -158,7 +160,8 @@ def _groups(graph: Graph, ids: Mapping[str, int]) -> dict[Key, list[str]]:
         ):
             continue  # a buffer is as long on every rank
         partial = operand.layout and operand.layout.partial
-        attributes = tuple(sorted(_unfused(node).items()))
+        # Communication that blocks computation is not mixed with communication that does not.
+        attributes = (*sorted(_unfused(node).items()), is_deferrable(node, made))
         groups.setdefault((fusion, operand.type.dtype, partial, attributes), []).append(name)
     return groups
 

@@ -7,6 +7,8 @@ from typing import Annotated
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.streams import is_deferrable, parameter_tensors
+from shardwright.cost_model.weighted_profile import ResourceWeights, weighted_planner
 from shardwright.dataflow.properties import LOWERED, PARTITIONED
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import PassError
@@ -16,6 +18,12 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_class
 from shardwright.passes.base import Pass, Spelled, register_pass
 
+_WEIGHTS = Spelled(
+    "positive numbers, of computation and of each level, or ()",
+    lambda literal: ResourceWeights(literal[0], tuple(literal[1:])) if literal else None,
+    lambda weights: () if weights is None else (weights.compute, *weights.levels),
+    (tuple, list),
+)
 _CLUSTER = Spelled("the name of a cluster, or a file", cluster, lambda item: item.name)
 
 
@@ -40,6 +48,8 @@ class LowerRedistributions(Pass):
         The cluster whose links price the collectives.
     cost_model : str
         The profile whose cheapest paths are taken.
+    weights : ResourceWeights, optional
+        Weights of the resources of a rank; paths are then the cheapest by weighted seconds.
     """
 
     name = "lower_redistributions"
@@ -48,11 +58,13 @@ class LowerRedistributions(Pass):
 
     cluster: Annotated[Cluster, _CLUSTER]
     cost_model: str = "time"
+    weights: Annotated[ResourceWeights | None, _WEIGHTS] = None
 
     def run(self, graph: Graph) -> Graph:
         """Return the program without redistributions."""
         assert graph.mesh is not None
         planner = self.planner(graph.mesh.of_ranks)
+        made = parameter_tensors(graph.nodes, (p.name for p in graph.parameters))
         build = Builder(graph.mesh, graph)
         build.nodes = []
         names: dict[str, str] = {}
@@ -60,7 +72,8 @@ class LowerRedistributions(Pass):
             if node.operator == "redistribute":
                 source = graph.values[node.operands[0]]
                 read = names.get(source.name, source.name)
-                names[node.name] = _lower(build, node, replace(source, name=read), planner)
+                paths = planner.of_parameters if is_deferrable(node, made) else planner
+                names[node.name] = _lower(build, node, replace(source, name=read), paths)
             else:
                 build.nodes.append(renamed(node, names))
         outputs = tuple(names.get(name, name) for name in graph.outputs)
@@ -70,8 +83,13 @@ class LowerRedistributions(Pass):
     def planner(self, mesh: Mesh) -> RedistributionPlanner:
         """Return the planner of the paths on a mesh, the same one in every call."""
         if mesh not in self._planners:
-            self._planners[mesh] = PROFILES[self.cost_model].make_planner(mesh, self.cluster)
+            self._planners[mesh] = self._make_planner(mesh)
         return self._planners[mesh]
+
+    def _make_planner(self, mesh: Mesh) -> RedistributionPlanner:
+        if self.weights is not None:
+            return weighted_planner(mesh, self.cluster, self.weights)
+        return PROFILES[self.cost_model].make_planner(mesh, self.cluster)
 
     @cached_property
     def _planners(self) -> dict[Mesh, RedistributionPlanner]:

@@ -72,10 +72,13 @@ class PassManager:
         Whether the graph is verified after every pass, and the properties that the pass ensures.
     records : list of PassRecord
         The passes that have run.
+    verify_later : bool
+        Whether nothing is verified until `verify` is called.
     """
 
     verify_each: bool = True
     records: list[PassRecord] = field(default_factory=list)
+    verify_later: bool = False
 
     def __repr__(self) -> str:
         return f"<PassManager: {', '.join(record.name for record in self.records)}>"
@@ -93,7 +96,7 @@ class PassManager:
         begin = time.perf_counter()
         result = _run(work, graph)
         seconds = time.perf_counter() - begin
-        if self.verify_each:
+        if self.verify_each and not self.verify_later:
             _check_result(work, result)
         self.records.append(PassRecord(work, seconds, result, graph))
         return result
@@ -103,6 +106,17 @@ class PassManager:
         if not (self.verify_each and self.records and self.records[-1].graph is graph):
             return ()
         return self.records[-1].work.ensures
+
+    def verify(self) -> None:
+        """Verify the graphs that all passes left, and the properties that they ensure; see `run`.
+
+        Raises
+        ------
+        PassError
+            If one is not well formed, or without a property.
+        """
+        for record in self.records:
+            _check_result(record.work, record.graph)
 
     def run_all(self, pipeline: tuple[Pass, ...], graph: Graph) -> Graph:
         """Run the passes of a pipeline in order; see `run`."""

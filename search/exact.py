@@ -11,7 +11,7 @@ class Exact(SearchMethod):
     """The cheapest assignment, with a proof; of orbits first, where the space has them."""
 
     name = "exact"
-    keeps_memory_limit = minimizes_cost = by_orbit = recomputes = True
+    keeps_memory_limit = minimizes_cost = by_orbit = recomputes = minimizes_step = True
 
     def find(self, space: SearchSpace, options: SearchOptions) -> SearchResult:
         """Search orbits or single options, as the space is built."""

@@ -73,6 +73,8 @@ class SearchMethod(ABC):
         Whether the method can search a space whose options are orbits.
     recomputes : bool
         Whether the method decides what is recomputed, where memory is short.
+    minimizes_step : bool
+        Whether lower bounds of the method lead to a plan of the least overlapped step.
     """
 
     name: ClassVar[str]
@@ -80,6 +82,7 @@ class SearchMethod(ABC):
     minimizes_cost: ClassVar[bool] = False
     by_orbit: ClassVar[bool] = False
     recomputes: ClassVar[bool] = False
+    minimizes_step: ClassVar[bool] = False
 
     @abstractmethod
     def find(self, space: SearchSpace, options: SearchOptions) -> SearchResult:

@@ -33,6 +33,7 @@ _UNKNOWN = (
     "micro_batches",
     "how",
     "objective",
+    "objective_is",
     "lower_bound",
     "lower_bound_covers",
     "gap",
@@ -46,6 +47,7 @@ _UNKNOWN = (
     "model_flops_utilization",
     "memory_bytes_per_device",
     "memory_by_kind",
+    "buckets",
     "search_seconds",
     "compile_seconds",
     "plan",
@@ -110,6 +112,7 @@ def compile_document(
         "how": document.how,
         "reason": None,
         "objective": document.objective,
+        "objective_is": document.objective_is,
         "lower_bound": document.lower_bound,
         "lower_bound_covers": document.bound_covers,
         "gap": document.gap,
@@ -141,6 +144,7 @@ def _decided(document: PlanDocument) -> dict[str, Any]:
             for name, strategy in document.strategies.items()
         },
         "parameters": {name: item.layout for name, item in document.parameters.items()},
+        "buckets": document.buckets,
         "communication": {
             kind: {"count": volume.count, "bytes": volume.bytes}
             for kind, volume in document.communication.items()

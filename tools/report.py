@@ -300,7 +300,7 @@ def _traffic_text(document: PlanDocument) -> str:
         return "no communication"
     total = bytes_text(sum(volume.bytes for volume in kinds.values()))
     counts = ", ".join(f"{volume.count} {kind}" for kind, volume in kinds.items())
-    return f"a device sends {total} in a step: {counts}"
+    return f"a device sends {total} in a step: {counts}; gradients: {document.buckets}"
 
 
 def _files_text(directory: Path) -> str:
@@ -325,7 +325,9 @@ def _quality_text(document: PlanDocument) -> str:
         return f"{claim}, no lower bound ({document.how})"
     cost, bound = (_cost_text(x, document) for x in (document.objective, document.lower_bound))
     gap = gap_text(document.gap)
-    return f"{claim}: cost {cost}, lower bound {bound}, gap {gap} ({document.how})"
+    return (
+        f"{claim}: {document.objective_is} {cost}, lower bound {bound}, gap {gap} ({document.how})"
+    )
 
 
 def _cost_text(cost: float, document: PlanDocument) -> str:

@@ -162,10 +162,13 @@ class PlanDocument(_Part):
         Seed of the initial values.
     inputs, optimizer
         Inputs and update rule of the training step.
-    status, how, objective, lower_bound, gap
-        The certificate: cost, lower bound, relative gap, and the methods that proved it.
+    status, how, objective, objective_is, lower_bound, gap
+        The certificate: what was minimised, its lower bound, relative gap, and the methods that
+        proved it.
     predicted_step_seconds, memory, communication
         Predicted cost of a step.
+    buckets
+        How gradients are reduced together.
     strategies, parameters
         The decisions.
     pins, pin_prices
@@ -194,11 +197,13 @@ class PlanDocument(_Part):
     status: str
     how: str
     objective: float
+    objective_is: Literal["overlapped step", "cost"] = "cost"
     lower_bound: float
     gap: float
     predicted_step_seconds: float
     memory: MemoryDocument
     communication: dict[str, VolumeDocument]
+    buckets: str = "each gradient alone"
     strategies: dict[str, StrategyDocument]
     parameters: dict[str, ParameterDocument]
     pins: dict[str, tuple[tuple[int, ...], ...]] = {}

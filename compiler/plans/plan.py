@@ -138,6 +138,7 @@ def make_plan(
         predicted_step_seconds=compiled.step_seconds,
         memory=_memory(compiled.memory, options.memory_on(cluster)),
         communication=_communication(compiled.program),
+        buckets=compiled.buckets,
         strategies=_strategies(compiled),
         parameters=_parameters(compiled.program),
         pins=dict(options.pins),
@@ -162,8 +163,14 @@ def _quality(compiled: Compiled, options: CompileOptions) -> dict[str, Any]:
         status, how = _NOTHING_TO_DECIDE[options.mode]
         cost = compiled.step_seconds
         bound = cost if status == "optimal" else 0.0
-    gap = relative_gap(cost, bound)
-    return {"status": status, "how": how, "objective": cost, "lower_bound": bound, "gap": gap}
+    return {
+        "status": status,
+        "how": how,
+        "objective": cost,
+        "objective_is": "overlapped step" if compiled.minimizes_step else "cost",
+        "lower_bound": bound,
+        "gap": relative_gap(cost, bound),
+    }
 
 
 def _memory(report: MemoryUseReport, limit: float) -> MemoryDocument:

@@ -101,10 +101,19 @@ class RedistributionPlanner:
         Its links.
     move_costs : callable, optional
         Prices a single collective; in seconds if not given.
+    of_parameters : RedistributionPlanner, optional
+        The planner of parameters and of their gradients, where they have other prices.
     """
 
-    def __init__(self, mesh: Mesh, cluster: Cluster, move_costs: MoveCosts | None = None) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        cluster: Cluster,
+        move_costs: MoveCosts | None = None,
+        of_parameters: "RedistributionPlanner | None" = None,
+    ) -> None:
         self.mesh = mesh
+        self.of_parameters = of_parameters or self
         self._move_costs = move_costs or partial(move_seconds, mesh=mesh, cluster=cluster)
         self.axis_permutations = tuple(axis_permutations(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}

@@ -13,6 +13,7 @@ from shardwright.cost_model.profile import CostProfile, OperatorTable
 from shardwright.cost_model.redistribution.layout_graph import layouts
 from shardwright.cost_model.redistribution.layout_orbits import representative
 from shardwright.cost_model.roofline import local_bytes
+from shardwright.cost_model.streams import parameter_tensors
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import StrategyError
@@ -59,6 +60,13 @@ class BuildContext:
         self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in self.graph.values}
         self.casts = parameter_casts(self.graph) if self._joins_casts else {}
         self.intern = Interner().intern
+        self.of_parameters = parameter_tensors(
+            self.graph.nodes, (parameter.name for parameter in self.graph.parameters)
+        )
+
+    def prices_of(self, name: str) -> CostProfile:
+        """Return the prices of redistributing a value and its gradient."""
+        return self.profile.of_parameters if name in self.of_parameters else self.profile
 
     @property
     def _joins_casts(self) -> bool:

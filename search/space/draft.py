@@ -118,6 +118,8 @@ class Draft:
         tensor: TensorType,
         table: Floats,
         again: Booleans | None = None,
+        *,
+        of_parameters: bool = False,
     ) -> None:
         """Add a priced edge; `again` says where the tensor is redistributed a second time."""
         self.pairs.append(Pair(writer.variable, reader.variable, table))
@@ -131,6 +133,7 @@ class Draft:
                 reader.passes,
                 min(writer.passes, reader.passes),
                 min(writer.gradient_passes, reader.gradient_passes),
+                of_parameters,
             )
         self.edges.append(edge)
 

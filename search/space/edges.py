@@ -55,7 +55,8 @@ def connect(
     context.check_time()
     shares = (savers[:1] == [writer], savers[:1] == [reader])
     times = (writer.passes, writer.gradient_passes, reader.passes, reader.gradient_passes)
-    key = ("edges", value.type, writer.key, reader.key, shares, link, times)
+    of_parameters = value.name in context.of_parameters
+    key = ("edges", value.type, writer.key, reader.key, shares, link, times, of_parameters)
     again = context.intern(("again", key), lambda: _again(writer, reader))
 
     def make() -> Floats:
@@ -74,7 +75,8 @@ def connect(
             table = np.where(late, np.inf, table)  # what is computed early reads what is, too
         return table
 
-    context.draft.connect(writer, reader, value.type, context.intern(key, make), again)
+    table = context.intern(key, make)
+    context.draft.connect(writer, reader, value.type, table, again, of_parameters=of_parameters)
 
 
 def _again(writer: EdgeEnd, reader: EdgeEnd) -> Booleans | None:
@@ -91,13 +93,13 @@ def _second(
     """Return the cost of the second redistribution, with its exchange of halos."""
     sources = [EdgeLayout(edge.layout, None) for edge in writer.layouts]
     targets = [EdgeLayout(edge.layout, None) for edge in reader.layouts]
-    moves = context.profile.edges(value.type, sources, targets)
+    moves = context.prices_of(value.name).edges(value.type, sources, targets)
     exchange = 0.0 if reader.exchange is None else reader.exchange
     return np.where(again, min(writer.passes, reader.passes) * (moves + exchange), 0.0)
 
 
 def _priced(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEnd) -> Floats:
-    profile = context.profile
+    profile = context.prices_of(value.name)
     if reader.is_output and context.micro is None:
         return profile.output(value.type, writer.layouts, reader.layouts[0])
     table = times_edges(profile, value.type, writer, reader)

@@ -97,7 +97,8 @@ class ParameterChoices:
         table = context.intern(
             ("stored", key), lambda: self._stored(value, options, layouts, reader)
         )
-        context.draft.connect(EdgeEnd(variable, key, layouts, 0), reader, value.type, table)
+        writer = EdgeEnd(variable, key, layouts, 0)
+        context.draft.connect(writer, reader, value.type, table, of_parameters=True)
 
     def _passes(self, reader: EdgeEnd | None) -> int:
         """Return how often the one reader of a parameter runs in a step over micro-batches."""
@@ -198,7 +199,7 @@ class ParameterChoices:
         A parameter gathered for several readers has the layout of the first that saves it.
         """
         used = self.context.representatives(reader)
-        profile = self.context.profile
+        profile = self.context.prices_of(value.name)
         passes = self._passes(reader)
         table = storage_edges(value.type, options, layouts, reader.layouts, used, profile, passes)
         if reader.gradient_passes > passes and reader.has_cotangent:

@@ -122,6 +122,8 @@ class Edge:
     forward, backward : int
         How often the tensor, and its gradient, are redistributed in a step; of a parameter its
         storage decides.
+    of_parameters : bool
+        Whether it is made of parameters alone, so that its communication is deferrable.
     """
 
     tensor: TensorType
@@ -131,6 +133,11 @@ class Edge:
     passes: int = 1
     forward: int = 1
     backward: int = 1
+    of_parameters: bool = False
+
+    def planner(self, planner: RedistributionPlanner) -> RedistributionPlanner:
+        """Return the planner of its redistributions."""
+        return planner.of_parameters if self.of_parameters else planner
 
 
 @dataclass(frozen=True, eq=False)

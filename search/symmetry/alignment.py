@@ -18,7 +18,6 @@ from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.layout import Layout
-from shardwright.ir.types import TensorType
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Edge, Option, SearchSpace, Storage
 from shardwright.solver.elimination import Elimination, OutOfTimeError
@@ -196,7 +195,7 @@ class _Aligner:
         def make() -> Floats:
             tensor, here, there = edge.tensor, edge.sources[source], edge.targets[target]
             fits = np.zeros(len(self.permutations), dtype=bool)
-            fits[list(self._nearest(tensor, here, there))] = True
+            fits[list(self._nearest(edge, here, there))] = True
             price = np.where(fits, 0.0, float(tensor.nbytes))
             option = self._option(pair.first)
             if isinstance(option, Storage) and option.used is not None:  # gathered for this reader
@@ -207,12 +206,13 @@ class _Aligner:
 
         return self.intern(("table", Identity(edge), source, target), make)
 
-    def _nearest(self, tensor: TensorType, here: EdgeLayout, there: EdgeLayout) -> frozenset[int]:
+    def _nearest(self, edge: Edge, here: EdgeLayout, there: EdgeLayout) -> frozenset[int]:
         """Return the permutations of `there` for which neither direction has a penalty."""
-        fits = self.planner.nearest(tensor, here.layout, there.layout)
+        planner, tensor = edge.planner(self.planner), edge.tensor
+        fits = planner.nearest(tensor, here.layout, there.layout)
         if here.cotangent is None or there.cotangent is None:
             return fits
-        back = self.planner.nearest(tensor, there.cotangent, here.cotangent)
+        back = planner.nearest(tensor, there.cotangent, here.cotangent)
         inverse = self.between[:, 0]
         return fits & {int(inverse[i]) for i in back}
 
@@ -229,16 +229,15 @@ class _Aligner:
         if edge.again is not None:
             again = edge.again[self.assignment[pair.first], self.assignment[pair.second]]
             forward *= 1 + bool(again)
-        penalty = forward * self._beyond_orbits(edge.tensor, source.layout, target.layout)
+        penalty = forward * self._beyond_orbits(edge, source.layout, target.layout)
         if source.cotangent is not None and target.cotangent is not None:
-            penalty += backward * self._beyond_orbits(
-                edge.tensor, target.cotangent, source.cotangent
-            )
+            penalty += backward * self._beyond_orbits(edge, target.cotangent, source.cotangent)
         return penalty
 
-    def _beyond_orbits(self, tensor: TensorType, source: Layout, target: Layout) -> float:
-        least = self.planner.orbit_costs(tensor, [source], [target])[0, 0]
-        return self.planner.path_cost(tensor, source, target) - float(least)
+    def _beyond_orbits(self, edge: Edge, source: Layout, target: Layout) -> float:
+        planner = edge.planner(self.planner)
+        least = planner.orbit_costs(edge.tensor, [source], [target])[0, 0]
+        return planner.path_cost(edge.tensor, source, target) - float(least)
 
 
 def _differences(planner: RedistributionPlanner) -> NDArray[np.int64]:

@@ -182,7 +182,8 @@ class _OrbitSpaceBuilder:
 
     def _penalties(self, edge: Edge, starts: list[Layout], ends: list[Layout]) -> Floats:
         """Return the alignment penalty between each two layouts."""
-        least = self.planner.orbit_costs(edge.tensor, starts, ends)
+        planner = edge.planner(self.planner)
+        least = planner.orbit_costs(edge.tensor, starts, ends)
         with np.errstate(invalid="ignore"):
-            beyond = self.planner.costs(edge.tensor, starts, ends) - least
+            beyond = planner.costs(edge.tensor, starts, ends) - least
         return np.nan_to_num(beyond, nan=0.0, posinf=FORBIDDEN)

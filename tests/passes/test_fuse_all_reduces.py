@@ -118,7 +118,7 @@ graph g on x=2 {
   g2: f32[8] +x = to_partial(g2.copy) {axes=('x',)}
   w.grad: f32[4, 8]* = all_reduce(g1) {axes=('x',)} from h as gradient_redistribution of w
   w.next: f32[4, 8]* = add(w, w.grad)
-  b.whole: f32[8]* = all_reduce(g2) {axes=('x',)}
+  b.whole: f32[8]* = all_reduce(g2) {axes=('x',)} from h as gradient_redistribution of b
   b.grad: f32[8@x] = local_slice(b.whole) {axes=('x',), dimension=0}
   update w = w.next
   return b.grad

@@ -25,6 +25,8 @@ COMPILE_KEYS = {
     "precision",
     "status",
     "objective",
+    "objective_is",
+    "buckets",
     "lower_bound",
     "lower_bound_covers",
     "gap",

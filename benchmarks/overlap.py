@@ -1,0 +1,191 @@
+"""Compare plans of the least overlapped step with all plans: ``python benchmarks/overlap.py``.
+
+Random small programs, meshes and memory limits. Every assignment of the search space is emitted,
+and simulated with its fastest buckets. The best of them that fits must not be below the lower
+bound, nor above the answer of the compiler; how often it equals the answer is what is measured.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from machine import machine
+
+from shardwright.compiler.buckets import fastest_fusion
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.pipelines import partitioned
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.cluster import Cluster, cluster, mesh_for
+from shardwright.cost_model.memory import peak_memory
+from shardwright.ir.errors import NotFoundError
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import to_text
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import FORBIDDEN
+from tests.random_graphs import random_graph
+
+MOST = 4_000  # assignments of a program that is compared
+EXACT = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan that was emitted, and its memory."""
+
+    program: Graph
+    peak_bytes: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program within one limit: the best of all plans, the bound and the answer, in seconds."""
+
+    seed: int
+    plans: int
+    best: float
+    bound: float
+    answer: float
+    status: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the best lies between bound and answer; the answer may have better paths."""
+        return self.bound <= self.best * EXACT and self.bound <= self.answer * EXACT
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the answer is as good as the best of all plans."""
+        return self.answer <= self.best * EXACT
+
+
+def cases(seeds: range, links: float = 1.0) -> Iterator[Case]:
+    """Yield the cases of the programs with these seeds that are small enough."""
+    for seed in seeds:
+        yield from _cases(seed, links)
+
+
+def _cases(seed: int, links: float) -> Iterator[Case]:
+    random = np.random.default_rng(seed)
+    graph = Canonicalize().run(random_graph(seed, nodes=1 + seed % 3))
+    devices = int(random.choice([2, 4]))
+    described = _cluster(str(random.choice(["cpu", "h100-pod"])), links)
+    mesh = mesh_for(described, devices, (devices,))
+    options = CompileOptions(
+        optimizer=Optimizer(str(random.choice(["sgd", "adam"]))), gap=0.0, objective="overlapped"
+    )  # type: ignore[arg-type]
+    plans = list(_plans(graph, described, mesh, options))
+    if not plans:
+        return
+    peaks = sorted({plan.peak_bytes for plan in plans})
+    limits = [peaks[0], peaks[len(peaks) // 2], 2 * peaks[-1]]
+    limit = float(limits[seed % 3])
+    fitting = [plan for plan in plans if plan.peak_bytes <= limit]
+    best = min(fastest_fusion(plan.program, described, limit)[1].step_seconds for plan in fitting)
+    try:
+        found = compile_graph(graph, described, devices, replace(options, memory_limit=limit), mesh)
+    except NotFoundError:
+        yield Case(seed, len(plans), best, 0.0, math.inf, "unknown")
+        return
+    assert found.result is not None
+    result = found.result
+    yield Case(seed, len(plans), best, result.lower_bound, result.cost, result.status)
+
+
+def _cluster(name: str, links: float) -> Cluster:
+    """Return a cluster with faster links, or slower ones."""
+    described = cluster(name)
+    levels = tuple(
+        level.model_copy(update={"bandwidth": level.bandwidth * links})
+        for level in described.levels
+    )
+    return described.model_copy(update={"levels": levels})
+
+
+def _plans(graph: Graph, described: Cluster, mesh: Mesh, options: CompileOptions) -> Iterator[Plan]:
+    """Yield the distinct programs of all assignments; none where there are too many."""
+    lowering = LowerRedistributions(described)
+    request = SearchRequest(graph, described, lowering.planner(mesh), options)
+    space = request.space
+    sizes = [len(choice.options) for choice in space.choices]
+    if prod(sizes) > MOST:
+        return
+    seen = set()
+    for assignment in product(*map(range, sizes)):
+        if evaluate(space.problem, assignment).cost >= FORBIDDEN:
+            continue
+        decisions = space.decisions(assignment)
+        passes = PassManager(verify_later=True)
+        passes.run_all(partitioned(options, decisions, lowering), graph)
+        program = passes.after("clean_up")
+        text = to_text(program)
+        if text not in seen:
+            seen.add(text)
+            yield Plan(program, peak_memory(program).peak_bytes)
+
+
+def main() -> None:
+    """Measure and write the page anew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=200, help="cases (200)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    arguments = parser.parse_args()
+    begin, found, seed = time.process_time(), [], 0
+    while len(found) < arguments.cases:
+        found += cases(range(seed, seed + 1))
+        seed += 1
+    arguments.out.write_text(document(found, time.process_time() - begin))
+
+
+def document(found: list[Case], seconds: float) -> str:
+    """Return the page."""
+    wrong = [case for case in found if not case.holds]
+    best = sum(case.is_best for case in found)
+    proven = sum(case.status == "optimal" for case in found)
+    answered = [case for case in found if math.isfinite(case.answer)]
+    gaps = sorted((case.answer - case.bound) / case.answer for case in answered)
+    worst = max(case.answer / case.best - 1 for case in answered)
+    plans = sorted(case.plans for case in found)
+    count = len(found)
+    missed = sum(math.isinf(case.answer) for case in found)
+    lines = (
+        "# Plans of the least overlapped step, against all plans",
+        "",
+        f"Written by `benchmarks/overlap.py`: {count} random programs of one to three operators",
+        "with their optimizer, on 2 or 4 devices, within the least memory that any plan takes,",
+        f"a median, or no limit. All plans of a case ({plans[0]} to {plans[-1]}, median "
+        f"{plans[len(plans) // 2]}) are emitted and simulated",
+        "with their fastest buckets.",
+        "",
+        f"Measured on {machine()}; {seconds:.0f} s of the processor.",
+        "",
+        "| | cases |",
+        "| --- | --- |",
+        f"| the best plan is not below the lower bound | {count - len(wrong)} of {count} |",
+        f"| the answer is as fast as the best plan | {best} of {count} |",
+        f"| the answer is proven optimal | {proven} of {count} |",
+        f"| no plan was found although one fits | {missed} of {count} |",
+        "",
+        f"- The slowest answer takes {100 * worst:.1f} % more than the best plan.",
+        f"- The gap between answer and bound is {100 * gaps[len(gaps) // 2]:.1f} % in the median.",
+    )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

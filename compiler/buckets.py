@@ -1,0 +1,112 @@
+"""The size of buckets: which gradients are reduced together, chosen by the overlapped step.
+
+One all-reduce of a bucket takes less time than many of its gradients, but starts only when the last
+of them is ready. Every candidate is emitted and simulated; the fastest that fits the memory limit
+is taken, so the choice is never worse than any candidate, up to the gap that is asked for: a step
+that is as near to its own computation is not made shorter. Gathers and reduce-scatters are not
+bucketed.
+"""
+
+import math
+from collections.abc import Iterator
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.collectives import collective_model
+from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
+from shardwright.cost_model.streams import COMPUTE, loads
+from shardwright.cost_model.timeline import Timeline, simulate
+from shardwright.ir.graph import Graph
+from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
+from shardwright.solver.solution import relative_gap
+
+Fusion = FusionSettings | float
+NO_BUCKETS = FusionSettings()
+_USUAL = (25.0, 64.0)  # megabytes: the defaults of PyTorch and of MindSpore
+_FURTHER = (1.0, 4.0, 16.0, 256.0)
+_SHARES = (1 / 8, 1 / 4, 1 / 2)  # of all gradients
+_SMALL = 1_000  # nodes of a program up to which the further sizes are tried
+_TIMES = (2, 4, 8)  # groups of MindSpore's algorithm 1
+_TAIL = 10  # MindSpore's algorithm 2: the tail takes so many times the latency
+
+
+def fastest_fusion(
+    program: Graph, cluster: Cluster, memory_limit: float = math.inf, gap: float = 0.0
+) -> tuple[Fusion, Timeline]:
+    """Return the fastest way to bucket the all-reduces of gradients, and the overlapped step.
+
+    Parameters
+    ----------
+    program : Graph
+        A training step, lowered to collectives, whose all-reduces are not fused.
+    cluster : Cluster
+        Its devices.
+    memory_limit : float
+        Bytes of a device.
+    gap : float
+        Relative distance of the step from its computation at which nothing is tried.
+    """
+    best: Fusion = NO_BUCKETS
+    plain = FuseAllReduces(NO_BUCKETS).run(program)
+    timeline = simulate(plain, cluster, memory_limit)
+    computed = loads(plain, cluster)[COMPUTE]  # buckets take no less
+    if relative_gap(timeline.step_seconds, computed) <= gap:
+        return best, timeline
+    seen = [plain]
+    for fusion in _candidates(program, cluster):
+        fused = FuseAllReduces(fusion).run(program)
+        if any(_same_buckets(fused, other) for other in seen):
+            continue
+        seen.append(fused)
+        if peak_memory(fused).peak_bytes > memory_limit:
+            continue
+        found = simulate(fused, cluster, memory_limit)
+        if found.step_seconds < timeline.step_seconds:
+            best, timeline = fusion, found
+    return best, timeline
+
+
+def fusion_text(fusion: Fusion) -> str:
+    """Return how gradients are bucketed, in words."""
+    if not isinstance(fusion, FusionSettings):
+        return f"buckets of {fusion:g} MB"
+    if fusion.algorithm == 0:
+        return "each gradient alone"
+    return f"buckets by MindSpore's algorithm {fusion.algorithm}"
+
+
+def _candidates(program: Graph, cluster: Cluster) -> Iterator[Fusion]:
+    elements = reduced_gradients(program)
+    if len(elements) < 2:
+        return
+    yield from _USUAL
+    if program.outputs:
+        times = _TIMES if len(program) <= _SMALL else _TIMES[1:2]
+        yield from (FusionSettings(1, times=count) for count in times)
+        yield _by_time(program, cluster)
+    if len(program) <= _SMALL:
+        yield from _FURTHER
+        yield from (share * 4 * sum(elements.values()) / 2**20 for share in _SHARES)
+
+
+def _by_time(program: Graph, cluster: Cluster) -> FusionSettings:
+    """Return the settings of MindSpore's algorithm 2 for the links of the mesh."""
+    axes = program.mesh.axes if program.mesh else ()
+    fastest = collective_model("all_reduce", axes, cluster)[-1]
+    latency = fastest.latency_seconds + cluster.device.launch_seconds
+    return FusionSettings(
+        2,
+        tail_time=_TAIL * latency,
+        inherent_time=latency,
+        bandwidth=4 * fastest.seconds_per_byte,
+        computation_parameter=1 / cluster.device.memory_bandwidth,
+    )
+
+
+def _same_buckets(one: Graph, other: Graph) -> bool:
+    """Return whether two programs fuse the same all-reduces, whatever the ids."""
+    return len(one) == len(other) and _packed(one) == _packed(other)
+
+
+def _packed(program: Graph) -> list[tuple[str, ...]]:
+    return [node.operands for node in program.nodes if node.operator == "pack"]

@@ -1,0 +1,246 @@
+"""The search for the least overlapped step: exact searches by weights of the resources.
+
+Every plan takes at least the weighted sum of its loads, whatever the weights
+(`cost_model.weighted_profile`), so the lower bound of each search bounds the overlapped step of
+every plan within the memory limit. The weights that raise the bound most are found by cutting
+planes: every plan that was met is a linear function of the weights, and the next search is made
+where the least of these functions is highest. The plans met on the way are candidates, and the
+timeline judges them.
+
+References
+----------
+Kelley, "The cutting-plane method for solving convex programs", 1960.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.compiler.fitting import Attempt
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.timeline import simulate
+from shardwright.cost_model.weighted_profile import ResourceWeights, least_loads
+from shardwright.ir.errors import NoPlanError, PassError
+from shardwright.ir.mesh import Mesh
+from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
+from shardwright.solver.linear_program import highest_weights
+from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
+
+Floats = NDArray[np.float64]
+_ROUNDING = 1e-9
+_LEAST_WEIGHT = 1e-10  # no resource is free, or paths would go round in circles
+_LINKS = 0.05  # weight of the links together, where the search for weights begins
+_ROUNDS = 5  # searches, the serial one included
+_SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
+_BUCKETED = 2  # candidates whose buckets are chosen
+_NEAR = 1.1  # of the fastest step: how slow such candidates may be without buckets
+_WORTHWHILE = 0.1  # of the gap, by which another search must be able to raise the bound
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that fits, with its overlapped step.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        The plan, and the program without buckets.
+    step_seconds : float
+        The overlapped step of the program.
+    """
+
+    attempt: Attempt
+    step_seconds: float
+
+
+@dataclass(frozen=True)
+class Overlapped:
+    """The candidates of a search for the least overlapped step, and the bound.
+
+    Parameters
+    ----------
+    candidates : tuple of Candidate
+        The plans that were met, fastest first.
+    serial : Candidate
+        The plan of the least serial step.
+    lower_bound : float
+        Proven: no plan has a shorter overlapped step, whatever its buckets.
+    searches : int
+        How many searches were made.
+    seconds : float
+        The time they took, building the problems included.
+    is_cut_short : bool
+        Whether the time limit ended them.
+    """
+
+    candidates: tuple[Candidate, ...]
+    serial: Candidate
+    lower_bound: float
+    searches: int
+    seconds: float
+    is_cut_short: bool
+
+    def gap(self, step_seconds: float) -> float:
+        """Return the relative gap of an overlapped step to the lower bound."""
+        return relative_gap(step_seconds, self.lower_bound)
+
+    def result(self, best: Attempt, step_seconds: float) -> SearchResult:
+        """Return the result of a plan by its overlapped step.
+
+        Raises
+        ------
+        PassError
+            If the step is below the bound.
+        """
+        found, bound = best.result, self.lower_bound
+        if step_seconds < bound * (1 - _ROUNDING):
+            raise PassError(
+                f"the overlapped step takes {step_seconds:.9g} s, the search said that every plan "
+                f"takes at least {bound:.9g} s"
+            )
+        bound = min(bound, step_seconds)
+        met = self.gap(step_seconds) <= OPTIMALITY_GAP
+        how = f"{found.how}, {self.searches} searches by weights of compute and links"
+        if self.is_cut_short and "time limit" not in how:
+            how = f"{how}; the time limit ended the search"
+        return replace(
+            found,
+            cost=step_seconds,
+            lower_bound=bound,
+            status="optimal" if met else "feasible",
+            seconds=self.seconds,
+            how=how,
+        )
+
+
+@dataclass
+class OverlapSearch:
+    """The searches by weights.
+
+    Parameters
+    ----------
+    fit : callable
+        Returns the plan of the least serial step whose program fits a share of the memory limit.
+    probe : callable
+        Returns the plan of a search by weights, whose program may not fit and whose lower bound is
+        of every plan, then others; raises `NoPlanError`.
+    mesh, cluster : Mesh, Cluster
+        Where the plans run.
+    limits : SearchOptions
+        The limits of the user.
+    deadline : float
+        The end of all searches, by `time.perf_counter`.
+    """
+
+    fit: Callable[[float], Attempt]
+    probe: Callable[[ResourceWeights], Sequence[Attempt]]
+    mesh: Mesh
+    cluster: Cluster
+    limits: SearchOptions
+    deadline: float
+    found: list[Candidate] = field(default_factory=list)
+    cuts: list[Floats] = field(default_factory=list)
+    searches: int = 1
+    seconds: float = 0.0
+
+    def run(self) -> Overlapped:
+        """Return the plans that were met, and the bound.
+
+        Raises
+        ------
+        NoPlanError
+            If no plan fits, or none was found.
+        """
+        self._meet(self.fit(1.0))
+        if not self.found[0].attempt.result.unlimited:
+            self._leave_room()
+        self.center, bound = self._first_weights(), 0.0
+        cut_short = False
+        while (weights := self._next_weights(bound)) is not None:
+            self.searches += 1
+            try:
+                attempts = self.probe(self._as_weights(weights))
+            except NoPlanError:  # a plan fits, so only the time can have ended the search
+                cut_short = True
+                break
+            if attempts[0].result.lower_bound >= bound:
+                bound = attempts[0].result.lower_bound
+                self.center = self.center if _is_compute(weights) else weights
+            for attempt in attempts:
+                self._meet(attempt)
+        ranked = tuple(sorted(self.found, key=lambda candidate: candidate.step_seconds))
+        return Overlapped(ranked, self.found[0], bound, self.searches, self.seconds, cut_short)
+
+    def _leave_room(self) -> None:
+        """Meet plans that leave memory for the window: without it, nothing overlaps."""
+        for share in _SHARES:
+            if time.perf_counter() < self.deadline:
+                try:
+                    self._meet(self.fit(share))
+                except NoPlanError:
+                    break
+
+    def _meet(self, attempt: Attempt) -> None:
+        self.cuts.append(least_loads(attempt.program, self.cluster)[self._used])
+        self.seconds += attempt.result.seconds
+        limit = np.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        if attempt.fits(limit):
+            timeline = simulate(attempt.program, self.cluster, limit)
+            self.found.append(Candidate(attempt, timeline.step_seconds))
+
+    @cached_property
+    def _used(self) -> list[int]:
+        """The resources of the mesh: the compute stream, and the levels of its axes."""
+        levels = {axis.level for axis in self.mesh.axes if axis.size > 1}
+        return [0, *(1 + level for level in sorted(levels))]
+
+    def _first_weights(self) -> Floats:
+        links = len(self._used) - 1
+        shares = [_LINKS / max(links, 1)] * links
+        return np.array([1.0 - sum(shares), *shares])
+
+    def _next_weights(self, bound: float) -> Floats | None:
+        """Return the weights by which the bound may rise; None where it is near enough.
+
+        The weights of the highest point of the cuts can be extreme, and the plan that is best by
+        them useless: the search is made between them and the weights of the best bound so far. Only
+        the compute stream alone is taken as it is, for then the links hardly matter, unless memory
+        is short: what takes no time there would be anything that takes memory.
+        """
+        step = min(candidate.step_seconds for candidate in self.found)
+        near = relative_gap(step, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
+        late = time.perf_counter() >= self.deadline
+        if near or late or self.searches == _ROUNDS:
+            return None
+        height, weights = highest_weights(np.array(self.cuts))
+        if min(height, step) - bound <= _WORTHWHILE * (step - bound):
+            return None
+        unlimited = self.found[0].attempt.result.unlimited
+        extreme = _is_compute(weights) and unlimited
+        return weights if extreme else (weights + self.center) / 2
+
+    def _as_weights(self, weights: Floats) -> ResourceWeights:
+        full = np.full(1 + len(self.cluster.levels), _LEAST_WEIGHT)
+        full[self._used] = np.maximum(weights, _LEAST_WEIGHT)
+        full /= full.sum()
+        return ResourceWeights(float(full[0]), tuple(full[1:].tolist()))
+
+
+def _is_compute(weights: Floats) -> bool:
+    return bool(weights[0] > 1 - _LEAST_WEIGHT)
+
+
+def nearly_fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the first candidates whose programs differ, as long as buckets may decide."""
+    kept: list[Candidate] = []
+    for candidate in candidates:
+        near = candidate.step_seconds <= _NEAR * candidates[0].step_seconds
+        programs = [other.attempt.program for other in kept]
+        if near and candidate.attempt.program not in programs and len(kept) < _BUCKETED:
+            kept.append(candidate)
+    return kept

@@ -1,0 +1,99 @@
+"""The least overlapped step: what is claimed of it holds for every plan."""
+
+import numpy as np
+import pytest
+
+from shardwright import zoo
+from shardwright.compiler.buckets import fastest_fusion
+from shardwright.compiler.driver import Compiled, compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.timeline import simulate
+from shardwright.cost_model.weighted_profile import (
+    ResourceWeights,
+    WeightedProfile,
+    least_loads,
+    weighted_planner,
+)
+from shardwright.ir.graph import Graph
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.search.space.builder import build_search_space
+from shardwright.solver.solution import OPTIMALITY_GAP
+from tests.random_graphs import random_graph
+from tests.random_plans import profile_for, random_plan
+from tests.zoo_sizes import SMALL
+
+CPU, POD = cluster("cpu"), cluster("h100-pod")
+ROUNDING = 1 + 1e-9
+
+
+def compiled(graph: Graph, devices: int = 8, on=CPU, **options: object) -> Compiled:
+    if "search" not in options and "cost_model" not in options:
+        options["objective"] = "overlapped"
+    return compile_graph(graph, on, devices, CompileOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_objective_is_the_simulated_step_and_no_random_plan_is_below_the_bound(
+    seed: int,
+) -> None:
+    graph = Canonicalize().run(random_graph(seed, nodes=3 + seed % 5))
+    profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
+    found = compiled(graph, 4)
+    assert found.result is not None
+    assert found.result.cost == simulate(found.program, CPU, CPU.device.usable_bytes).step_seconds
+    space = build_search_space(graph, profile)
+    for _ in range(20):
+        program, _ = random_plan(space, profile, random, sgd)
+        _, timeline = fastest_fusion(program, CPU)
+        assert found.result.lower_bound <= timeline.step_seconds * ROUNDING
+
+
+@pytest.mark.parametrize("model", ["mlp", "gpt", "lenet5", "dlrm", "llama"])
+def test_the_plan_is_at_least_as_fast_as_the_one_of_the_least_serial_step(model: str) -> None:
+    graph = zoo.load(SMALL[model]).graph
+    found = compiled(graph, on=POD, optimizer=Optimizer("adam"))
+    serial = compiled(graph, on=POD, optimizer=Optimizer("adam"), search="dynamic_programming")
+    assert found.result is not None
+    assert found.result.cost <= simulate(serial.program, POD).step_seconds * ROUNDING
+    assert found.result.cost <= found.step_seconds
+    assert found.step_seconds == pytest.approx(program_seconds(found.program, POD))
+
+
+def test_optimal_is_said_where_the_bound_is_met() -> None:
+    statuses = set()
+    graphs = [random_graph(seed, nodes=2 + seed % 4) for seed in range(12)]
+    for graph in (*graphs, zoo.load(SMALL["gpt"]).graph):
+        result = compiled(graph, 4, gap=0.0).result
+        assert result is not None
+        met = result.cost - result.lower_bound <= OPTIMALITY_GAP * result.cost
+        assert (result.status == "optimal") == met
+        statuses.add(result.status)
+    assert statuses == {"optimal", "feasible"}
+
+
+def test_other_profiles_and_methods_keep_their_cost() -> None:
+    graph = zoo.load(SMALL["mlp"]).graph
+    for options in ({"cost_model": "mindspore"}, {"search": "tensor_parallel"}):
+        found = compiled(graph, **options)
+        assert found.result is not None
+        assert "weights" not in found.result.how
+    assert found.result.cost == pytest.approx(found.step_seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_weighted_costs_are_weighted_loads(seed: int) -> None:
+    """All-reduces of gradients count with their bytes alone, everything else as it takes."""
+    mesh = mesh_for(POD, 16, (2, 8))
+    random = np.random.default_rng(seed)
+    shares = random.dirichlet([1.0, 1.0, 1.0])
+    weights = ResourceWeights(float(shares[0]), tuple(shares[1:].tolist()))
+    profile = WeightedProfile(weights, weighted_planner(mesh, POD, weights), POD)
+    program = compile_graph(
+        random_graph(seed, nodes=6), POD, 16, CompileOptions(search="fully_sharded"), mesh
+    ).passes.after("clean_up")
+    loads = least_loads(program, POD)
+    assert profile.program_cost(program) == pytest.approx(float(shares @ loads))
+    assert float(shares @ loads) <= simulate(program, POD).step_seconds * ROUNDING
