@@ -20,6 +20,8 @@ class GradAccumulation(Cell):
         Number of micro-batches.
     """
 
+    _auto_prefix = False  # names, and so initial values and checkpoints, are the network's
+
     def __init__(self, network: Cell, micro_size: int) -> None:
         POSITIVE_INTEGER.check("micro_size", micro_size)
         self.network = network

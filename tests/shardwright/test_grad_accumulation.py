@@ -7,6 +7,7 @@ from shardwright import nn
 from shardwright.api import compile
 from shardwright.dataset import ArrayDataset
 from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.text import to_text
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel
 from shardwright.tracing import InputSpec, trace
@@ -20,11 +21,12 @@ DATA = ArrayDataset({"x": X, "label": (X[:, 0] > 0).astype(np.int32)}).batch(16)
 class Net(nn.Cell):
     def __init__(self, inner: int = 1) -> None:
         self.first, self.tanh, self.second = nn.Dense(6, 8), nn.Tanh(), nn.Dense(8, 3)
+        self.dropout = nn.Dropout(p=0.25)
         if inner > 1:
             self.first = nn.GradAccumulation(self.first, inner)
 
     def construct(self, x):
-        return self.second(self.tanh(self.first(x)))
+        return self.second(self.dropout(self.tanh(self.first(x))))
 
 
 def losses(network, mode: str = "stand_alone", **options: object) -> tuple[list[float], int]:
@@ -36,7 +38,7 @@ def losses(network, mode: str = "stand_alone", **options: object) -> tuple[list[
 
 
 def test_a_network_learns_as_on_the_whole_batch() -> None:
-    whole, passes = losses(nn.GradAccumulation(Net(), 1))
+    whole, passes = losses(Net())
     assert passes == 1
     for mode in ("stand_alone", "data_parallel", "auto"):
         found, passes = losses(nn.GradAccumulation(Net(), 4), mode)
@@ -44,6 +46,12 @@ def test_a_network_learns_as_on_the_whole_batch() -> None:
         assert found == pytest.approx(whole, rel=1e-5)
     found, passes = losses(Net(), "auto", micro_batches=2)
     assert passes == 2
+
+
+def test_names_are_those_of_the_network() -> None:
+    specs = [InputSpec("x", TensorType("float32", (8, 6)))]
+    graphs = [trace(net, specs, name="net").graph for net in (Net(), nn.GradAccumulation(Net(), 2))]
+    assert to_text(graphs[0]) == to_text(graphs[1])
 
 
 def test_refusals() -> None:
