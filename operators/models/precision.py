@@ -1,8 +1,8 @@
 """Precision policies: the element types in which a training step is computed.
 
 Parameters and optimizer states stay in float32 (master weights). Before an operator that computes
-in a lower precision, a parameter is cast to it; gradients are computed, reduced and accumulated in
-the types that the policy says.
+in a lower precision, a parameter is cast to it; its gradient is computed, reduced over ranks and
+accumulated over micro-batches in the type of that copy.
 
 References
 ----------
@@ -79,10 +79,6 @@ class Precision:
         Its name.
     compute : str
         The element type of activations and of the copies of parameters that operators read.
-    reduction : str
-        The element type in which gradients of parameters are reduced over ranks.
-    accumulation : str
-        The element type in which gradients of parameters are accumulated over micro-batches.
     kept : tuple of str
         Operators that compute in float32, and whose results are float32.
     inner : tuple of str
@@ -101,8 +97,6 @@ class Precision:
 
     name: str
     compute: str = MASTER
-    reduction: str = MASTER
-    accumulation: str = MASTER
     kept: tuple[str, ...] = KEPT
     inner: tuple[str, ...] = INNER
     lowered: tuple[str, ...] = LOWERED
@@ -110,8 +104,6 @@ class Precision:
 
     def __post_init__(self) -> None:
         check_choice("compute", self.compute, COMPUTED)
-        for name in ("reduction", "accumulation"):
-            check_choice(name, getattr(self, name), (MASTER, self.compute))
 
     def __str__(self) -> str:
         return self.name
@@ -128,15 +120,14 @@ def _of_amp(compute: str) -> tuple[Precision, ...]:
     O1 lowers products only. O2 lowers the network but for batch normalization and the loss, O3 but
     for the loss.
     """
-    types = (compute, compute)
     return (
-        Precision(f"O1-{compute}", *types, others="float32"),
-        Precision(f"O2-{compute}", *types, kept=(*LOSSES, *STATISTICS)),
-        Precision(f"O3-{compute}", *types, kept=LOSSES, inner=()),
+        Precision(f"O1-{compute}", compute, others="float32"),
+        Precision(f"O2-{compute}", compute, kept=(*LOSSES, *STATISTICS)),
+        Precision(f"O3-{compute}", compute, kept=LOSSES, inner=()),
     )
 
 
-PRECISIONS = {name: Precision(name, name, name) for name in COMPUTED}
+PRECISIONS = {name: Precision(name, name) for name in COMPUTED}
 """The policies by name."""
 for _policy in (*_of_amp("bfloat16"), *_of_amp("float16")):
     PRECISIONS[_policy.name] = _policy
