@@ -137,6 +137,23 @@ def test_functions_are_short():
     assert median(of_the_product) <= LONGEST_MEDIAN
 
 
+def test_importing_the_operators_registers_all_of_them():
+    script = (
+        "import pkgutil\n"
+        "from importlib import import_module\n"
+        "import shardwright.operators as operators\n"
+        "from shardwright.operators.info import operator_names\n"
+        "before = operator_names()\n"
+        "for module in pkgutil.walk_packages(operators.__path__, operators.__name__ + '.'):\n"
+        "    if not module.name.endswith('depthwise_loops'):\n"
+        "        import_module(module.name)\n"
+        "print(*set(operator_names()) - set(before))\n"
+    )
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
+
+
 MODULES = [
     module.name
     for module in pkgutil.walk_packages([str(ROOT / "shardwright")], "shardwright.")
@@ -145,11 +162,12 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings(name):
+def test_examples_in_docstrings(name, request):
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
         if error.name not in OPTIONAL:
             raise
         pytest.skip(f"`{error.name}` is not installed")
+    request.getfixturevalue("own_operators")  # after the import, which registers the module's own
     assert doctest.testmod(module).failed == 0

@@ -89,8 +89,8 @@ WRONG = {
     "or `dynamic` (in pass `differentiate`); write `dynamic`, or `dynamic:INITIAL:FACTOR:WINDOW`",
     "differentiate{loss_scale=True}": "`loss_scale` is True, expected a positive number or "
     "`dynamic` (in pass `differentiate`)",
-    "differentiate{loss_scale=0}": "`loss_scale` is 0, expected a number above 0 (in pass "
-    "`differentiate`)",
+    "differentiate{loss_scale=0}": "`loss_scale` is 0, expected a number above 0 and below "
+    "3.40282e+38 (in pass `differentiate`)",
     "mirror_shared_values": "pass `mirror_shared_values` needs the option `devices`; write "
     "`mirror_shared_values{devices=...}`: an integer of at least 1",
     "mirror_shared_values{devices=2.5}": "`devices` is 2.5, expected an integer of at least 1 (in "

@@ -12,7 +12,7 @@ import pytest
 import shardwright
 from shardwright.runtime import capacity, checkpoint
 from shardwright.runtime.executor import Executor
-from shardwright.tools import compile as compile_command
+from shardwright.tools import documents
 from shardwright.tools.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def interrupting(function, at=1):
 
 
 def test_an_interrupt_while_compiling(capsys, here, monkeypatch):
-    monkeypatch.setattr(compile_command, "simulate", interrupting(compile_command.simulate))
+    monkeypatch.setattr(documents, "simulate", interrupting(documents.simulate))
     arguments = ["compile", MLP, "--devices", "2", "--dump-ir", "graphs", "--trace", "step.json"]
     assert run(capsys, *arguments) == (130, "interrupted")
     assert names(here) == []

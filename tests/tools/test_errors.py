@@ -382,8 +382,8 @@ OTHERS = {
     ),
     "unknown_command": (
         ["complie", "mlp"],
-        "unknown command `complie`; expected one of compile, run, prove, verify, dump, opt, bench, "
-        "models, operators, clusters",
+        "unknown command `complie`; expected one of compile, estimate, run, prove, verify, "
+        "dump, opt, bench, models, operators, clusters",
     ),
     "a_limit_where_nothing_is_compiled": (
         ["dump", "mlp", "--memory", "3"],
