@@ -145,9 +145,10 @@ class Executor:
         self.loop: Loop | None = loop_of(graph)
         self._views: dict[object, tuple[Mapping[int, ShardView], ...]] = {}
         self._program = self._prepare()
-        # Numbers of 16 bits overflow in the course of training; dynamic loss scales rely on it.
-        low = any(is_low(local.dtype) for local in self._locals.values())
-        self._overflows: Literal["ignore"] | None = "ignore" if low else None
+        # Numbers of 16 bits overflow in the course of training; dynamic loss scales look for it.
+        overflows = any(is_low(local.dtype) for local in self._locals.values())
+        overflows |= any(node.operator == "loss_scale_update" for node in graph.nodes)
+        self._overflows: Literal["ignore"] | None = "ignore" if overflows else None
 
     # Preparation
 

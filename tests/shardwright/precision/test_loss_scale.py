@@ -91,6 +91,18 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale(place):
     assert all(np.isfinite(a).all() for a in seen[-1].values())
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_an_overflow_of_float32_is_expected_too(micro_batches):
+    scale, how = DynamicLossScale(2.0**127, 4.0, 3), {"micro_batches": micro_batches}
+    plan = sw.compile(MLP, 2, loss_scale=scale, **how).plan
+    local = LocalCommunicator(plan.mesh)
+    executor, state = Executor(plan.program, local), initialize(plan.program, 0, local)
+    batch = next(random_batches(plan.document.inputs, 1, 0))
+    state.update([("layer1.weight", {r: a * 1e8 for r, a in state["layer1.weight"].items()})])
+    executor.step(batch, state)  # no warning, which would be an error
+    assert state["optimizer.loss_scale"][0] == 2.0**125
+
+
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
