@@ -3,10 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from shardwright.ir.errors import ModelError
-from shardwright.ir.values import check_flag, wrong_value
+from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.values import check_flag, check_names, wrong_value
 from shardwright.tensor import Parameter, Tensor
 from shardwright.tracer import current_tracer
+
+_RECOMPUTE = (
+    "mp_comm_recompute",
+    "parallel_optimizer_comm_recompute",
+    "recompute_slice_activation",
+)
 
 
 class Cell:
@@ -118,10 +124,11 @@ class Cell:
 
     def recompute(
         self,
-        *,
+        *values: object,
         mp_comm_recompute: bool = True,
         parallel_optimizer_comm_recompute: bool = False,
         recompute_slice_activation: bool = False,
+        **others: object,
     ) -> "Cell":
         """Compute the operators of the cell again for the gradient, instead of saving results.
 
@@ -129,16 +136,26 @@ class Cell:
 
         Parameters
         ----------
+        *values
+            None: arguments are given by name.
         mp_comm_recompute : bool
             Must be True: tensors that are communicated between operators are communicated again.
         parallel_optimizer_comm_recompute, recompute_slice_activation : bool
             Must be False: the search decides how parameters are gathered and activations are split.
+        **others
+            None: there are no other arguments.
 
         Raises
         ------
         OptionError
-            If an argument has another value.
+            If an argument has another value, or is unknown.
         """
+        if values:
+            raise OptionError(
+                f"`recompute` takes its arguments by name, found `{', '.join(map(repr, values))}`",
+                hint="write `recompute()` to recompute the cell, and leave the call out not to",
+            )
+        check_names("`recompute` has no argument", others, _RECOMPUTE)
         check_flag("mp_comm_recompute", mp_comm_recompute)
         check_flag("parallel_optimizer_comm_recompute", parallel_optimizer_comm_recompute)
         check_flag("recompute_slice_activation", recompute_slice_activation)

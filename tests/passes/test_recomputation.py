@@ -146,6 +146,40 @@ def test_wrong_arguments_of_recompute(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("positional", "named", "message"),
+    [
+        (
+            (True,),
+            {},
+            "`recompute` takes its arguments by name, found `True`; write `recompute()` to "
+            "recompute the cell, and leave the call out not to",
+        ),
+        (
+            ("full", 1),
+            {},
+            "`recompute` takes its arguments by name, found `'full', 1`; write `recompute()` to "
+            "recompute the cell, and leave the call out not to",
+        ),
+        (
+            (),
+            {"mode": True},
+            "`recompute` has no argument `mode`; expected mp_comm_recompute, "
+            "parallel_optimizer_comm_recompute or recompute_slice_activation",
+        ),
+        (
+            (),
+            {"mp_comm_recomput": True},
+            "`recompute` has no argument `mp_comm_recomput`; did you mean `mp_comm_recompute`?",
+        ),
+    ],
+)
+def test_unknown_arguments_of_recompute(positional, named, message) -> None:
+    with pytest.raises(ShardwrightError) as caught:
+        Block().recompute(*positional, **named)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
     ("rule", "message"),
     [
         (
