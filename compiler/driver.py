@@ -36,7 +36,7 @@ from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.weighted_profile import ResourceWeights
-from shardwright.dataflow.micro_batches import micro_batches, undivided
+from shardwright.dataflow.micro_batches import check_axes, micro_batches, undivided
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, PassError
 from shardwright.ir.graph import Graph
@@ -140,6 +140,8 @@ def compile_graph(
     """
     options = options or CompileOptions()
     check_tensor_names(graph, options.optimizer, options.loss_scale)
+    if mesh is not None and options.micro_batches != 1:
+        check_axes(mesh)
     with _earlier_objects_ignored():
         if options.micro_batches != SEARCHED:
             return _compile(graph, cluster, devices, options, mesh, progress)

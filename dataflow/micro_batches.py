@@ -27,6 +27,22 @@ AXIS = "micro"
 """The name of the mesh axis that is run in time."""
 
 
+def check_axes(ranks: Mesh) -> None:
+    """Check that no axis of a mesh of ranks has the name of the one that is run in time.
+
+    Raises
+    ------
+    OptionError
+        If one has.
+    """
+    if AXIS in ranks.names:
+        raise OptionError(
+            f"the mesh has an axis `{AXIS}`, the name of the axis that micro-batches are split "
+            "over",
+            hint="give it another name",
+        )
+
+
 @dataclass(frozen=True)
 class MicroBatches:
     """A program in micro-batches.

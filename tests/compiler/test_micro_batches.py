@@ -197,3 +197,15 @@ def test_the_number_of_micro_batches_is_searched() -> None:
         assert (other.micro_batches, other.micro_batches_tried) == (1, (1,))
     with pytest.raises(InfeasibleError, match="no plan fits"):
         compile(model, 2, micro_batches="search", cluster="cpu", memory_limit=1000)
+
+
+@pytest.mark.parametrize("count", [2, "search"])
+def test_the_name_of_the_axis_is_reserved(count):
+    named = {"cluster": "cpu", "mesh": "micro=2,x=2"}
+    assert compile(SMALL["mlp"], 4, **named).plan.mesh.names == ("micro", "x")
+    with pytest.raises(OptionError) as caught:
+        compile(SMALL["mlp"], 4, micro_batches=count, **named)
+    assert str(caught.value) == (
+        "the mesh has an axis `micro`, the name of the axis that micro-batches are split over; "
+        "give it another name"
+    )
