@@ -23,6 +23,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text
 from shardwright.passes.manager import PassRecord
 from shardwright.search.method import SearchResult
+from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
@@ -228,10 +229,11 @@ def check_fits(attempt: Attempt, method: str, is_named: bool = False) -> Attempt
         return attempt
     kind = InfeasibleError if is_named else NotFoundError
     of = attempt.result.how if is_named else method
+    hint = "search with `exact`, which plans within the limit"
     raise kind(
         f"the plan `{of}` takes {memory_text(attempt.memory)} on each device, the limit is "
         f"{bytes_text(attempt.memory_limit)}",
-        hint="search with `exact`, which plans within the limit",
+        hint=NamedPlan.parse(of).hint if is_named else hint,
         least_memory_bytes=attempt.memory.peak_bytes,
     )
 

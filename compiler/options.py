@@ -460,6 +460,20 @@ def decided_by_plan(name: str) -> OptionError:
     return OptionError(f"`{name}` has no effect with `plan`, which decides it", hint=hint)
 
 
+def check_recompute_of_plan(options: Mapping[str, object]) -> None:
+    """Refuse the search for what is recomputed, asked for beside a named plan.
+
+    It is the default of the option: the options themselves do not tell that the user wrote it.
+
+    Raises
+    ------
+    OptionError
+        If both are given.
+    """
+    if options.get("plan") is not None and options.get("recompute") == DEFAULTS["recompute"]:
+        raise decided_by_plan("recompute")
+
+
 def warn_of_idle_devices(mode: Mode, devices: int) -> None:
     """Warn where several devices are asked for in the mode that uses one."""
     if mode == "stand_alone" and devices != 1:

@@ -60,8 +60,17 @@ class Range:
             and (self.below is None or number < self.below)
         )
 
-    def check(self, name: str, value: object) -> None:
+    def check(self, name: str, value: object, of: str = "") -> None:
         """Check that a value is in the range.
+
+        Parameters
+        ----------
+        name : str
+            The option.
+        value : object
+            Its value.
+        of : str
+            What it is an option of, after the name in the message: ``of the plan``.
 
         Raises
         ------
@@ -69,7 +78,7 @@ class Range:
             If it is not.
         """
         if value not in self:
-            raise wrong_value(name, value, self.expected)
+            raise wrong_value(name, value, self.expected, of=of)
 
 
 POSITIVE_INTEGER = Range(whole=True, least=1)
@@ -79,18 +88,24 @@ SEED = Range(whole=True, least=0)
 SHARE = Range(least=0, below=1)
 
 
-def wrong_value(name: str, value: object, expected: str, hint: str | None = None) -> OptionError:
-    """Return the error for an option with a value that is not allowed."""
+def wrong_value(
+    name: str, value: object, expected: str, hint: str | None = None, of: str = ""
+) -> OptionError:
+    """Return the error for an option, `of` something, with a value that is not allowed."""
     shown = repr(value)
     if isinstance(value, str):
         shown = f"the text `{value}`"
     elif not isinstance(value, int | float | tuple | list | Mapping | None):
         shown = f"of type {type(value).__name__}"
-    return OptionError(f"`{name}` is {shown}, expected {expected}", hint=hint)
+    return OptionError(f"{_named(name, of)} is {shown}, expected {expected}", hint=hint)
 
 
-def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Check that a value is one of the choices; else suggest the nearest.
+def _named(name: str, of: str) -> str:
+    return f"`{name}` {of}".strip()
+
+
+def check_choice(name: str, value: object, choices: Collection[str], of: str = "") -> None:
+    """Check that a value of an option, `of` something, is a choice; else suggest the nearest.
 
     Raises
     ------
@@ -100,14 +115,14 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     if isinstance(value, str) and value in choices:
         return
     if not isinstance(value, str):
-        raise wrong_value(name, value, in_words(choices))
+        raise wrong_value(name, value, in_words(choices), of=of)
     expected = in_words(choices)
     hint = suggestion(value, choices)
-    raise OptionError(f"`{name}` is `{value}`, expected {expected}", hint=hint)
+    raise OptionError(f"{_named(name, of)} is `{value}`, expected {expected}", hint=hint)
 
 
-def check_flag(name: str, value: object) -> None:
-    """Check that a value is True or False.
+def check_flag(name: str, value: object, of: str = "") -> None:
+    """Check that a value of an option, `of` something, is True or False.
 
     Raises
     ------
@@ -115,7 +130,7 @@ def check_flag(name: str, value: object) -> None:
         If it is something else.
     """
     if not isinstance(value, bool):
-        raise wrong_value(name, value, "True or False")
+        raise wrong_value(name, value, "True or False", of=of)
 
 
 def check_split_counts(operator: str, counts: object) -> None:

@@ -5,6 +5,7 @@
 `heuristics.named_plan` builds the plan; here is the value, its text, and its mesh.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from math import gcd, prod
@@ -17,12 +18,14 @@ from shardwright.ir.values import (
     check_choice,
     check_flag,
     check_names,
+    in_words,
     wrong_value,
 )
 
 SCHEDULES = ("1f1b",)
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 2, 3)
+_OF = "of the plan"
 _HINT = "write `tensor=8,data=4,zero=1,sequence_parallel`"
 
 
@@ -81,12 +84,12 @@ class NamedPlan:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             if getattr(self, name) is not None:
-                POSITIVE_INTEGER.check(f"{name} of the plan", getattr(self, name))
-        check_choice("schedule of the plan", self.schedule, SCHEDULES)
-        check_choice("recompute of the plan", self.recompute, RECOMPUTE)
+                POSITIVE_INTEGER.check(name, getattr(self, name), _OF)
+        check_choice("schedule", self.schedule, SCHEDULES, _OF)
+        check_choice("recompute", self.recompute, RECOMPUTE, _OF)
         if isinstance(self.zero, bool) or self.zero not in ZERO:
-            raise wrong_value("zero of the plan", self.zero, "0, 1, 2 or 3")
-        check_flag("sequence_parallel of the plan", self.sequence_parallel)
+            raise wrong_value("zero", self.zero, "0, 1, 2 or 3", of=_OF)
+        check_flag("sequence_parallel", self.sequence_parallel, _OF)
         self._check_combination()
         self._check_supported()
 
@@ -153,6 +156,18 @@ class NamedPlan:
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def hint(self) -> str:
+        """What to change in a plan that does not fit: what it does not use yet."""
+        unused = {
+            "a larger `tensor`": True,
+            "`zero=3`": self.zero < ZERO[-1] and self.data != 1,
+            "`recompute=full`": self.recompute != RECOMPUTE[-1],
+            "a smaller `micro_batch`": self.micro_batch != 1,
+        }
+        ways = in_words([way for way, is_left in unused.items() if is_left])
+        return f"try {ways}, or leave the plan out and search"
 
     # On devices
 
@@ -273,8 +288,14 @@ def _item(item: str, text: str) -> tuple[str, object]:
         return key, True
     if not value:
         raise OptionError(f"`{key}` of the plan has no value", hint=f"write `{key}=...`")
-    whole = key in _COUNTS or key == "zero"
-    return key, int(value) if whole and value.isascii() and value.isdigit() else value
+    return key, _number(value) if key in _COUNTS or key == "zero" else value
+
+
+def _number(text: str) -> float | str:
+    """Return the number that a text is; the text itself if it is none."""
+    if re.fullmatch(r"-?[0-9]{1,15}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?[0-9]{1,15}\.[0-9]{1,15}", text) else text
 
 
 def _on_levels(

@@ -9,6 +9,7 @@ from shardwright.compiler.options import (
     OPTION_NAMES,
     UNPARTITIONED,
     CompileOptions,
+    check_recompute_of_plan,
     decided_by_plan,
     no_effect,
     warn_of_idle_devices,
@@ -61,6 +62,7 @@ def asked_options(
     if isinstance(optimizer, str):
         check_choice("optimizer", optimizer, STATES)
         options = {**options, "optimizer": Optimizer(cast(Kind, optimizer), {})}
+    check_recompute_of_plan(options)
     asked = CompileOptions(**options)
     return replace(asked, pins={**asked.pins, **_pins(strategies)})
 

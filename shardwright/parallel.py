@@ -10,7 +10,12 @@ import numpy as np
 
 from shardwright.communication import get_group_size
 from shardwright.compiler.accounting import split_counts
-from shardwright.compiler.options import OPTION_NAMES, CompileOptions, Mode
+from shardwright.compiler.options import (
+    OPTION_NAMES,
+    CompileOptions,
+    Mode,
+    check_recompute_of_plan,
+)
 from shardwright.compiler.plans.strategies_file import (
     is_strategies_file,
     read_strategies,
@@ -170,6 +175,7 @@ class AutoParallel:
         if devices is None:
             devices = 1 if mode == "stand_alone" else get_group_size()
         self.network = network
+        check_recompute_of_plan(options)
         how = CompileOptions(mode=mode, search=search, **options)
         self.options = ParallelOptions(how, devices, cluster, mesh=mesh)
         self.session: Session | None = None

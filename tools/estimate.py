@@ -19,6 +19,7 @@ from shardwright.tools.options import (
     compile_model,
     memory_limit,
 )
+from shardwright.tools.report import training_text
 from shardwright.tools.tables import styled, width
 
 _LABEL = 10  # columns
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InfeasibleError(
             f"the plan `{document['how']}` takes {needed} on each device, the limit is "
             f"{bytes_text(limit)}",
-            hint="divide more with `tensor` or `zero`, or write `recompute=full`",
+            hint=NamedPlan.parse(document["how"]).hint,
         )
     return 0
 
@@ -78,6 +79,9 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     serial = seconds_text(document.predicted_step_seconds)
     _line("step", f"{seconds_text(timeline.step_seconds)} overlapped, {serial} serial")
     tokens = found.tokens_per_second_per_device
+    training = training_text(document)
+    if training is not None:
+        _line("training", training)
     each = "" if tokens is None else f"{_rate(tokens)} tokens/s on each device, "
     if document.micro_batches > 1:
         _line("batch", f"{document.micro_batches} micro-batches, gradients accumulated")

@@ -100,7 +100,12 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
     )
     _add_option(how, "--optimizer-parallel", "", "--hsdp")
     add_number(how, "--fusion", NOT_NEGATIVE, option_help("fusion"), "MB")
-    _add_option(how, "--recompute", "WHAT")
+    how.add_argument(
+        "--recompute",
+        choices=tuple(OPTIONS["recompute"].choices),
+        metavar="WHAT",
+        help=option_help("recompute"),
+    )
     _add_option(how, "--gradients-mean", "")
     _add_option(how, "--time-limit", "S")
     _add_option(how, "--gap", "G")

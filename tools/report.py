@@ -236,9 +236,9 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
     if again:
         _line("again", _recomputed_text(again))
     _line("network", _traffic_text(document))
-    assumed = assumed_precision(document.model)
-    if document.precision != MASTER or assumed is not None:
-        _line("training", _training_text(document, assumed))
+    training = training_text(document)
+    if training is not None:
+        _line("training", training)
     style = "green" if document.status == "optimal" else "yellow"
     _line("plan", _quality_text(document), style)
     if compilation.objectives:
@@ -270,8 +270,11 @@ def _memory_text(document: PlanDocument) -> str:
     return f"{peak} of {bytes_text(limit)} allowed on each device; a device has {only}{has}"
 
 
-def _training_text(document: PlanDocument, assumed: str | None) -> str:
-    """Return precision and optimizer; those that a preset comes with are marked."""
+def training_text(document: PlanDocument) -> str | None:
+    """Return precision and optimizer, a preset's precision marked; None for the usual ones."""
+    assumed = assumed_precision(document.model)
+    if document.precision == MASTER and assumed is None:
+        return None
     text = f"precision {document.precision}"
     if document.precision != MASTER:
         text += f" with parameters and optimizer states in {MASTER}"

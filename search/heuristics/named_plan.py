@@ -46,13 +46,14 @@ class ByName(Heuristic):
         InfeasibleError
             If it exceeds the memory limit: its program takes at least what the search counts.
         """
-        result = replace(super().find(space, options), how=self.plan.on(space.mesh.size).text)
+        plan = self.plan.on(space.mesh.size)
+        result = replace(super().find(space, options), how=plan.text)
         limit = inf if options.memory_limit is None else options.memory_limit
         if result.memory_bytes > limit:
             raise InfeasibleError(
                 f"the plan `{result.how}` takes at least {bytes_text(result.memory_bytes)} on each "
                 f"device, the limit is {bytes_text(limit)}",
-                hint="search with `exact`, which plans within the limit",
+                hint=plan.hint,
                 least_memory_bound=result.memory_bytes,
             )
         return result

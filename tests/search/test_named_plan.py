@@ -22,14 +22,16 @@ WRONG = (
     ("tensr=2", "a named plan has no `tensr`; did you mean `tensor`?"),
     ("tensor=2,tensor=2", "the plan gives `tensor` twice; give it once"),
     ("tensor", "`tensor` of the plan has no value; write `tensor=...`"),
-    ("tensor=0", "`tensor of the plan` is 0, expected an integer of at least 1"),
-    ("tensor=-2", "`tensor of the plan` is the text `-2`, expected an integer of at least 1"),
-    ("tensor=two", "`tensor of the plan` is the text `two`, expected an integer of at least 1"),
-    ("data=1.5", "`data of the plan` is the text `1.5`, expected an integer of at least 1"),
-    ("zero=4", "`zero of the plan` is 4, expected 0, 1, 2 or 3"),
-    ("zero=yes", "`zero of the plan` is the text `yes`, expected 0, 1, 2 or 3"),
-    ("schedule=gpipe", "`schedule of the plan` is `gpipe`, expected 1f1b"),
-    ("recompute=all", "`recompute of the plan` is `all`, expected none, selective or full"),
+    ("tensor=0", "`tensor` of the plan is 0, expected an integer of at least 1"),
+    ("tensor=-2", "`tensor` of the plan is -2, expected an integer of at least 1"),
+    ("tensor=two", "`tensor` of the plan is the text `two`, expected an integer of at least 1"),
+    ("data=1.5", "`data` of the plan is 1.5, expected an integer of at least 1"),
+    ("micro_batch=0x2", "`micro_batch` of the plan is the text `0x2`, expected an integer of at"),
+    ("zero=-1", "`zero` of the plan is -1, expected 0, 1, 2 or 3"),
+    ("zero=4", "`zero` of the plan is 4, expected 0, 1, 2 or 3"),
+    ("zero=yes", "`zero` of the plan is the text `yes`, expected 0, 1, 2 or 3"),
+    ("schedule=gpipe", "`schedule` of the plan is `gpipe`, expected 1f1b"),
+    ("recompute=all", "`recompute` of the plan is `all`, expected none, selective or full"),
     ("sequence_parallel=1,tensor=2", "`sequence_parallel` of the plan has the value `1`, expected"),
     ("sequence_parallel", "`sequence_parallel` splits activations over tensor ranks, and"),
     ("chunks=2", "`chunks=2` interleaves stages, and the plan has one stage; leave `chunks` out"),
@@ -365,12 +367,45 @@ def test_a_named_plan_that_does_not_fit_is_proven_not_to():
         sw.compile(GPT, 8, plan="tensor=2", memory_limit=1000)
     assert str(caught.value).startswith("the plan `tensor=2,data=4` takes at least ")
     assert caught.value.least_memory_bound > 1000
+    assert str(caught.value).endswith(
+        "; try a larger `tensor`, `zero=3`, `recompute=full` or a smaller `micro_batch`, or leave "
+        "the plan out and search"
+    )
 
     whole = sw.compile(GPT, 8, plan="tensor=2")
     counted, needed = whole.compiled.result.memory_bytes, whole.plan.document.memory.peak_bytes
     assert counted < needed
-    with pytest.raises(InfeasibleError, match=r"`tensor=2,data=4` takes [0-9.]+ KiB \(param"):
+    with pytest.raises(
+        InfeasibleError, match=r"`tensor=2,data=4` takes [0-9.]+ KiB \(param"
+    ) as last:
         sw.compile(GPT, 8, plan="tensor=2", memory_limit=(counted + needed) / 2)
+    assert last.value.hint == caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("plan", "hint"),
+    [
+        (
+            "tensor=2",
+            "try a larger `tensor`, `zero=3`, `recompute=full` or a smaller `micro_batch`",
+        ),
+        ("tensor=2,zero=3,recompute=full", "try a larger `tensor` or a smaller `micro_batch`"),
+        ("tensor=2,data=1,micro_batch=1", "try a larger `tensor` or `recompute=full`"),
+        ("data=2,zero=3,micro_batch=1,recompute=full", "try a larger `tensor`"),
+    ],
+)
+def test_the_hint_names_what_a_plan_leaves_unused(plan, hint):
+    assert NamedPlan.parse(plan).hint == f"{hint}, or leave the plan out and search"
+
+
+def test_the_plan_says_what_is_recomputed():
+    for plan in ("tensor=2", "tensor=2,recompute=full"):
+        with pytest.raises(OptionError) as caught:
+            sw.compile(GPT, 8, plan=plan, recompute="search")
+        assert str(caught.value) == (
+            "`recompute` has no effect with `plan`, which decides it; write `recompute=full` in "
+            "the plan"
+        )
 
 
 RANDOM = (

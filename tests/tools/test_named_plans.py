@@ -16,6 +16,7 @@ GPT = "gpt:layers=1,hidden=64,heads=4,batch=8,sequence=16,vocabulary=128"
 # ``estimate``
 
 SMALL = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
+SIZES = SMALL.partition(":")[2]
 PLAN = "tensor=4,data=2,zero=1,sequence_parallel"
 
 
@@ -66,6 +67,7 @@ def test_a_plan_that_does_not_fit_is_printed_all_the_same(capsys):
     captured = capsys.readouterr()
     assert "does not fit: parameters" in captured.out
     assert f"the plan `{PLAN}` takes " in captured.err
+    assert captured.err.endswith(f"; {NamedPlan.parse(PLAN).hint}\n")
 
 
 def test_a_person_reads_what_the_figures_are(capsys):
@@ -79,11 +81,35 @@ def test_a_person_reads_what_the_figures_are(capsys):
 
 
 @pytest.mark.parametrize(
+    ("model", "arguments", "line"),
+    [
+        (
+            f"gpt2:{SIZES}",
+            (),
+            "precision bfloat16 with parameters and optimizer states in float32, ",
+        ),
+        (f"gpt2:{SIZES}", ("--precision", "float32"), "precision float32; optimizer adam"),
+        (SMALL, ("--precision", "bfloat16"), "precision bfloat16 with parameters and optimizer "),
+    ],
+)
+def test_the_report_says_the_precision(capsys, model, arguments, line):
+    assert main(["estimate", model, "--plan", PLAN, *arguments]) == 0
+    said = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("training"))
+    assert said.startswith(f"training  {line}")
+
+
+def test_the_report_does_not_speak_of_the_usual_precision(capsys):
+    assert main(["estimate", SMALL, "--plan", PLAN]) == 0
+    assert "\ntraining" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--plan", "tensr=2"], "a named plan has no `tensr`; did you mean `tensor`?"),
         (["--plan", "tensor=2,data=3", "--devices", "8"], "tensor=2 * data=3 is 6, there are 8"),
         (["--plan", "tensor=2", "--mesh", "2"], "`mesh` has no effect with `plan`"),
+        (["--plan", "tensor=2", "--recompute", "search"], "`recompute` has no effect with `plan`"),
         (["--plan", "tensor=2", "--hsdp"], "`optimizer_parallel` has no effect with `plan`"),
         (["--plan", "data=3"], "the batch of 8 cannot be split over `data=3` of the plan"),
         ([], "the following arguments are required: --plan"),
