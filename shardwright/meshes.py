@@ -7,7 +7,13 @@ from typing import TypeVar
 from shardwright.compiler.driver import mesh_of_options
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, decided_by_plan
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
-from shardwright.ir.errors import NoPlanError, NotFoundError, ShardwrightError, StrategyError
+from shardwright.ir.errors import (
+    NoPlanError,
+    NotFoundError,
+    OptionError,
+    ShardwrightError,
+    StrategyError,
+)
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.values import wrong_value
 
@@ -34,11 +40,16 @@ def mesh_of(
     Raises
     ------
     ShardwrightError
-        If the mesh has another number of ranks, or is none.
+        If the mesh has another number of ranks or an axis that is run in time, or is none.
     """
     if options.plan is not None and mesh is not None:
         raise decided_by_plan("mesh")
     if isinstance(mesh, Mesh):
+        if mesh.in_time:
+            raise OptionError(
+                f"`mesh` has the axis `{mesh.in_time[0]}`, which is run in time",
+                hint=f"pass `mesh.of_ranks`, and `micro_batches={mesh.passes}`",
+            )
         if mesh.size != devices:
             raise wrong_value("mesh", str(mesh), f"{devices} ranks, it has {mesh.size}")
         return mesh

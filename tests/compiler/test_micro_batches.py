@@ -209,3 +209,17 @@ def test_the_name_of_the_axis_is_reserved(count):
         "the mesh has an axis `micro`, the name of the axis that micro-batches are split over; "
         "give it another name"
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"micro_batches": 2}], ids=str)
+def test_a_mesh_of_a_program_in_micro_batches_is_not_one_of_ranks(options):
+    found = compile(SMALL["mlp"], 4, mesh="2x2", micro_batches=2, cluster="cpu")
+    with pytest.raises(OptionError) as caught:
+        compile(SMALL["mlp"], 4, mesh=found.plan.mesh, cluster="cpu", **options)
+    assert str(caught.value) == (
+        "`mesh` has the axis `micro`, which is run in time; pass `mesh.of_ranks`, and "
+        "`micro_batches=2`"
+    )
+    ranks = found.plan.mesh.of_ranks
+    again = compile(SMALL["mlp"], 4, mesh=ranks, micro_batches=2, cluster="cpu")
+    assert again.plan.mesh == found.plan.mesh
