@@ -2,11 +2,13 @@
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwright.compiler.buckets import NO_BUCKETS, Fusion, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
 from shardwright.compiler.pipelines import fused, partitioned
+from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import Timeline, simulate
@@ -66,6 +68,8 @@ class Attempts:
         The end of all searches, by `time.perf_counter`.
     recomputes : bool
         Whether the search decides what is recomputed.
+    rules : RulePlans, optional
+        Further candidates where memory is short.
     """
 
     request: SearchRequest
@@ -73,6 +77,7 @@ class Attempts:
     limits: SearchOptions
     deadline: float
     recomputes: bool = False
+    rules: RulePlans | None = None
 
     def fit(self) -> Attempt:
         """Return the best plan whose program fits the memory limit.
@@ -85,7 +90,36 @@ class Attempts:
         if not self.request.method.keeps_memory_limit:
             plan = self.request.options.named_plan
             return check_fits(self.attempt(self.limits), self.request.search, plan is not None)
+        try:
+            found = self._searched()
+        except NotFoundError:
+            by_rule = next(self.by_rule(), None)
+            if by_rule is None:
+                raise
+            return _better(by_rule, by_rule, self._known_bound())
+        if found.result.unlimited or self._is_near(found.result.cost, found.result.lower_bound):
+            return found
+        other = next(self.by_rule(found.result.cost), found)
+        return _better(found, other, found.result.lower_bound)
+
+    def _searched(self) -> Attempt:
         return self._fit_recomputing() if self.request.recomputes else self._fitting().fit()
+
+    def by_rule(self, below: float = math.inf) -> Iterator[Attempt]:
+        """Yield the plans built by rule that fit and cost less than `below`, cheapest first."""
+        limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        for result in () if self.rules is None else self.rules.results:
+            if result.cost < below and result.memory_bytes <= limit:
+                attempt = self._emit(self.limits, result)
+                if attempt.fits(limit):
+                    yield attempt
+
+    def _known_bound(self) -> float:
+        """Return a bound on all plans; 0 where none is found in time."""
+        try:
+            return self._bound_of_all()
+        except NoPlanError:
+            return 0.0
 
     def _fitting(self) -> Fitting:
         where = f"mesh {self.request.planner.mesh}"

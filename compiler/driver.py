@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 from shardwright.compiler.attempts import Attempts, Bucketed
 from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
@@ -18,7 +19,7 @@ from shardwright.compiler.micro_batch_counts import (
 )
 from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.options import SEARCHED, CompileOptions
-from shardwright.compiler.overlap import OverlapSearch, nearly_fastest
+from shardwright.compiler.overlap import Overlapped, OverlapSearch, nearly_fastest
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.pipelines import (
     canonical_form,
@@ -28,6 +29,7 @@ from shardwright.compiler.pipelines import (
     partitioned,
     stand_alone,
 )
+from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import MemoryUseReport, peak_memory
@@ -51,6 +53,8 @@ from shardwright.search.options import Progress, SearchOptions
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _ROUGH = 2e-3  # gap of searches by weights
+_RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
+_BY_RULE = 8  # plans built by rule whose overlapped step is simulated
 
 
 @dataclass(frozen=True)
@@ -368,10 +372,8 @@ class _Partitioning:
         found = OverlapSearch(
             self._fit,
             self._probe,
-            self.mesh,
-            self.cluster,
-            self.limits,
-            self.deadline,
+            *(self.mesh, self.cluster, self.limits, self.deadline),
+            *(self._relaxed, self._by_rule),
         ).run()
         tried = nearly_fastest(found.candidates)
         best = attempts.with_buckets(tried[0].attempt)
@@ -394,7 +396,39 @@ class _Partitioning:
         request = SearchRequest(
             self.source, self.cluster, planner, options, weights, self.emissions
         )
-        return Attempts(request, lowering, self.limits, self.deadline)
+        rules = RulePlans(request) if weights is None else None
+        return Attempts(request, lowering, self.limits, self.deadline, rules=rules)
+
+    def _relaxed(self) -> Overlapped | None:
+        """Search without the memory limit, for a bound on every plan, in time kept for it.
+
+        Recomputation adds cost, so the bound covers it.
+        """
+        deadline = max(self.deadline, time.perf_counter() + _RELAXED * self.options.time_limit)
+        limits = replace(self.limits, memory_limit=None)
+
+        def freed(attempts: Attempts) -> Attempt:
+            attempts = replace(attempts, deadline=deadline)
+            gap = limits.gap and max(limits.gap, _ROUGH)
+            found = _priced(attempts, lambda: attempts.attempt(replace(limits, gap=gap)))
+            return replace(found, result=replace(found.result, unlimited=True))
+
+        def probe(weights: ResourceWeights) -> list[Attempt]:
+            return [freed(self._attempts(weights))]
+
+        def fit(_: float) -> Attempt:
+            return freed(self._serial)
+
+        try:
+            return OverlapSearch(fit, probe, self.mesh, self.cluster, limits, deadline).run()
+        except NoPlanError:
+            return None
+
+    def _by_rule(self) -> Iterator[Attempt]:
+        """Yield plans built by rule that fit."""
+        for attempt in islice(self._serial.by_rule(), _BY_RULE):
+            _check_cost(attempt, self._serial.request.profile)
+            yield attempt
 
     def _fit(self, share: float) -> Attempt:
         """Return the plan of the least serial step within a share of the memory limit."""

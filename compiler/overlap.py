@@ -13,7 +13,7 @@ Kelley, "The cutting-plane method for solving convex programs", 1960.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -135,6 +135,11 @@ class OverlapSearch:
         The limits of the user.
     deadline : float
         The end of all searches, by `time.perf_counter`.
+    relaxed : callable, optional
+        Where memory is short, returns the search without its limit, whose lower bound is of every
+        plan; None where it finds nothing in time.
+    by_rule : callable, optional
+        Where memory is short, returns plans that fit and were built by rule.
     """
 
     fit: Callable[[float], Attempt]
@@ -143,6 +148,8 @@ class OverlapSearch:
     cluster: Cluster
     limits: SearchOptions
     deadline: float
+    relaxed: Callable[[], Overlapped | None] = lambda: None
+    by_rule: Callable[[], Iterable[Attempt]] = tuple
     found: list[Candidate] = field(default_factory=list)
     cuts: list[Floats] = field(default_factory=list)
     searches: int = 1
@@ -157,9 +164,13 @@ class OverlapSearch:
             If no plan fits, or none was found.
         """
         self._meet(self.fit(1.0))
+        self.center, bound, relaxed = self._first_weights(), 0.0, None
         if not self.found[0].attempt.result.unlimited:
+            relaxed = self.relaxed()
+            bound = self._bound_without_limit(relaxed)
+            for attempt in () if self._is_near(bound) else self.by_rule():
+                self._meet(attempt)
             self._leave_room()
-        self.center, bound = self._first_weights(), 0.0
         cut_short = False
         while (weights := self._next_weights(bound)) is not None:
             self.searches += 1
@@ -174,7 +185,18 @@ class OverlapSearch:
             for attempt in attempts:
                 self._meet(attempt)
         ranked = tuple(sorted(self.found, key=lambda candidate: candidate.step_seconds))
-        return Overlapped(ranked, self.found[0], bound, self.searches, self.seconds, cut_short)
+        searches = self.searches + (0 if relaxed is None else relaxed.searches)
+        return Overlapped(ranked, self.found[0], bound, searches, self.seconds, cut_short)
+
+    def _bound_without_limit(self, relaxed: Overlapped | None) -> float:
+        """Meet the plans of a search without the memory limit that fit, and return its bound."""
+        if relaxed is None:
+            return 0.0
+        self.seconds += relaxed.seconds
+        for candidate in relaxed.candidates:
+            if candidate.attempt.fits(self._memory_limit):
+                self._consider(candidate.attempt)
+        return relaxed.lower_bound
 
     def _leave_room(self) -> None:
         """Meet plans that leave memory for the window: without it, nothing overlaps."""
@@ -186,9 +208,16 @@ class OverlapSearch:
                     break
 
     def _meet(self, attempt: Attempt) -> None:
-        self.cuts.append(least_loads(attempt.program, self.cluster)[self._used])
         self.seconds += attempt.result.seconds
-        limit = np.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        self._consider(attempt)
+
+    @property
+    def _memory_limit(self) -> float:
+        return np.inf if self.limits.memory_limit is None else self.limits.memory_limit
+
+    def _consider(self, attempt: Attempt) -> None:
+        self.cuts.append(least_loads(attempt.program, self.cluster)[self._used])
+        limit = self._memory_limit
         if attempt.fits(limit):
             timeline = simulate(attempt.program, self.cluster, limit)
             self.found.append(Candidate(attempt, timeline.step_seconds))
@@ -212,10 +241,9 @@ class OverlapSearch:
         the compute stream alone is taken as it is, for then the links hardly matter, unless memory
         is short: what takes no time there would be anything that takes memory.
         """
-        step = min(candidate.step_seconds for candidate in self.found)
-        near = relative_gap(step, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
+        step = self._shortest
         late = time.perf_counter() >= self.deadline
-        if near or late or self.searches == _ROUNDS:
+        if self._is_near(bound) or late or self.searches == _ROUNDS:
             return None
         height, weights = highest_weights(np.array(self.cuts))
         if min(height, step) - bound <= _WORTHWHILE * (step - bound):
@@ -223,6 +251,13 @@ class OverlapSearch:
         unlimited = self.found[0].attempt.result.unlimited
         extreme = _is_compute(weights) and unlimited
         return weights if extreme else (weights + self.center) / 2
+
+    @property
+    def _shortest(self) -> float:
+        return min(candidate.step_seconds for candidate in self.found)
+
+    def _is_near(self, bound: float) -> bool:
+        return relative_gap(self._shortest, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
     def _as_weights(self, weights: Floats) -> ResourceWeights:
         full = np.full(1 + len(self.cluster.levels), _LEAST_WEIGHT)

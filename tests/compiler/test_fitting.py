@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
+from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import CompileOptions, compile_graph
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory
 from shardwright.cost_model.cluster import cluster
@@ -158,3 +159,56 @@ def test_a_plan_that_fits_is_kept_where_no_time_is_left_for_a_better_one() -> No
     found = Fitting(attempt, least_memory, False, SearchOptions(150.0), "a mesh").fit()
     assert found.memory.peak_bytes <= 150
     assert found.result.lower_bound == 1.0
+
+
+RULES = ("data_parallel", "fully_sharded", "tensor_parallel", "sharding_propagation")
+
+
+def by_rules(graph: Graph, devices: int, recompute: str):
+    """Yield the programs that the rules build."""
+    for search in RULES:
+        options = CompileOptions(search=search, recompute=recompute)
+        yield compile_graph(graph, CPU, devices, options)
+
+
+@pytest.mark.parametrize("model", ["llama"])
+def test_no_plan_of_a_rule_that_fits_is_cheaper_than_the_answer(model: str) -> None:
+    graph = zoo.load(SMALL[model]).graph
+    plans = list(by_rules(graph, 4, "full"))
+    limit = min(plan.memory.peak_bytes for plan in plans)
+    found = compile_graph(graph, CPU, 4, CompileOptions(memory_limit=limit, time_limit=1.0))
+    assert found.result is not None
+    assert found.memory.peak_bytes <= limit
+    fitting = [plan for plan in plans if plan.memory.peak_bytes <= limit]
+    assert fitting
+    for plan in fitting:
+        assert plan.result is not None
+        assert found.result.cost <= plan.result.cost * (1 + 1e-3 + 1e-9)
+        assert found.result.lower_bound <= plan.result.cost * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("model", ["gpt", "mlp"])
+def test_where_the_search_finds_nothing_a_plan_of_a_rule_is_taken_if_it_fits(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(_: Fitting) -> Attempt:
+        raise NotFoundError("no plan was found that fits")
+
+    graph = zoo.load(SMALL[model]).graph
+    recompute = "full" if model == "gpt" else "none"
+    best = min(by_rules(graph, 4, recompute), key=lambda plan: plan.memory.peak_bytes)
+    limit = best.memory.peak_bytes
+    monkeypatch.setattr(Fitting, "fit", nothing)
+    monkeypatch.setattr(Attempts, "attempt", nothing_fits)
+    found = compile_graph(graph, CPU, 4, CompileOptions(memory_limit=limit))
+    assert found.result is not None
+    assert best.result is not None
+    assert found.memory.peak_bytes <= limit
+    assert 0 < found.result.lower_bound <= found.result.cost <= best.result.cost * (1 + 1e-9)
+    with pytest.raises(NotFoundError, match="no plan was found that fits"):
+        compile_graph(graph, CPU, 4, CompileOptions(memory_limit=0.9 * limit))
+
+
+def nothing_fits(_: Attempts, limits: SearchOptions) -> Attempt:
+    """Prove that no plan fits without recomputation."""
+    raise InfeasibleError(f"no plan fits {limits.memory_limit}")

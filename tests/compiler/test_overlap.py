@@ -8,6 +8,7 @@ from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.driver import Compiled, compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.timeline import simulate
 from shardwright.cost_model.weighted_profile import (
@@ -16,6 +17,7 @@ from shardwright.cost_model.weighted_profile import (
     least_loads,
     weighted_planner,
 )
+from shardwright.ir.errors import NotFoundError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
@@ -97,3 +99,38 @@ def test_weighted_costs_are_weighted_loads(seed: int) -> None:
     loads = least_loads(program, POD)
     assert profile.program_cost(program) == pytest.approx(float(shares @ loads))
     assert float(shares @ loads) <= simulate(program, POD).step_seconds * ROUNDING
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet5", "dlrm"])
+def test_a_memory_limit_lowers_no_bound_whatever_time_is_left(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_time(*_: object) -> None:
+        raise NotFoundError("no time is left")
+
+    graph = zoo.load(SMALL[model]).graph
+    free = compiled(graph, 4, on=POD)
+    assert free.result is not None
+    monkeypatch.setattr("shardwright.compiler.driver._Partitioning._probe", no_time)
+    limited = compiled(graph, 4, on=POD, memory_limit=0.8 * free.memory.peak_bytes)
+    assert limited.result is not None
+    assert limited.memory.peak_bytes <= 0.8 * free.memory.peak_bytes
+    assert limited.result.lower_bound >= free.result.lower_bound * (1 - 2e-3)
+    assert limited.result.lower_bound <= limited.result.cost * ROUNDING
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(seed: int) -> None:
+    graph = Canonicalize().run(random_graph(seed, nodes=3 + seed % 4))
+    profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
+    space = build_search_space(graph, profile)
+    programs = [random_plan(space, profile, random, sgd)[0] for _ in range(30)]
+    peaks = [peak_memory(program).peak_bytes for program in programs]
+    limit = float(np.quantile(peaks, 0.2))
+    found = compiled(graph, 4, memory_limit=limit)
+    assert found.result is not None
+    assert found.memory.peak_bytes <= limit
+    for program, peak in zip(programs, peaks, strict=True):
+        if peak <= limit:
+            _, timeline = fastest_fusion(program, CPU)
+            assert found.result.lower_bound <= timeline.step_seconds * ROUNDING
