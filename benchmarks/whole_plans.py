@@ -194,7 +194,7 @@ def table(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
             f"{result['batch']:,}",
             *(our_cells(ours) if ours else ("no plan found",) + ("",) * 5),
             f"{result['search_seconds']:.0f}",
-            *(named_cells(named) if named else ("none fits", "", "", "")),
+            *(named_cells(named) if named else (untold(result), "", "", "")),
             f"{named['overlapped_step_seconds'] / ours['overlapped_step_seconds'] - 1:.1%}"
             if ours and named
             else "",
@@ -216,9 +216,21 @@ def our_cells(plan: dict[str, Any]) -> tuple[str, ...]:
         "" if tokens is None else f"{tokens:,.0f}",
         f"{plan['model_flops_utilization']:.1%}",
         bytes_text(plan["memory_bytes_per_device"]),
-        seconds_text(plan["lower_bound"]) if plan["lower_bound"] else "",
+        bound_text(plan) if plan["lower_bound"] else "",
         gap_text(plan["gap"]) if plan["lower_bound"] else "",
     )
+
+
+def bound_text(plan: dict[str, Any]) -> str:
+    """Return the lower bound; with its objective where that is not the step that is shown."""
+    bound = seconds_text(plan["lower_bound"])
+    overlapped = plan["objective"] == plan["overlapped_step_seconds"]
+    return bound if overlapped else f"{bound} of {seconds_text(plan['objective'])} serial"
+
+
+def untold(result: dict[str, Any]) -> str:
+    """Return why no named plan is shown."""
+    return "not tried" if result["named_account"].startswith("0 of 0 ") else "none fits"
 
 
 def named_cells(plan: dict[str, Any]) -> tuple[str, ...]:
@@ -236,7 +248,7 @@ def remarks(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     for result in results:
         for reason in result["reasons"]:
             yield f"{label(result)}: {reason}"
-        if "left out" in result["named_account"] or result["named"] is None:
+        if "left out" in result["named_account"]:
             yield f"{label(result)}: {result['named_account']}"
 
 
