@@ -15,7 +15,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
-from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.operators.info import SplitCounts, info_of, operator_info
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,7 @@ def split_counts(compiled: Compiled) -> dict[str, SplitCounts]:
         return {}
     table = {}
     for node in compiled.source.nodes:
-        types = [value.type for value in compiled.source.operand_values(node)]
-        info = operator_info(node.operator, types, node.attributes)
+        info = info_of(compiled.source, node)
         strategy = compiled.decisions.strategies[node.name].without(compiled.mesh.in_time)
         table[node.name] = info.split_counts(strategy, compiled.mesh.of_ranks)
     return table

@@ -107,7 +107,7 @@ class Attempts:
 
     def by_rule(self, below: float = math.inf) -> Iterator[Attempt]:
         """Yield the plans built by rule that fit and cost less than `below`, cheapest first."""
-        limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        limit = self.limits.limit_bytes
         for result in () if self.rules is None else self.rules.results:
             if result.cost < below and result.memory_bytes <= limit:
                 attempt = self._emit(self.limits, result)
@@ -130,7 +130,7 @@ class Attempts:
 
         Recomputation adds cost, so without it the optimum without a memory limit is the same.
         """
-        limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        limit = self.limits.limit_bytes
         try:
             first = self.attempt(self.limits)
         except InfeasibleError:
@@ -218,32 +218,34 @@ class Attempts:
             result = replace(result, how=f"{result.how}; the time limit ended the search")
         return self._emit(limits, result)
 
-    def with_buckets(self, attempt: Attempt) -> "Bucketed":
+    def with_buckets(self, attempt: Attempt) -> Bucketed:
         """Return a plan whose gradients are reduced in the fastest buckets.
 
         An explicit option is kept, and so is the program of the least serial step.
         """
-        options, cluster = self.request.options, self.request.cluster
-        limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        options, limit = self.request.options, self.limits.limit_bytes
         if options.objective != "overlapped":
             return Bucketed(attempt, options.fusion, None)
         if options.fusion != NO_BUCKETS:
-            timeline = simulate(attempt.program, cluster, limit)
-            return Bucketed(attempt, options.fusion, timeline)
+            return self._simulated(attempt, options.fusion)
         records = attempt.records
         position = [record.name for record in records].index(FuseAllReduces.name)
         alone = records[position].before
-        fusion, timeline = fastest_fusion(alone, cluster, limit, options.gap)
-        if fusion == NO_BUCKETS:
-            return Bucketed(attempt, fusion, simulate(attempt.program, cluster, limit))
-        passes = PassManager(records=list(records[:position]), verify_later=self._verify_later)
-        program = passes.run_all(fused(replace(options, fusion=fusion)), alone)
-        memory = peak_memory(program)
-        if memory.peak_bytes > limit:  # by passes of the user
-            return Bucketed(attempt, NO_BUCKETS, simulate(attempt.program, cluster, limit))
-        attempt = replace(attempt, program=program, memory=memory, records=tuple(passes.records))
+        fusion, timeline = fastest_fusion(alone, self.request.cluster, limit, options.gap)
+        if fusion != NO_BUCKETS:
+            passes = PassManager(records=list(records[:position]), verify_later=self._verify_later)
+            program = passes.run_all(fused(replace(options, fusion=fusion)), alone)
+            memory = peak_memory(program)
+            if memory.peak_bytes > limit:  # by passes of the user
+                return self._simulated(attempt, NO_BUCKETS)
+            done = tuple(passes.records)
+            attempt = replace(attempt, program=program, memory=memory, records=done)
         if options.extra_passes:
-            timeline = simulate(program, cluster, limit)
+            return self._simulated(attempt, fusion)
+        return Bucketed(attempt, fusion, timeline)
+
+    def _simulated(self, attempt: Attempt, fusion: Fusion) -> Bucketed:
+        timeline = simulate(attempt.program, self.request.cluster, self.limits.limit_bytes)
         return Bucketed(attempt, fusion, timeline)
 
     def least_memory(self) -> LeastMemory:

@@ -1,7 +1,6 @@
 """The compiler: from a whole program to the program of every rank."""
 
 import gc
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from itertools import islice
 
 from shardwright.compiler.attempts import Attempts, Bucketed
 from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
-from shardwright.compiler.fitting import Attempt
+from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.compiler.micro_batch_counts import (
     CompiledCounts,
     candidate_counts,
@@ -38,7 +37,7 @@ from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.weighted_profile import ResourceWeights
-from shardwright.dataflow.micro_batches import check_axes, micro_batches, undivided
+from shardwright.dataflow.micro_batches import check_axes, micro_batches, samples_of, undivided
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, PassError
 from shardwright.ir.graph import Graph
@@ -50,7 +49,6 @@ from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress, SearchOptions
-from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _ROUGH = 2e-3  # gap of searches by weights
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
@@ -104,6 +102,11 @@ class Compiled:
     seconds: float
     passes: PassManager
     micro_batches_tried: tuple[int, ...] = ()
+
+    @property
+    def cost(self) -> float:
+        """What programs of one model are compared by: the cost of the plan, or the serial step."""
+        return self.step_seconds if self.result is None else self.result.cost
 
     def __repr__(self) -> str:
         return (
@@ -159,23 +162,13 @@ def compile_graph(
 
 def _cheapest(compiled: CompiledCounts[Compiled]) -> Compiled:
     """Return the cheapest program for some numbers of micro-batches, with a bound for all."""
-
-    def cost(one: Compiled) -> float:
-        return one.step_seconds if one.result is None else one.result.cost
-
-    best = min(compiled.found.values(), key=cost)
+    best = min(compiled.found.values(), key=lambda one: one.cost)
     seconds = sum(one.seconds for one in compiled.found.values())
     results = [one.result for one in compiled.found.values() if one.result is not None]
     result = best.result
     if result is not None:
-        bound = min(result.cost, *(found.lower_bound for found in results))
-        met = relative_gap(result.cost, bound) <= OPTIMALITY_GAP
-        result = replace(
-            result,
-            lower_bound=bound,
-            status="optimal" if met else "feasible",
-            seconds=sum(found.seconds for found in results),
-        )
+        result = bounded(result, min(found.lower_bound for found in results))
+        result = replace(result, seconds=sum(found.seconds for found in results))
     return replace(best, result=result, seconds=seconds, micro_batches_tried=compiled.tried)
 
 
@@ -223,7 +216,7 @@ def _compile(
         if options.pins or options.result_pins:
             options = _with_moved_pins(options, canonicalize.merged_values(graph))
         mesh = mesh or mesh_of_options(cluster, devices, options)
-        emitted = _partition(source, cluster, mesh, options, passes, progress)
+        emitted = _Partitioning(source, cluster, mesh, options, passes, progress).emit()
     return Compiled(
         source,
         emitted.program,
@@ -249,7 +242,7 @@ def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) ->
         If the batch cannot be divided so, or the user gives another number.
     """
     plan = options.named_plan
-    batch = next((value.type.shape[0] for value in graph.inputs if value.type.rank), None)
+    batch = samples_of(graph)
     if plan is None or batch is None:
         return options
     count = plan.passes(batch, devices)
@@ -322,18 +315,6 @@ def _in_micro_batches(source: Graph, cluster: Cluster, options: CompileOptions) 
     micro = micro_batches(source, options.passes)
     decisions = micro.lifted(undivided(source))
     return partitioned(options, decisions, LowerRedistributions(cluster, options.cost_model))
-
-
-def _partition(
-    source: Graph,
-    cluster: Cluster,
-    mesh: Mesh,
-    options: CompileOptions,
-    passes: PassManager,
-    progress: Progress | None,
-) -> _Emitted:
-    """Search for the best plan that fits, and emit it."""
-    return _Partitioning(source, cluster, mesh, options, passes, progress).emit()
 
 
 @dataclass(frozen=True)
@@ -448,7 +429,7 @@ class _Partitioning:
             rough = replace(self.limits, gap=max(self.limits.gap, _ROUGH))
             attempts = replace(attempts, limits=rough)
         first = _priced(attempts, attempts.probe)
-        limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        limit = self.limits.limit_bytes
         if first.fits(limit) or not attempts.is_fine:
             return [first]
         try:

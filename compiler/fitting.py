@@ -11,7 +11,6 @@ within any smaller limit is considered: a larger limit then never gives a worse 
 tightened by what the program exceeded, and loosened again by bisection.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -63,7 +62,7 @@ class Attempt:
     @property
     def memory_limit(self) -> float:
         """The memory limit of its search, in bytes."""
-        return math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        return self.limits.limit_bytes
 
     def fits(self, memory_limit: float) -> bool:
         """Return whether the program takes no more than the limit."""
@@ -137,7 +136,7 @@ class Fitting:
         NotFoundError
             If none was found.
         """
-        memory_limit = math.inf if self.limits.memory_limit is None else self.limits.memory_limit
+        memory_limit = self.limits.limit_bytes
         try:
             first = self.attempt(self.limits)
         except InfeasibleError as error:

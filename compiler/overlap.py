@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.compiler.fitting import Attempt
+from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.timeline import simulate
 from shardwright.cost_model.weighted_profile import ResourceWeights, least_loads
@@ -103,19 +103,10 @@ class Overlapped:
                 f"the overlapped step takes {step_seconds:.9g} s, the search said that every plan "
                 f"takes at least {bound:.9g} s"
             )
-        bound = min(bound, step_seconds)
-        met = self.gap(step_seconds) <= OPTIMALITY_GAP
         how = f"{found.how}, {self.searches} searches by weights of compute and links"
         if self.is_cut_short and "time limit" not in how:
             how = f"{how}; the time limit ended the search"
-        return replace(
-            found,
-            cost=step_seconds,
-            lower_bound=bound,
-            status="optimal" if met else "feasible",
-            seconds=self.seconds,
-            how=how,
-        )
+        return bounded(replace(found, cost=step_seconds, seconds=self.seconds, how=how), bound)
 
 
 @dataclass
@@ -194,7 +185,7 @@ class OverlapSearch:
             return 0.0
         self.seconds += relaxed.seconds
         for candidate in relaxed.candidates:
-            if candidate.attempt.fits(self._memory_limit):
+            if candidate.attempt.fits(self.limits.limit_bytes):
                 self._consider(candidate.attempt)
         return relaxed.lower_bound
 
@@ -211,13 +202,9 @@ class OverlapSearch:
         self.seconds += attempt.result.seconds
         self._consider(attempt)
 
-    @property
-    def _memory_limit(self) -> float:
-        return np.inf if self.limits.memory_limit is None else self.limits.memory_limit
-
     def _consider(self, attempt: Attempt) -> None:
         self.cuts.append(least_loads(attempt.program, self.cluster)[self._used])
-        limit = self._memory_limit
+        limit = self.limits.limit_bytes
         if attempt.fits(limit):
             timeline = simulate(attempt.program, self.cluster, limit)
             self.found.append(Candidate(attempt, timeline.step_seconds))

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.roofline import value_bytes
-from shardwright.dataflow.liveness import buffer_roots, buffers_of
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.reachability import live
+from shardwright.operators.views import buffer_roots, buffers_of
 from shardwright.operators.windows.halo_exchange import SplitGradient, SplitOperator
 
 Floats = NDArray[np.float64]

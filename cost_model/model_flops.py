@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwright.cost_model.cluster import Device
-from shardwright.ir.graph import Graph, Node
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.dataflow.micro_batches import samples_of
+from shardwright.ir.graph import Graph
+from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.operators.models.attention import Attention
 from shardwright.operators.reduction.softmax import Softmax
 
@@ -56,7 +57,7 @@ def model_flops(graph: Graph) -> ModelFlops:
     """Return the model flops of a training step, given the whole forward program."""
     by_dtype: dict[str, float] = {}
     for node in graph.nodes:
-        info = _info(node, graph)
+        info = info_of(graph, node)
         if flops := info.product_flops:
             dtype = info.operand_types[0].dtype
             by_dtype[dtype] = by_dtype.get(dtype, 0.0) + PASSES * flops
@@ -85,9 +86,8 @@ def batch_size(graph: Graph) -> BatchSize:
     A model reads sequences of tokens where an input of integers ``[batch, position]`` meets
     attention between these positions.
     """
-    shapes = [value.type.shape for value in graph.inputs if value.type.rank]
-    samples = shapes[0][0] if shapes else 1
-    attended = {length for node in graph.nodes for length in _attended(_info(node, graph))}
+    samples = samples_of(graph) or 1
+    attended = {length for node in graph.nodes for length in _attended(info_of(graph, node))}
     for value in graph.inputs:
         shape = value.type.shape
         if len(shape) == 2 and not value.type.is_float and shape[1] in attended:
@@ -101,8 +101,3 @@ def _attended(info: OperatorInfo) -> tuple[int, ...]:
         return (info.rule.sizes["s"],)
     shape = info.operand_types[0].shape if isinstance(info, Softmax) else ()
     return (shape[-1],) if len(shape) > 2 and shape[-1] == shape[-2] else ()
-
-
-def _info(node: Node, graph: Graph) -> OperatorInfo:
-    types = [value.type for value in graph.operand_values(node)]
-    return operator_info(node.operator, types, node.attributes)

@@ -14,10 +14,10 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import Buffers, buffers
 from shardwright.cost_model.roofline import node_cost, second_prices
 from shardwright.cost_model.streams import COMPUTE, Placement, placements
-from shardwright.dataflow.liveness import buffers_of
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import execution_order
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.views import buffers_of
 
 
 @dataclass(frozen=True, slots=True)

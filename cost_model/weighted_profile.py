@@ -9,7 +9,7 @@ Gradients that are reduced together save latency, so an all-reduce of a gradient
 bytes alone, at the least seconds per byte: no bucket takes less than its gradients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -24,10 +24,10 @@ from shardwright.cost_model.redistribution.planner import RedistributionPlanner,
 from shardwright.cost_model.roofline import node_axes, node_cost, second_prices, value_bytes
 from shardwright.cost_model.streams import is_deferrable, node_levels, parameter_tensors
 from shardwright.cost_model.time_profile import TimeProfile
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import times_run
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
@@ -81,8 +81,7 @@ class WeightedMoves:
         members = [axis for axis in map(self.mesh.axis, axes) if axis.size > 1]
         levels = set() if operator in _LOCAL else {axis.level for axis in members}
         if self.deferrable and levels and operator == "all_reduce":
-            slope = collective_model(operator, members, self.cluster)[-1].seconds_per_byte
-            seconds = local_bytes * slope
+            seconds = local_bytes * _least_slope(members, self.cluster)
         else:
             seconds = move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
         return self.weights.of(levels, self.deferrable) * seconds
@@ -180,7 +179,8 @@ def least_loads(program: Graph, cluster: Cluster) -> Floats:
         levels = node_levels(node, program, cluster)
         deferrable = bool(levels) and is_deferrable(node, made)
         if deferrable and node.operator == "all_reduce":
-            seconds = value_bytes(operands[0], mesh) * _least_slope(node, program, cluster)
+            members = map(mesh.axis, node_axes(node, program))
+            seconds = value_bytes(operands[0], mesh) * _least_slope(members, cluster)
         else:
             seconds = node_cost(node, operands, mesh, prices)
         seconds *= times
@@ -189,7 +189,6 @@ def least_loads(program: Graph, cluster: Cluster) -> Floats:
     return found
 
 
-def _least_slope(node: Node, program: Graph, cluster: Cluster) -> float:
-    mesh = program.mesh or Mesh(())
-    members = [mesh.axis(axis) for axis in node_axes(node, program)]
+def _least_slope(members: Iterable[MeshAxis], cluster: Cluster) -> float:
+    """Return the seconds per byte of an all-reduce without its latency."""
     return collective_model("all_reduce", members, cluster)[-1].seconds_per_byte

@@ -11,7 +11,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.reachability import live
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import Linearization, OperatorInfo, operator_class, operator_info
+from shardwright.operators.info import Linearization, OperatorInfo, info_of, operator_class
 
 
 def gradient_name(parameter: str) -> str:
@@ -85,8 +85,7 @@ def untrained_parameters(graph: Graph) -> tuple[str, ...]:
 def _differentiable(graph: Graph, node: Node) -> tuple[bool, ...]:
     if operator_class(node.operator).passes_cotangent:
         return (True,)
-    types = [value.type for value in graph.operand_values(node)]
-    return differentiable_operands(operator_info(node.operator, types, node.attributes))
+    return differentiable_operands(info_of(graph, node))
 
 
 @lru_cache(maxsize=65536)

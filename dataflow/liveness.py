@@ -6,12 +6,12 @@ In a loop over micro-batches the live ranges are those of the passes after the f
 and values from before the loop live through all of it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, loop_of
-from shardwright.operators.info import operator_class
+from shardwright.operators.views import buffer_roots, buffers_of
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,3 @@ def _extend(uses: dict[str, list[int]], loop: Loop, graph: Graph, roots: Mapping
             inside = any(loop.start <= position < loop.stop for position in positions)
             if inside and positions[-1] < loop.stop - 1:
                 positions.append(loop.stop - 1)
-
-
-def buffer_roots(nodes: Iterable[Node]) -> dict[str, str]:
-    """Return for each view the value whose buffer it shares; a view without operand has its own."""
-    roots: dict[str, str] = {}
-    for node in nodes:
-        if operator_class(node.operator).is_view:
-            source = node.operands[0] if node.operands else node.name
-            roots[node.name] = roots.get(source, source)
-    return roots
-
-
-def buffers_of(node: Node, roots: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the buffers that a node reads or defines, each once."""
-    touched = (*node.operands, *(result.name for result in node.results))
-    return tuple(dict.fromkeys(roots.get(name, name) for name in touched))

@@ -20,7 +20,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import node_text
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.info import OperatorInfo, info_of, operator_info
 from shardwright.operators.rule import Rule, base
 
 AXIS = "micro"
@@ -41,6 +41,11 @@ def check_axes(ranks: Mesh) -> None:
             "over",
             hint="give it another name",
         )
+
+
+def samples_of(graph: Graph) -> int | None:
+    """Return the samples of a batch: the first size of the first input that is no scalar."""
+    return next((value.type.shape[0] for value in graph.inputs if value.type.rank), None)
 
 
 @dataclass(frozen=True)
@@ -148,9 +153,8 @@ class MicroBatches:
         if not self.is_repeated(node.name):
             return strategy
         local = self._local_nodes[node.name]
-        types = [value.type for value in self.graph.operand_values(local)]
-        rule = operator_info(local.operator, types, local.attributes).rule
-        whole = _info(self.whole, node)
+        rule = info_of(self.graph, local).rule
+        whole = info_of(self.whole, node)
         taken, left = rule.operand_layouts(strategy), rule.result_layouts(strategy, mesh)
         operands = [self._layout(*pair) for pair in zip(node.operands, taken, strict=True)]
         results = [
@@ -243,7 +247,7 @@ class _Propagation:
         return found
 
     def _split_inputs(self) -> None:
-        batch = next((v.type.shape[0] for v in self.graph.inputs if v.type.rank), None)
+        batch = samples_of(self.graph)
         if batch is None:
             raise _refusal("the model has no input with a batch dimension", self.passes)
         if batch % self.passes:
@@ -256,7 +260,7 @@ class _Propagation:
                 self.layouts[value.name] = _split(value.type.rank, 0)
 
     def _visit(self, node: Node) -> None:
-        info = _info(self.graph, node)
+        info = info_of(self.graph, node)
         factor = self._factor(node, info.rule)
         strategy = Strategy.of({factor: (AXIS,)} if factor else {})
         self.strategies[node.name] = strategy
@@ -322,11 +326,6 @@ class _Propagation:
 
 def _split(rank: int, dimension: int) -> Layout:
     return Layout(tuple((AXIS,) if i == dimension else () for i in range(rank)))
-
-
-def _info(graph: Graph, node: Node) -> OperatorInfo:
-    types = [value.type for value in graph.operand_values(node)]
-    return operator_info(node.operator, types, node.attributes)
 
 
 def _refusal(

@@ -52,7 +52,11 @@ def loop_of(graph: Graph) -> Loop | None:
     if mesh is None or not mesh.in_time:
         return None
     axes = mesh.in_time
-    inside = [i for i, node in enumerate(graph.nodes) if _is_inside(graph, node, axes)]
+    inside = [
+        i
+        for i, node in enumerate(graph.nodes)
+        if node.attributes.get("in_passes") or mentions(graph, node, axes)
+    ]
     if not inside:
         return None
     start, stop = inside[0], inside[-1] + 1
@@ -105,9 +109,8 @@ def accumulates(node: Node, axes: tuple[str, ...]) -> bool:
     )
 
 
-def _is_inside(graph: Graph, node: Node, axes: tuple[str, ...]) -> bool:
-    if node.attributes.get("in_passes"):
-        return True
+def mentions(graph: Graph, node: Node, axes: tuple[str, ...]) -> bool:
+    """Return whether the layout of an operand or result of a node mentions some axes."""
     values = (*graph.operand_values(node), *node.results)
     return any(value.layout is not None and value.layout.mentions(axes) for value in values)
 

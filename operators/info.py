@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import IRError, StrategyError
-from shardwright.ir.graph import Value
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import Registry
@@ -471,6 +471,12 @@ def operator_info(
 ) -> OperatorInfo:
     """Return the operator applied to operands of these types; equal uses share one instance."""
     return _cached(name, tuple(operand_types), tuple(sorted(attributes.items())))
+
+
+def info_of(graph: Graph, node: Node) -> OperatorInfo:
+    """Return the operator of a node."""
+    types = [value.type for value in graph.operand_values(node)]
+    return operator_info(node.operator, types, node.attributes)
 
 
 def whole_kernel(info: OperatorInfo, *operands: Array) -> tuple[Array, ...]:

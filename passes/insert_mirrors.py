@@ -9,7 +9,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance
 from shardwright.operators.builder import Builder
-from shardwright.operators.info import operator_info
+from shardwright.operators.info import info_of
 from shardwright.passes.base import Pass, register_pass
 from shardwright.passes.partition import first_reader
 
@@ -120,8 +120,7 @@ def _for_reader(
     if node.strategy is None or not wanted:
         return value
     assert graph.mesh is not None
-    types = [operand.type for operand in graph.operand_values(node)]
-    rule = operator_info(node.operator, types, node.attributes).rule
+    rule = info_of(graph, node).rule
     axes = rule.mirror_axes(position, node.strategy, graph.mesh)
     if not axes or axes == shared:
         return value

@@ -1,19 +1,21 @@
 """The loop over micro-batches: what runs before it, in every pass, and after it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from shardwright.dataflow.properties import DIFFERENTIATED, PARTITIONED, SCHEDULED
 from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import OptionError, PassError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout
-from shardwright.ir.liveness import accumulates
+from shardwright.ir.liveness import accumulates, mentions
 from shardwright.ir.text import node_text
 from shardwright.operators.builder import Builder
 from shardwright.passes.annotate import REDUCED_IN_PASSES
 from shardwright.passes.base import Pass, register_pass
 from shardwright.passes.partition import stored_tensor
+
+Marked = TypeVar("Marked", Node, Parameter)
 
 
 @register_pass
@@ -54,16 +56,17 @@ class ScheduleMicroBatches(Pass):
         if graph.mesh is None or not graph.mesh.in_time:
             return graph
         divided = _divided(graph)
-        parameters = tuple(map(_without_mark, graph.parameters))
+        parameters = tuple(_unmarked(p, REDUCED_IN_PASSES) for p in graph.parameters)
         scheduled = replace(divided, parameters=parameters)
         return scheduled.with_nodes(_Order(scheduled, graph.mesh.in_time).nodes())
 
 
-def _without_mark(parameter: Parameter) -> Parameter:
-    if REDUCED_IN_PASSES not in parameter.attributes:
-        return parameter
-    kept = {k: v for k, v in parameter.attributes.items() if k != REDUCED_IN_PASSES}
-    return replace(parameter, attributes=kept)
+def _unmarked(item: Marked, mark: str) -> Marked:
+    """Return a node or a parameter without one of its attributes."""
+    if mark not in item.attributes:
+        return item
+    kept = {key: value for key, value in item.attributes.items() if key != mark}
+    return replace(item, attributes=kept)
 
 
 # Redistributions over the axis
@@ -155,14 +158,6 @@ class _Division:
         )
 
 
-def _unmarked(node: Node) -> Node:
-    """Return a node that runs once without the mark that every pass runs it."""
-    if "in_passes" not in node.attributes:
-        return node
-    kept = {key: value for key, value in node.attributes.items() if key != "in_passes"}
-    return replace(node, attributes=kept)
-
-
 # Order
 
 
@@ -182,7 +177,7 @@ class _Order:
         late = self._late(phases)
         order: dict[str, list[Node]] = {"before": [], "loop": [], "after": []}
         for position, (node, phase) in enumerate(zip(self.graph.nodes, phases, strict=True)):
-            node = node if phase == "loop" else _unmarked(node)
+            node = node if phase == "loop" else _unmarked(node, "in_passes")
             order["after" if position in late else phase].append(node)
         return (*order["before"], *order["loop"], *order["after"])
 
@@ -191,12 +186,8 @@ class _Order:
         return frozenset(
             node.name
             for node in self.graph.nodes
-            if node.provenance.role == "forward" and self._mentions(node)
+            if node.provenance.role == "forward" and mentions(self.graph, node, self.axes)
         )
-
-    def _mentions(self, node: Node) -> bool:
-        values: Iterable[Value] = (*self.graph.operand_values(node), *node.results)
-        return any(v.layout is not None and v.layout.mentions(self.axes) for v in values)
 
     def _phase(self, node: Node, repeated: frozenset[str]) -> str:
         names = [result.name for result in node.results]
@@ -204,7 +195,9 @@ class _Order:
         if reads_sums is None and accumulates(node, self.axes):
             self.after.update(names)
             return "loop"
-        runs_in_passes = self._mentions(node) or any(n in self.inside for n in node.operands)
+        runs_in_passes = mentions(self.graph, node, self.axes) or not self.inside.isdisjoint(
+            node.operands
+        )
         if reads_sums is not None:
             if runs_in_passes:
                 raise OptionError(

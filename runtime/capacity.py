@@ -11,7 +11,7 @@ from shardwright.ir.liveness import dying_values
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import numpy_dtype
 from shardwright.ir.units import bytes_text
-from shardwright.operators.info import operator_info
+from shardwright.operators.info import info_of
 from shardwright.runtime.communicator import ONE_DEVICE
 
 _MEMINFO = Path("/proc/meminfo")
@@ -76,8 +76,7 @@ def least_bytes(graph: Graph, hosted: int, float_dtype: str | None = None) -> in
 
 def _computes(node: Node, graph: Graph) -> bool:
     """Return whether a node certainly allocates its results."""
-    types = [value.type for value in graph.operand_values(node)]
-    info = operator_info(node.operator, types, node.attributes)
+    info = info_of(graph, node)
     return not info.is_view and info.flops_per_point > 0
 
 

@@ -9,7 +9,7 @@ pass; what they reduce or gather over the passes is added up or written in place
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -370,7 +370,8 @@ class Executor:
             if isinstance(instruction.info, Communication):
                 results = [self._move(instruction.info, instruction, operands[0], number)]
             elif instruction.replaced:
-                results = _updated(instruction, operands, number)
+                kernel, views = partial(_kernel, instruction.info), instruction.views[number]
+                results = update_in_place(kernel, views, operands, instruction.replaced)
             else:
                 results = self._compute(instruction, operands, number)
         except ShardwrightError:
@@ -403,10 +404,9 @@ class Executor:
     ) -> list[dict[int, Array]]:
         """Run the kernel on every hosted rank.
 
-        Ranks with the same view and the same operand arrays share the result. Operands of 16 bits
-        are computed in float32, and the results are rounded once, as devices do.
+        Ranks with the same view and the same operand arrays share the result.
         """
-        kernel, locals_ = instruction.info.kernel, instruction.results
+        info, locals_ = instruction.info, instruction.results
         results: list[dict[int, Array]] = [{} for _ in locals_]
         done: dict[tuple[int, ...], list[Array]] = {}
         for rank, view in instruction.views[number].items():
@@ -414,7 +414,7 @@ class Executor:
             key = (id(view), *map(id, arrays))
             made = done.get(key)
             if made is None:
-                found = kernel(view, *map(_widened, arrays))
+                found = _kernel(info, view, *arrays)
                 whole = found if isinstance(found, tuple) else (found,)
                 made = done[key] = [
                     _settled(array, local, rank, instruction)
@@ -423,17 +423,6 @@ class Executor:
             for parts, array in zip(results, made, strict=True):
                 parts[rank] = array
         return results
-
-
-def _updated(
-    instruction: Instruction, operands: Sequence[Mapping[int, Array]], number: int
-) -> list[dict[int, Array]]:
-    """Run an update in the buffers of the operands that it replaces."""
-
-    def kernel(view: ShardView, *parts: Array) -> object:
-        return instruction.info.kernel(view, *map(_widened, parts))
-
-    return update_in_place(kernel, instruction.views[number], operands, instruction.replaced)
 
 
 def _decided(layouts: Iterable[Layout | None]) -> tuple[Layout, ...]:
@@ -445,9 +434,12 @@ def _decided(layouts: Iterable[Layout | None]) -> tuple[Layout, ...]:
     return tuple(known)
 
 
-def _widened(array: Array) -> Array:
-    """Return an operand in the type that kernels compute in: at least float32."""
-    return array.astype(np.float32) if is_low(array.dtype) else array
+def _kernel(info: OperatorInfo, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:
+    """Run a kernel; operands of 16 bits are computed in float32, as devices do.
+
+    The results are rounded once, when they are stored.
+    """
+    return info.kernel(view, *(x.astype(np.float32) if is_low(x.dtype) else x for x in operands))
 
 
 def _settled(array: Array, local: _Local, rank: int, instruction: Instruction) -> Array:

@@ -7,6 +7,7 @@ from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array, operator_class
 from shardwright.operators.models.optimizer import Update
 from shardwright.operators.rule import ShardView
+from shardwright.operators.views import buffer_roots, buffers_of
 
 Kernel = Callable[..., object]
 _CHUNK_BYTES = 2**18
@@ -18,7 +19,9 @@ def replaced_operands(graph: Graph) -> dict[str, tuple[int, ...]]:
     Not for one with an operand whose buffer is still needed after it.
     """
     names = {new: name for name, new in graph.updates}
-    last = _last_reads(graph)
+    roots = buffer_roots(graph.nodes)
+    nodes = enumerate(graph.nodes)
+    last = {name: position for position, node in nodes for name in buffers_of(node, roots)}
     found = {}
     for position, node in enumerate(graph.nodes):
         replaced = [names.get(result.name, "") for result in node.results]
@@ -27,17 +30,6 @@ def replaced_operands(graph: Graph) -> dict[str, tuple[int, ...]]:
         ):
             found[node.name] = tuple(node.operands.index(name) for name in replaced)
     return found
-
-
-def _last_reads(graph: Graph) -> dict[str, int]:
-    """Return the position of the last node that reads a value or a view of it."""
-    roots: dict[str, str] = {}
-    last: dict[str, int] = {}
-    for position, node in enumerate(graph.nodes):
-        last |= {roots.get(name, name): position for name in node.operands}
-        if operator_class(node.operator).is_view and node.operands:
-            roots[node.name] = roots.get(node.operands[0], node.operands[0])
-    return last
 
 
 def update_in_place(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 
 Progress = Callable[[float, float, float], None]
 """Called with (seconds, cost, lower bound) while a search runs."""
@@ -28,6 +29,11 @@ class SearchOptions:
     time_limit: float = 60.0
     gap: float = 0.0
     progress: Progress | None = None
+
+    @property
+    def limit_bytes(self) -> float:
+        """The memory limit; infinite where there is none."""
+        return inf if self.memory_limit is None else self.memory_limit
 
     def since(self, begin: float) -> "SearchOptions":
         """Return the options with the time that is left of the limit, which began at `begin`."""

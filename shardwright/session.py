@@ -160,7 +160,7 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
 
     if options.mesh == "search":
         candidates = compile_on_each(compile_on, candidate_meshes(described, options.devices))
-        program = min(candidates.values(), key=_cost)
+        program = min(candidates.values(), key=lambda one: one.cost)
     else:
         program = compile_on(mesh_of(described, options.devices, options.mesh, how))
     check_trained(program.source)
@@ -181,10 +181,6 @@ def one_precision(own: str, asked: str) -> str:
             hint="leave out one of them",
         )
     return own
-
-
-def _cost(program: Compiled) -> float:
-    return program.step_seconds if program.result is None else program.result.cost
 
 
 def begin(

@@ -16,6 +16,7 @@ from shardwright.compilation import Compilation
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.streams import loads
 from shardwright.cost_model.timeline import simulate
+from shardwright.dataflow.micro_batches import samples_of
 from shardwright.ir.errors import NoPlanError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.models import training_definition
@@ -95,7 +96,7 @@ def best_named_plan(
     begin = time.perf_counter()
     definition, _ = training_definition(model, batch, 1)
     candidates = [*candidate_plans(definition.graph, cluster, devices)]
-    samples = _batch(definition.graph)
+    samples = samples_of(definition.graph) or 1
 
     def build(plan: NamedPlan) -> Compilation:
         return compile(definition, devices, cluster=cluster, plan=plan, **options)
@@ -111,7 +112,7 @@ def best_named_plan(
 
 def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[NamedPlan]:
     """Yield the plans whose degrees divide the devices and the batch; ZeRO-2 is ZeRO-1."""
-    batch = _batch(graph)
+    batch = samples_of(graph) or 1
     experts = next((n.attributes["experts"] for n in graph.nodes if n.operator == "dispatch"), 1)
     assert isinstance(experts, int)
     widest = _NODES * cluster.for_devices(devices)[0]
@@ -124,10 +125,6 @@ def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[Na
             yield NamedPlan(
                 tensor=tensor, data=data, expert=expert, zero=zero, sequence_parallel=scattered
             )
-
-
-def _batch(graph: Graph) -> int:
-    return next((value.type.shape[0] for value in graph.inputs if value.type.rank), 1)
 
 
 def _levels(graph: Graph) -> list[str]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.operators.rule import Rule
 from shardwright.search.space.casts import parameter_casts
 
@@ -38,8 +38,7 @@ def follow_batch(
         if node.name in copies:  # they follow their parameters
             strategies[node.name] = Strategy()
             continue
-        types = [value.type for value in graph.operand_values(node)]
-        info = operator_info(node.operator, types, node.attributes)
+        info = info_of(graph, node)
         factors = followed(info, [layouts.get(name) for name in node.operands], mesh)
         if at_weight is not None and parameters.intersection(node.operands):
             at_weight(info, node, factors)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from shardwright.dataflow.micro_batches import samples_of
 from shardwright.ir.errors import InfeasibleError, OptionError, StrategyError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
@@ -48,7 +49,7 @@ class ByName(Heuristic):
         """
         plan = self.plan.on(space.mesh.size)
         result = replace(super().find(space, options), how=plan.text)
-        limit = inf if options.memory_limit is None else options.memory_limit
+        limit = options.limit_bytes
         if result.memory_bytes > limit:
             raise InfeasibleError(
                 f"the plan `{result.how}` takes at least {bytes_text(result.memory_bytes)} on each "
@@ -83,7 +84,7 @@ class ByName(Heuristic):
 
     def _check_batch(self, space: SearchSpace, axes: PlanAxes) -> None:
         ranks = space.mesh.extent(axes.data)
-        batch = next((v.type.shape[0] for v in space.graph.inputs if v.type.rank), None)
+        batch = samples_of(space.graph)
         if batch is not None and batch % ranks:
             raise OptionError(
                 f"the batch of {batch} cannot be split over `data={ranks}` of the plan",

@@ -17,7 +17,7 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.indexing.gather import Gather
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.operators.linear.matmul import MatMul
 from shardwright.operators.rule import base
 from shardwright.search.heuristics.completion import complete
@@ -84,7 +84,7 @@ def recursive_programming(
     pinned : mapping of str to Strategy, optional
         Operators that are split already.
     """
-    infos = {node.name: _info(graph, node) for node in graph.nodes}
+    infos = {node.name: info_of(graph, node) for node in graph.nodes}
     cut: dict[str, Cut] = {node.name: {} for node in graph.nodes}
     weights = _weights(graph)
     writers = [node for node in graph.nodes if node.results[0].name in weights]
@@ -132,11 +132,6 @@ def _rounds(graph: Graph, mesh: Mesh, weights: frozenset[str]) -> Iterator[_Roun
         parts = mesh.extent(mesh.names[:i])
         split = {name: 0 for name, shape in shapes.items() if shape and shape[0] % parts == 0}
         yield _Round(axis, mesh, frozenset(shapes), weights, {**split})
-
-
-def _info(graph: Graph, node: Node) -> OperatorInfo:
-    types = [value.type for value in graph.operand_values(node)]
-    return operator_info(node.operator, types, node.attributes)
 
 
 def _dimension(dims: Sequence[tuple[str, ...]], factor: str | None) -> int | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.operators.rule import Rule
 from shardwright.search.heuristics.batch import (
     batch_layout,
@@ -86,7 +86,7 @@ class Walk:
     # Operators on activations
 
     def _visit(self, node: Node) -> None:
-        info = self._info(node)
+        info = info_of(self.graph, node)
         factors = self._followed(info, node)
         column = self._at_weights(info, node, factors)
         strategy = legal_strategy(info, factors, self.mesh)
@@ -99,10 +99,6 @@ class Walk:
         for result, layout in zip(node.results, layouts, strict=True):
             self._columns[result.name] = origins if self._has_tensor(layout) else frozenset()
             self._layouts[result.name] = self._left(node, result, layout)
-
-    def _info(self, node: Node) -> OperatorInfo:
-        types = [value.type for value in self.graph.operand_values(node)]
-        return operator_info(node.operator, types, node.attributes)
 
     def _has_tensor(self, layout: Layout) -> bool:
         return not set(self.axes.tensor).isdisjoint(layout.split_axes)
@@ -163,10 +159,8 @@ class Walk:
         if not experts or len(dims) != 3 or len(dims[0]) != 1:
             return
         (factor,) = dims[0]
-        others = {
-            f for i, d in enumerate(info.rule.operands) if i != weight for fs in d for f in fs
-        }
-        batched = factor in others and info.rule.kinds[factor] == "parallel"
+        shared = factor in _factors_of_others(info.rule, weight)
+        batched = shared and info.rule.kinds[factor] == "parallel"
         if batched and can_split(info.rule, factor, experts, self.mesh):
             _remove(factors, experts)
             factors[factor] = experts
@@ -212,7 +206,7 @@ class Walk:
 
     def _make(self, node: Node) -> None:
         """Split an operator that makes a weight as its reader takes it."""
-        info = self._info(node)
+        info = info_of(self.graph, node)
         wanted = self._layout_at_reader(node.results[0])
         factors: Factors = {}
         for dims, axes in zip(info.rule.results[0], wanted.splits, strict=True):
@@ -223,7 +217,8 @@ class Walk:
     def _layout_at_reader(self, value: Value) -> Layout:
         for node, position in self.graph.uses[value.name]:
             if node.name in self.strategies:
-                return self._info(node).rule.operand_layouts(self.strategies[node.name])[position]
+                rule = info_of(self.graph, node).rule
+                return rule.operand_layouts(self.strategies[node.name])[position]
         return Layout.replicated(value.type.rank)
 
 
@@ -245,13 +240,13 @@ def walk(graph: Graph, mesh: Mesh, axes: PlanAxes, *, by_position: bool) -> Walk
 
 def _column_factor(rule: Rule, weight: int) -> str | None:
     """Return the factor of a weight that no other operand has: columns, or rows of an embedding."""
-    others = {
-        factor
-        for i, dims in enumerate(rule.operands)
-        if i != weight
-        for factors in dims
-        for factor in factors
-    }
+    others = _factors_of_others(rule, weight)
     own = [f for factors in rule.operands[weight] for f in factors if f not in others]
     contracted = [factor for factor in own if rule.kinds[factor] == "sum"]
     return next(iter(contracted or own), None)
+
+
+def _factors_of_others(rule: Rule, operand: int) -> set[str]:
+    """Return the factors of all operands but one."""
+    tensors = (dims for i, dims in enumerate(rule.operands) if i != operand)
+    return {factor for dims in tensors for factors in dims for factor in factors}

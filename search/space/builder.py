@@ -15,7 +15,7 @@ from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
-from shardwright.operators.info import SplitCounts, operator_class, operator_info
+from shardwright.operators.info import SplitCounts, info_of, operator_class
 from shardwright.search.pins import pinned_strategies, restricted
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd, saving_ends
@@ -167,8 +167,7 @@ class _SpaceBuilder:
 
     def _table(self, node: Node) -> OperatorTable:
         """Return the strategies of an operator, each computed once."""
-        types = [value.type for value in self.graph.operand_values(node)]
-        info = operator_info(node.operator, types, node.attributes)
+        info = info_of(self.graph, node)
         wanted = self.context.flow.operands[node.name]
         stored = tuple(name in self.parameters for name in node.operands)
         return self.profile.table(info, wanted, stored, self._is_pinned(node))

@@ -15,7 +15,7 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
-from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.operators.info import SplitCounts, info_of
 
 
 def parameter_casts(graph: Graph) -> dict[str, Node]:
@@ -40,8 +40,7 @@ def _narrows(master: TensorType, copy: TensorType) -> bool:
 
 def cast_strategy(cast: Node, stored: Layout, graph: Graph, mesh: Mesh) -> Strategy:
     """Return the strategy of a cast that follows the storage of its parameter."""
-    types = [value.type for value in graph.operand_values(cast)]
-    return operator_info(cast.operator, types, cast.attributes).infer_layouts((stored,), mesh)[0]
+    return info_of(graph, cast).infer_layouts((stored,), mesh)[0]
 
 
 def pinned_storages(

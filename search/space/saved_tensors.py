@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.dataflow.liveness import buffer_roots
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
+from shardwright.operators.views import buffer_roots
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd
 from shardwright.search.space.space import Choice

@@ -12,7 +12,7 @@ from typing import Literal
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Node
-from shardwright.operators.info import operator_info
+from shardwright.operators.info import info_of
 from shardwright.proof import Proof, prove
 from shardwright.proof.samples import Samples, run_samples
 from shardwright.verification.comparison import Verification, verify_plan
@@ -143,7 +143,6 @@ def is_small(plan: Plan) -> bool:
 
 def _flops(program: Graph, node: Node) -> float:
     try:
-        types = [value.type for value in program.operand_values(node)]
-        return operator_info(node.operator, types, node.attributes).flops
+        return info_of(program, node).flops
     except (ShardwrightError, KeyError):  # an edited program: the comparison tells what is wrong
         return 0.0
