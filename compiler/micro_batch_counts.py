@@ -2,10 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Generic, TypeVar
 
-from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, ShardwrightError
+from shardwright.dataflow.micro_batches import samples_of
+from shardwright.ir.errors import (
+    InfeasibleError,
+    NoPlanError,
+    OptionError,
+    ShardwrightError,
+    combined,
+)
 from shardwright.ir.graph import Graph
 
 T = TypeVar("T")
@@ -18,7 +24,7 @@ def candidate_counts(graph: Graph) -> tuple[int, ...]:
     --------
     A batch of 24 samples can be divided into 1, 2, 4 or 8 micro-batches.
     """
-    batch = next((value.type.shape[0] for value in graph.inputs if value.type.rank), 1)
+    batch = samples_of(graph) or 1
     return tuple(2**i for i in range(batch.bit_length()) if batch % 2**i == 0)
 
 
@@ -56,6 +62,8 @@ def compile_each(compile_one: Callable[[int], T], counts: Sequence[int]) -> Comp
         try:
             found[count] = compile_one(count)
         except NoPlanError as error:
+            place = "" if error.where is None else f"{error.where} in "
+            error.where = place + ("one micro-batch" if count == 1 else f"{count} micro-batches")
             errors.append(error)
             if not isinstance(error, InfeasibleError):
                 continue
@@ -66,12 +74,5 @@ def compile_each(compile_one: Callable[[int], T], counts: Sequence[int]) -> Comp
             break  # more micro-batches are refused for the same reason
         tried.append(count)
     if not found:
-        raise _told(errors)
+        raise combined(errors)
     return CompiledCounts(found, tuple(tried))
-
-
-def _told(errors: Sequence[ShardwrightError]) -> ShardwrightError:
-    """Return the error that tells most: infeasibility is proven only if it is for each number."""
-    failed = [error for error in errors if isinstance(error, NoPlanError)]
-    unproven = [error for error in failed if not isinstance(error, InfeasibleError)]
-    return min(unproven or failed, key=lambda error: error.least_memory_bytes or inf)

@@ -4,6 +4,9 @@ An error states what was found and expected, where, and how to fix it. The three
 so that the command line, the JSON output and the tests agree.
 """
 
+from collections.abc import Sequence
+from math import inf
+
 
 class ShardwrightError(Exception):
     """An error with a place and a hint.
@@ -124,3 +127,24 @@ class ExecutionError(ShardwrightError):
 
 class OperatorError(ShardwrightError):
     """An operator breaks the promises of its rule, kernel or gradient."""
+
+
+def combined(errors: Sequence[ShardwrightError]) -> ShardwrightError:
+    """Return the error for all candidates, such as meshes: none of them has a plan.
+
+    Infeasibility is proven only if it is for each; the bound on the memory is then the least.
+    """
+    failed = [error for error in errors if isinstance(error, NoPlanError)]
+    if not failed:
+        return errors[-1]
+    unproven = [error for error in failed if isinstance(error, NotFoundError)]
+    told = min(unproven or failed, key=lambda error: error.least_memory_bytes or inf)
+    leanest = [e.least_memory_bytes for e in failed if e.least_memory_bytes is not None]
+    bounds = [e.least_memory_bound for e in failed if e.least_memory_bound is not None]
+    return type(told)(
+        told.what,
+        told.where,
+        told.hint,
+        least_memory_bytes=min(leanest, default=None),
+        least_memory_bound=min(bounds) if len(bounds) == len(failed) else None,
+    )

@@ -1,19 +1,12 @@
 """The mesh of a compilation: the user's, or the default of the cluster."""
 
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import TypeVar
 
 from shardwright.compiler.driver import mesh_of_options
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, decided_by_plan
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
-from shardwright.ir.errors import (
-    NoPlanError,
-    NotFoundError,
-    OptionError,
-    ShardwrightError,
-    StrategyError,
-)
+from shardwright.ir.errors import NoPlanError, OptionError, StrategyError, combined
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.values import wrong_value
 
@@ -83,23 +76,5 @@ def compile_on_each(compile_on: Callable[[Mesh], T], meshes: Sequence[Mesh]) -> 
         except (NoPlanError, StrategyError) as error:
             errors.append(error)
     if not compilations:
-        raise _combined(errors)
+        raise combined(errors)
     return compilations
-
-
-def _combined(errors: Sequence[NoPlanError | StrategyError]) -> ShardwrightError:
-    """Return the error for all meshes: infeasibility is proven only if it is on each of them."""
-    failed = [error for error in errors if isinstance(error, NoPlanError)]
-    if not failed:
-        return errors[-1]
-    unproven = [error for error in failed if isinstance(error, NotFoundError)]
-    told = min(unproven or failed, key=lambda error: error.least_memory_bytes or inf)
-    leanest = [e.least_memory_bytes for e in failed if e.least_memory_bytes is not None]
-    bounds = [e.least_memory_bound for e in failed if e.least_memory_bound is not None]
-    return type(told)(
-        told.what,
-        told.where,
-        told.hint,
-        least_memory_bytes=min(leanest, default=None),
-        least_memory_bound=min(bounds) if len(bounds) == len(failed) else None,
-    )
