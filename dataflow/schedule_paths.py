@@ -1,0 +1,274 @@
+"""The step of a schedule: simulated, its critical path, and bounds that hold for all durations.
+
+A segment starts when its group has finished the one before, and all transfers to it have arrived.
+A transfer leaves when its segment ends; those from one group to another use one link, one after the
+other, in the order in which the segments end. A transfer within a group takes no time.
+
+The step is the longest path of a graph that depends on the schedule alone, so the counts of any
+path, such as the critical path of one plan, bound the step of every plan of the schedule: each
+count times the seconds of the segment, added up.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from shardwright.dataflow.schedules import (
+    BACKWARD,
+    FORWARD,
+    Action,
+    Schedule,
+    Segment,
+    execution_order,
+)
+from shardwright.ir.errors import ExecutionError
+
+Transfer = tuple[Segment, Segment]
+"""The segments between which values of one micro-batch pass, from and to."""
+
+_SLIGHT = 1e-3  # seconds of the segments that a path is not to follow
+_LATER = 0.75  # of those that it follows while the pipeline fills and drains, and then no more
+
+
+@dataclass(frozen=True)
+class Path:
+    """A path through the segments and transfers of a schedule.
+
+    Parameters
+    ----------
+    segments : mapping of (int, str) to int
+        How often the path passes each segment.
+    transfers : mapping of (segment, segment) to int
+        The same for each transfer.
+    """
+
+    segments: Mapping[Segment, int]
+    transfers: Mapping[Transfer, int]
+
+    def seconds(
+        self, durations: Mapping[Segment, float], delays: Mapping[Transfer, float] | None = None
+    ) -> float:
+        """Return the length of the path, a lower bound of every step with these durations."""
+        known = delays or {}
+        total = sum(count * durations[segment] for segment, count in self.segments.items())
+        return total + sum(n * known.get(pair, 0.0) for pair, n in self.transfers.items())
+
+
+@dataclass(frozen=True)
+class SimulatedSchedule:
+    """The step of a schedule.
+
+    Parameters
+    ----------
+    order : tuple of Action
+        All actions, each after those that it waits for.
+    starts, ends : tuple of float
+        When each of them runs.
+    path : Path
+        A critical path: it is as long as the step.
+    """
+
+    order: tuple[Action, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    path: Path
+
+    @property
+    def step_seconds(self) -> float:
+        """The end of the last action."""
+        return max(self.ends, default=0.0)
+
+
+def chain_transfers(schedule: Schedule) -> tuple[Transfer, ...]:
+    """Return the transfers of a pipeline whose stages pass values to their neighbours alone."""
+    later = range(1, schedule.stages)
+    forward = [((stage - 1, FORWARD), (stage, FORWARD)) for stage in later]
+    if BACKWARD not in schedule.parts:
+        return tuple(forward)
+    backward = [((stage, BACKWARD), (stage - 1, BACKWARD)) for stage in reversed(later)]
+    return (*forward, *backward)
+
+
+def simulate_schedule(
+    schedule: Schedule,
+    durations: Mapping[Segment, float],
+    delays: Mapping[Transfer, float] | None = None,
+) -> SimulatedSchedule:
+    """Return the step of a schedule for given durations.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The schedule.
+    durations : mapping of (int, str) to float
+        Seconds of each segment.
+    delays : mapping of (segment, segment) to float, optional
+        The transfers, with the seconds of each; by default those of a chain of stages, which take
+        no time.
+
+    Raises
+    ------
+    ExecutionError
+        If a transfer leads to an earlier segment.
+    """
+    if delays is None:
+        delays = dict.fromkeys(chain_transfers(schedule), 0.0)
+    return _Simulation(schedule, durations, delays).run()
+
+
+_Cause = tuple[int, tuple[Transfer, ...]]
+"""The action, by its number, and the transfers after it, that something waited for."""
+
+_BEGIN: _Cause = (-1, ())
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """The actions of a schedule, numbered in an order in which they can run."""
+
+    order: tuple[Action, ...]
+    segments: tuple[int, ...]  # of each action, by number
+    groups: tuple[int, ...]
+    numbers: Mapping[Segment, Sequence[int]]  # the action of each micro-batch
+
+
+@lru_cache(maxsize=64)
+def _numbered(schedule: Schedule) -> _Numbered:
+    order = execution_order(schedule)
+    place = {segment: i for i, segment in enumerate(schedule.segments)}
+    numbers = {segment: [-1] * schedule.micro_batches for segment in place}
+    for number, action in enumerate(order):
+        numbers[action.segment][action.micro_batch] = number
+    return _Numbered(
+        order,
+        tuple(place[action.segment] for action in order),
+        tuple(action.stage % schedule.groups for action in order),
+        numbers,
+    )
+
+
+class _Simulation:
+    """The state of a simulation: when groups, links and arrivals are ready, and why."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        durations: Mapping[Segment, float],
+        delays: Mapping[Transfer, float],
+    ) -> None:
+        self.numbered = _numbered(schedule)
+        self.durations = [durations[segment] for segment in schedule.segments]
+        self.leaving = _leaving(schedule, delays)
+        count = len(self.numbered.order)
+        self.causes: list[_Cause] = [_BEGIN] * count
+        self.links: dict[tuple[int, int], tuple[float, _Cause]] = {}
+        self.arrivals: list[tuple[float, _Cause] | None] = [None] * count
+        self.ready: list[tuple[float, _Cause]] = [(0.0, _BEGIN)] * schedule.groups
+
+    def run(self) -> SimulatedSchedule:
+        """Return the simulated step."""
+        starts, ends, numbered = [], [], self.numbered
+        pairs = zip(numbered.segments, numbered.groups, strict=True)
+        for number, (segment, group) in enumerate(pairs):
+            start, cause = self.ready[group]
+            arrived = self.arrivals[number]
+            if arrived is not None and arrived[0] > start:
+                start, cause = arrived
+            end = start + self.durations[segment]
+            starts.append(start)
+            ends.append(end)
+            self.causes[number] = cause
+            self.ready[group] = end, (number, ())
+            for transfer, groups, seconds in self.leaving[segment]:
+                self._send(number, transfer, groups, seconds, end)
+        path = self._path(max(range(len(ends)), key=ends.__getitem__, default=-1))
+        return SimulatedSchedule(numbered.order, tuple(starts), tuple(ends), path)
+
+    def _send(
+        self, number: int, transfer: Transfer, groups: tuple[int, int], seconds: float, now: float
+    ) -> None:
+        sent = now
+        cause: _Cause = (number, (transfer,))
+        if seconds:
+            busy = self.links.get(groups)
+            if busy is not None and busy[0] > now:
+                sent, (source, before) = busy
+                cause = (source, (*before, transfer))
+            self.links[groups] = sent + seconds, cause
+        micro_batch = self.numbered.order[number].micro_batch
+        reader = self.numbered.numbers[transfer[1]][micro_batch]
+        arrived = self.arrivals[reader]
+        if arrived is None or arrived[0] < sent + seconds:
+            self.arrivals[reader] = sent + seconds, cause
+
+    def _path(self, number: int) -> Path:
+        segments: Counter[Segment] = Counter()
+        transfers: Counter[Transfer] = Counter()
+        while number >= 0:
+            segments[self.numbered.order[number].segment] += 1
+            number, passed = self.causes[number]
+            transfers.update(passed)
+        return Path(dict(segments), dict(transfers))
+
+
+def _leaving(
+    schedule: Schedule, delays: Mapping[Transfer, float]
+) -> list[list[tuple[Transfer, tuple[int, int], float]]]:
+    """Return for each segment the transfers that leave it, with their groups and seconds.
+
+    Raises
+    ------
+    ExecutionError
+        If one leads to an earlier segment.
+    """
+    place = {segment: i for i, segment in enumerate(schedule.segments)}
+    leaving: list[list[tuple[Transfer, tuple[int, int], float]]] = [[] for _ in place]
+    for transfer, seconds in delays.items():
+        source, target = transfer
+        if not (source in place and target in place and place[source] < place[target]):
+            raise ExecutionError(
+                f"a transfer leads from the {source[1]} pass of stage {source[0]} to the "
+                f"{target[1]} pass of stage {target[0]}, which is not later"
+            )
+        groups = (source[0] % schedule.groups, target[0] % schedule.groups)
+        spent = 0.0 if groups[0] == groups[1] else seconds
+        leaving[place[source]].append((transfer, groups, spent))
+    return leaving
+
+
+# Bounds
+
+
+@lru_cache(maxsize=64)
+def bounding_paths(schedule: Schedule) -> tuple[Path, ...]:
+    """Return paths of a chain of stages whose greatest length is close to the step.
+
+    For each device group one that follows it alone, and one that follows the later groups while the
+    pipeline fills and drains; and that of equal stages. Without duplicates.
+    """
+    found: dict[object, Path] = {}
+    for durations in _profiles(schedule):
+        path = simulate_schedule(schedule, durations).path
+        found[frozenset(path.segments.items())] = path
+    return tuple(found.values())
+
+
+def _profiles(schedule: Schedule) -> Iterator[dict[Segment, float]]:
+    """Yield durations whose critical paths differ."""
+    groups = range(schedule.groups)
+    yield dict.fromkeys(schedule.segments, 1.0)
+    for slow in groups:
+        yield _durations(schedule, [1.0 if g == slow else _SLIGHT for g in groups])
+        if slow < schedule.groups - 1:
+            later = [_SLIGHT if g < slow else 1.0 if g == slow else _LATER for g in groups]
+            yield _durations(schedule, later)
+
+
+def _durations(schedule: Schedule, seconds: Sequence[float]) -> dict[Segment, float]:
+    return {(s, part): seconds[s % schedule.groups] for s, part in schedule.segments}
+
+
+def bound_seconds(paths: Iterable[Path], durations: Mapping[Segment, float]) -> float:
+    """Return the length of the longest of some paths: a lower bound of the step."""
+    return max((path.seconds(durations) for path in paths), default=0.0)

@@ -1,0 +1,262 @@
+"""Schedules of pipelines: their orders, deadlocks, steps and bounds."""
+
+import random
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.dataflow.schedule_paths import (
+    bound_seconds,
+    bounding_paths,
+    chain_transfers,
+    simulate_schedule,
+)
+from shardwright.dataflow.schedules import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    check_schedule,
+    execution_order,
+    forward_only,
+    in_flight,
+    make_schedule,
+    needed_by,
+)
+from shardwright.ir.errors import ExecutionError, OptionError
+
+
+@st.composite
+def schedules(draw, most=6):
+    name = draw(st.sampled_from(SCHEDULES))
+    groups = draw(st.integers(1, most))
+    chunks = draw(st.integers(2, 3)) if name == "interleaved" else 1
+    times = draw(st.integers(1, 3 if name == "interleaved" else 8))
+    return make_schedule(name, groups, chunks, times * groups if name == "interleaved" else times)
+
+
+def drawn(schedule, seed):
+    generator = random.Random(seed)
+    durations = {s: generator.choice((0.0, 1.0, generator.random())) for s in schedule.segments}
+    delays = {t: generator.choice((0.0, generator.random())) for t in chain_transfers(schedule)}
+    return durations, delays
+
+
+def relaxed_step(schedule, durations, delays):
+    """Return the step by relaxation of all starts, in no particular order."""
+    ends = dict.fromkeys(chain.from_iterable(schedule.actions), 0.0)
+    links = {}  # the sends of each link, in the order of the sender
+    for order in schedule.actions:
+        for action in order:
+            for source, target in delays:
+                if source == action.segment:
+                    groups = (source[0] % schedule.groups, target[0] % schedule.groups)
+                    links.setdefault(groups, []).append((action, target))
+    arrivals, changed = {}, True
+    while changed:
+        changed = False
+        for groups, sends in links.items():
+            free = 0.0
+            for action, target in sends:
+                seconds = delays[action.segment, target] if groups[0] != groups[1] else 0.0
+                arrival = (max(free, ends[action]) if seconds else ends[action]) + seconds
+                free = arrival if seconds else free
+                reader = Action(*target, action.micro_batch)
+                arrivals[action, reader] = arrival
+        for order in schedule.actions:
+            now = 0.0
+            for action in order:
+                ready = [t for (_, reader), t in arrivals.items() if reader == action]
+                now = max([now, *ready]) + durations[action.segment]
+                changed |= now != ends[action]
+                ends[action] = now
+    return max(ends.values())
+
+
+@settings(deadline=None, max_examples=100)
+@given(schedules())
+def test_every_segment_runs_once_and_after_what_it_waits_for(schedule):
+    order = execution_order(schedule)
+    parts = 3 if schedule.name == "zero_bubble" else 2
+    assert len(order) == len(set(order)) == schedule.stages * schedule.micro_batches * parts
+    place = {action: i for i, action in enumerate(order)}
+    for action in order:
+        assert all(place[needed] < place[action] for needed in needed_by(action, schedule.stages))
+    for group, actions in enumerate(schedule.actions):
+        assert [a for a in order if a.stage % schedule.groups == group] == list(actions)
+
+
+@settings(deadline=None, max_examples=40)
+@given(schedules(4), st.integers())
+def test_the_simulated_step_is_that_of_relaxation(schedule, seed):
+    durations, delays = drawn(schedule, seed)
+    found = simulate_schedule(schedule, durations, delays)
+    assert found.step_seconds == pytest.approx(relaxed_step(schedule, durations, delays))
+    assert found.path.seconds(durations, delays) == pytest.approx(found.step_seconds)
+
+
+@settings(deadline=None, max_examples=150)
+@given(schedules(), st.integers(), st.integers())
+def test_no_path_is_longer_than_the_step(schedule, seed, other):
+    durations, delays = drawn(schedule, seed)
+    step = simulate_schedule(schedule, durations, delays).step_seconds
+    elsewhere = simulate_schedule(schedule, *drawn(schedule, other)).path
+    assert elsewhere.seconds(durations, delays) <= step * (1 + 1e-12)
+    assert bound_seconds(bounding_paths(schedule), durations) <= step * (1 + 1e-12)
+
+
+def test_the_bounding_paths_are_close_to_the_step():
+    worst, generator = 0.0, random.Random(0)
+    for groups, passes in [(2, 4), (4, 4), (4, 8), (8, 16), (8, 8)]:
+        schedule = make_schedule("1f1b", groups, 1, passes)
+        for _ in range(20):
+            durations = {s: generator.uniform(1, 1.3) for s in schedule.segments}
+            step = simulate_schedule(schedule, durations).step_seconds
+            bound = bound_seconds(bounding_paths(schedule), durations)
+            assert bound <= step * (1 + 1e-12)
+            worst = max(worst, 1 - bound / step)
+    assert worst < 0.03
+
+
+@pytest.mark.parametrize("slow", range(4))
+def test_a_stage_and_those_before_it_bound_1f1b(slow):
+    """The step is at least ``sum_{<s} t + M t_s``, and less than ``sum t + (M - 1) max t``."""
+    schedule = make_schedule("1f1b", 4, 1, 8)
+    seconds = [1.2 if stage == slow else 1.0 for stage in range(4)]
+    durations = {(s, part): seconds[s] / 2 for s, part in schedule.segments}
+    step = simulate_schedule(schedule, durations).step_seconds
+    bound = sum(seconds[:slow]) + 8 * seconds[slow]
+    formula = sum(seconds) + 7 * seconds[slow]
+    found = bound_seconds(bounding_paths(schedule), durations)
+    assert bound <= found * (1 + 1e-12) <= step * (1 + 2e-12)
+    assert found == pytest.approx(step)
+    assert step == pytest.approx(formula) if slow == 3 else step < formula
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "expected"),
+    [("gpipe", 1, 33), ("1f1b", 1, 33), ("zero_bubble", 1, 27), ("interleaved", 2, 57)],
+)
+def test_the_steps_of_equal_stages(name, chunks, expected):
+    """Bubble of S - 1 forward and backward passes, of one stage; ZB-H1's is a third of it."""
+    schedule = make_schedule(name, 4, chunks, 8)
+    backward = 1 if name == "zero_bubble" else 2
+    durations = {(s, p): backward if p == "backward" else 1 for s, p in schedule.segments}
+    assert simulate_schedule(schedule, durations).step_seconds == expected
+
+
+def most_in_flight(schedule, group):
+    return max(sum(chain(*counts)) for counts in in_flight(schedule)[group])
+
+
+def test_micro_batches_in_flight():
+    groups = range(4)
+    assert [most_in_flight(make_schedule("gpipe", 4, 1, 8), g) for g in groups] == [8] * 4
+    assert [most_in_flight(make_schedule("1f1b", 4, 1, 8), g) for g in groups] == [4, 3, 2, 1]
+    assert [most_in_flight(make_schedule("1f1b", 4, 1, 2), g) for g in groups] == [2, 2, 2, 1]
+    assert [most_in_flight(make_schedule("zero_bubble", 4, 1, 8), g) for g in groups] == [4] * 4
+    interleaved = make_schedule("interleaved", 4, 3, 8)
+    assert [most_in_flight(interleaved, g) for g in groups] == [2 * (3 - g) + 9 for g in groups]
+    assert in_flight(make_schedule("interleaved", 2, 2, 2))[0][0].passes == (2, 2)
+    assert in_flight(forward_only(make_schedule("1f1b", 2, 1, 2)))[0][0].passes == (1,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("dualpipe", 2, 1, 4),
+            "unknown schedule `dualpipe`: expected gpipe, 1f1b, interleaved, zero_bubble",
+        ),
+        (("1f1b", 0, 1, 4), "a pipeline has 0 device groups, expected at least 1"),
+        (("1f1b", 2, 1, 0), "a pipeline has 0 micro-batches, expected at least 1"),
+        (
+            ("zero_bubble", 2, 3, 4),
+            "the schedule `zero_bubble` has one chunk for each device group, not 3; use the "
+            "schedule `interleaved`",
+        ),
+        (
+            ("interleaved", 2, 1, 4),
+            "the schedule `interleaved` needs at least 2 chunks for each device group, not 1; use "
+            "the schedule `1f1b`",
+        ),
+        (
+            ("interleaved", 4, 2, 6),
+            "the schedule `interleaved` needs a multiple of 4 micro-batches, one for each device "
+            "group, not 6; use 8 micro-batches",
+        ),
+    ],
+)
+def test_schedules_that_do_not_exist(arguments, message):
+    with pytest.raises(OptionError) as error:
+        make_schedule(*arguments)
+    assert str(error.value) == message
+
+
+def wrong(*orders):
+    actions = tuple(tuple(Action(*action) for action in order) for order in orders)
+    return Schedule("1f1b", 2, 1, 1, actions)
+
+
+def test_a_deadlock_names_the_actions():
+    first = ((0, "backward", 0), (0, "forward", 0))
+    with pytest.raises(ExecutionError) as error:
+        check_schedule(wrong(first, ((1, "forward", 0), (1, "backward", 0))))
+    assert error.value.what == (
+        "the schedule `1f1b` of 2 device groups, 1 chunks and 1 micro-batches cannot run: device "
+        "groups wait for each other (device group 0: the backward pass of stage 0 for micro-batch "
+        "0 waits for the forward pass of stage 0 for micro-batch 0; device group 1: the forward "
+        "pass of stage 1 for micro-batch 0 waits for the forward pass of stage 0 for micro-batch 0)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        (
+            [[(0, "forward", 0), (0, "forward", 0)], [(1, "forward", 0)]],
+            "device group 0 runs the forward pass of stage 0 for micro-batch 0 again",
+        ),
+        (
+            [[(1, "forward", 0)], [(0, "forward", 0)]],
+            "device group 0 runs the forward pass of stage 1 for micro-batch 0, which is not among "
+            "its segments",
+        ),
+        (
+            [[(0, "forward", 0)], []],
+            "no device group runs the forward pass of stage 1 for micro-batch 0",
+        ),
+    ],
+)
+def test_incomplete_schedules(orders, message):
+    with pytest.raises(ExecutionError, match=message):
+        check_schedule(wrong(*orders))
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zero_bubble"])
+def test_a_backward_pass_before_its_forward_pass_is_refused(name):
+    schedule = make_schedule(name, 3, 1, 4)
+    for group, order in enumerate(schedule.actions):
+        for number in range(4):
+            moved = [a for a in order if a != (group, "backward", number)]
+            moved.insert(0, Action(group, "backward", number))
+            actions = list(schedule.actions)
+            actions[group] = tuple(moved)
+            with pytest.raises(ExecutionError, match="wait for each other"):
+                check_schedule(replace(schedule, actions=tuple(actions)))
+
+
+def test_a_transfer_to_an_earlier_segment_is_refused():
+    schedule = make_schedule("1f1b", 2, 1, 2)
+    with pytest.raises(ExecutionError) as error:
+        simulate_schedule(
+            schedule,
+            dict.fromkeys(schedule.segments, 1.0),
+            {((1, "forward"), (0, "forward")): 1.0},
+        )
+    assert error.value.what == (
+        "a transfer leads from the forward pass of stage 1 to the forward pass of stage 0, which "
+        "is not later"
+    )
