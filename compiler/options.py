@@ -353,7 +353,6 @@ class CompileOptions:
             "search": "exact",
             "cost_model": "time",
         }
-        needed |= {"micro_batches": 1, "plan": None}
         for name, value in needed.items():
             if getattr(self, name) != value:
                 raise OptionError(

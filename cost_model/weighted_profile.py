@@ -159,11 +159,13 @@ class WeightedProfile(TimeProfile):
 
     def program_cost(self, program: Graph) -> float:
         """Return the weighted sum of the loads of a program."""
+        mesh = program.mesh or self.mesh
+        blocking, deferrable = self._on(mesh), self.of_parameters._on(mesh)
         made = parameter_tensors(program.nodes, (p.name for p in program.parameters))
         total = 0.0
         for node, times in zip(program.nodes, times_run(program), strict=True):
-            prices = self.of_parameters if is_deferrable(node, made) else self
-            total += times * node_cost(node, program.operand_values(node), self.mesh, prices)
+            prices = deferrable if is_deferrable(node, made) else blocking
+            total += times * node_cost(node, program.operand_values(node), mesh, prices)
         return total
 
 

@@ -111,7 +111,7 @@ def test_a_memory_limit_lowers_no_bound_whatever_time_is_left(
     graph = zoo.load(SMALL[model]).graph
     free = compiled(graph, 4, on=POD)
     assert free.result is not None
-    monkeypatch.setattr("shardwright.compiler.driver._Partitioning._probe", no_time)
+    monkeypatch.setattr("shardwright.compiler.partitioning.Partitioning._probe", no_time)
     limited = compiled(graph, 4, on=POD, memory_limit=0.8 * free.memory.peak_bytes)
     assert limited.result is not None
     assert limited.memory.peak_bytes <= 0.8 * free.memory.peak_bytes

@@ -1,0 +1,241 @@
+"""The plan of one configuration: a program on one mesh, with one number of micro-batches."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+
+from shardwright.compiler.attempts import Attempts, Bucketed
+from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
+from shardwright.compiler.fitting import Attempt
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.overlap import Overlapped, OverlapSearch, nearly_fastest
+from shardwright.compiler.pin_prices import pin_prices
+from shardwright.compiler.rule_plans import RulePlans
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.memory import MemoryUseReport
+from shardwright.cost_model.profile import CostProfile
+from shardwright.cost_model.program_profile import Emissions
+from shardwright.cost_model.weighted_profile import ResourceWeights
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import NoPlanError, PassError
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.search.method import SearchResult
+from shardwright.search.options import Progress, SearchOptions
+
+_ROUGH = 2e-3  # gap of searches by weights
+_RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
+_BY_RULE = 8  # plans built by rule whose overlapped step is simulated
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """The program of a plan, with its costs.
+
+    Parameters
+    ----------
+    program : Graph
+        The training step that every rank runs.
+    mesh : Mesh
+        The ranks.
+    memory : MemoryUseReport
+        The peak memory of a rank.
+    decisions, result : Decisions and SearchResult, or None
+        What the search decided, with its cost and lower bound.
+    pin_prices : mapping of str to float
+        The price of each pin, in the unit of the profile.
+    buckets : str
+        How gradients are reduced together, in words.
+    minimizes_step : bool
+        Whether the cost of the result is the overlapped step.
+    """
+
+    program: Graph
+    mesh: Mesh
+    memory: MemoryUseReport
+    decisions: Decisions | None = None
+    result: SearchResult | None = None
+    pin_prices: Mapping[str, float] = field(default_factory=dict)
+    buckets: str = fusion_text(NO_BUCKETS)
+    minimizes_step: bool = False
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """The search for the plan of one configuration.
+
+    Parameters
+    ----------
+    source : Graph
+        The whole program, in canonical form.
+    cluster, mesh : Cluster, Mesh
+        Where it runs.
+    options : CompileOptions
+        How to compile; the number of micro-batches is given.
+    passes : PassManager
+        Gets the records of the passes of the plan that is taken.
+    progress : callable or None
+        Follows the search.
+    emissions : dict
+        Emitted operators, to share them with other searches for the same program and optimizer.
+    """
+
+    source: Graph
+    cluster: Cluster
+    mesh: Mesh
+    options: CompileOptions
+    passes: PassManager
+    progress: Progress | None
+    emissions: Emissions = field(default_factory=dict)
+
+    @cached_property
+    def limits(self) -> SearchOptions:
+        """The limits of the user."""
+        return self.options.limits_on(self.cluster, self.progress)
+
+    @cached_property
+    def deadline(self) -> float:
+        """The end of all searches, from the first look at it."""
+        return time.perf_counter() + self.options.time_limit
+
+    def emit(self) -> Emitted:
+        """Search for the best plan that fits, and emit it."""
+        attempts = self._serial
+        if attempts.request.minimizes_step:
+            return self._fastest(attempts)
+        found = _priced(attempts, attempts.fit)
+        prices = pin_prices(attempts.request, found.result, found, self.deadline)
+        return self._emitted(attempts.with_buckets(found), prices)
+
+    def _fastest(self, attempts: Attempts) -> Emitted:
+        """Return the plan with the least overlapped step."""
+        found = OverlapSearch(
+            self._fit,
+            self._probe,
+            *(self.mesh, self.cluster, self.limits, self.deadline),
+            *(self._relaxed, self._by_rule),
+        ).run()
+        tried = nearly_fastest(found.candidates)
+        best = attempts.with_buckets(tried[0].attempt)
+        for candidate in tried[1:]:
+            if found.gap(best.step_seconds) > self.options.gap:
+                other = attempts.with_buckets(candidate.attempt)
+                best = min(best, other, key=lambda one: one.step_seconds)
+        if self.options.extra_passes:  # what they do to the step is not bounded
+            found = replace(found, lower_bound=0.0)
+        result = found.result(best.attempt, best.step_seconds)
+        best = replace(best, attempt=replace(best.attempt, result=result))
+        serial = found.serial.attempt
+        prices = pin_prices(attempts.request, serial.result, serial, self.deadline)
+        return self._emitted(best, prices, minimizes_step=True)
+
+    def _attempts(self, weights: ResourceWeights | None) -> Attempts:
+        options = self.options
+        lowering = LowerRedistributions(self.cluster, options.cost_model, weights)
+        planner = lowering.planner(self.mesh)
+        request = SearchRequest(
+            self.source, self.cluster, planner, options, weights, self.emissions
+        )
+        rules = RulePlans(request) if weights is None else None
+        return Attempts(request, lowering, self.limits, self.deadline, rules=rules)
+
+    def _relaxed(self) -> Overlapped | None:
+        """Search without the memory limit, for a bound on every plan, in time kept for it.
+
+        Recomputation adds cost, so the bound covers it.
+        """
+        deadline = max(self.deadline, time.perf_counter() + _RELAXED * self.options.time_limit)
+        limits = replace(self.limits, memory_limit=None)
+
+        def freed(attempts: Attempts) -> Attempt:
+            attempts = replace(attempts, deadline=deadline)
+            gap = limits.gap and max(limits.gap, _ROUGH)
+            found = _priced(attempts, lambda: attempts.attempt(replace(limits, gap=gap)))
+            return replace(found, result=replace(found.result, unlimited=True))
+
+        def probe(weights: ResourceWeights) -> list[Attempt]:
+            return [freed(self._attempts(weights))]
+
+        def fit(_: float) -> Attempt:
+            return freed(self._serial)
+
+        try:
+            return OverlapSearch(fit, probe, self.mesh, self.cluster, limits, deadline).run()
+        except NoPlanError:
+            return None
+
+    def _by_rule(self) -> Iterator[Attempt]:
+        """Yield plans built by rule that fit."""
+        for attempt in islice(self._serial.by_rule(), _BY_RULE):
+            _check_cost(attempt, self._serial.request.profile)
+            yield attempt
+
+    def _fit(self, share: float) -> Attempt:
+        """Return the plan of the least serial step within a share of the memory limit."""
+        limit = self.limits.memory_limit
+        limits = self.limits if limit is None else replace(self.limits, memory_limit=share * limit)
+        attempts = replace(self._serial, limits=limits)
+        return _priced(attempts, attempts.fit)
+
+    @cached_property
+    def _serial(self) -> Attempts:
+        return self._attempts(None)
+
+    def _probe(self, weights: ResourceWeights) -> list[Attempt]:
+        """Return the plan of one search by weights, and where it does not fit, one that does."""
+        attempts = self._attempts(weights)
+        if self.limits.gap:  # a rough bound is a bound, and memory makes good ones take long
+            rough = replace(self.limits, gap=max(self.limits.gap, _ROUGH))
+            attempts = replace(attempts, limits=rough)
+        first = _priced(attempts, attempts.probe)
+        limit = self.limits.limit_bytes
+        if first.fits(limit) or not attempts.is_fine:
+            return [first]
+        try:
+            return [first, _priced(attempts, attempts.fit)]
+        except NoPlanError:
+            return [first]
+
+    def _emitted(
+        self, bucketed: Bucketed, prices: Mapping[str, float], *, minimizes_step: bool = False
+    ) -> Emitted:
+        attempt = bucketed.attempt
+        emitting = PassManager(records=list(attempt.records))
+        if not self.options.extra_passes:
+            emitting.verify()
+        self.passes.records += emitting.records
+        return Emitted(
+            attempt.program,
+            attempt.program.mesh or self.mesh,
+            attempt.memory,
+            self._serial.request.decisions(attempt.result),
+            attempt.result,
+            prices,
+            fusion_text(bucketed.fusion),
+            minimizes_step,
+        )
+
+
+def _priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
+    """Return the plan of a search, with the time of building the problem, if it costs as said."""
+    begin = time.perf_counter()
+    _ = attempts.request.space
+    built = time.perf_counter() - begin
+    found = search()
+    _check_cost(found, attempts.request.profile)
+    return replace(found, result=replace(found.result, seconds=found.result.seconds + built))
+
+
+def _check_cost(attempt: Attempt, profile: CostProfile) -> None:
+    """Refuse a program that does not cost what the search said, before gradients are fused."""
+    priced = [record for record in attempt.records if record.name == profile.priced_after]
+    emitted, result = profile.program_cost(priced[-1].graph), attempt.result
+    if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
+        raise PassError(
+            f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"
+        )
