@@ -62,6 +62,11 @@ class Decisions:
         Parameters that are gathered in every pass of a loop over micro-batches, not once before it.
     reduced_in_passes : frozenset of str
         Parameters whose gradient is reduced in every pass, before it is accumulated.
+    stages : mapping of str to int
+        The pipeline stage of every operator, ascending in program order; empty without stages. The
+        device groups are those of `mesh`.
+    schedule : str
+        The schedule of the pipeline; empty for the order of the program.
     """
 
     mesh: Mesh
@@ -72,6 +77,8 @@ class Decisions:
     recomputed: frozenset[str] = frozenset()
     gathered_in_passes: frozenset[str] = frozenset()
     reduced_in_passes: frozenset[str] = frozenset()
+    stages: Mapping[str, int] = field(default_factory=dict)
+    schedule: str = ""
 
     def __repr__(self) -> str:
         return (

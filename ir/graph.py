@@ -7,6 +7,7 @@ pointers. A graph says nothing about what its operators mean.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 from shardwright.ir.attributes import Attributes, FrozenAttributes
 from shardwright.ir.decisions import SharedLayout
@@ -151,6 +152,10 @@ class Graph:
     recomputed : tuple of str
         Operators whose results are not saved for backward but computed again there: decided, and
         not yet carried out.
+    cuts : tuple of str
+        The first operators of the pipeline stages 1, 2, ...: decided, and not yet carried out.
+    schedule : str
+        The name of the schedule of a pipeline; empty for the order of the program.
     """
 
     name: str
@@ -162,6 +167,8 @@ class Graph:
     mesh: Mesh | None = None
     shared_layouts: tuple[tuple[str, SharedLayout], ...] = ()
     recomputed: tuple[str, ...] = ()
+    cuts: tuple[str, ...] = ()
+    schedule: str = ""
 
     def __repr__(self) -> str:
         place = f", mesh {self.mesh}" if self.mesh else ""
@@ -207,6 +214,19 @@ class Graph:
             for position, operand in enumerate(node.operands):
                 table[operand].append((node, position))
         return {name: tuple(readers) for name, readers in table.items()}
+
+    @cached_property
+    def stages(self) -> int:
+        """Number of pipeline stages: those of the cuts, or of the layouts; 0 without any."""
+        if self.cuts:
+            return len(self.cuts) + 1
+        placed = (v.layout.stage for v in self.values.values() if v.layout is not None)
+        return max((stage + 1 for stage in placed if stage is not None), default=0)
+
+    def stage_of(self, node: Node) -> int | None:
+        """Return the stage that runs a node: that of its results; None for every stage."""
+        layout = node.results[0].layout
+        return None if layout is None else layout.stage
 
     def value(self, name: str) -> Value:
         """Return the value called `name`.
@@ -276,7 +296,20 @@ class Graph:
             outputs=tuple(final.get(name, name) for name in self.outputs),
             updates=tuple((name, final.get(new, new)) for name, new in self.updates),
             recomputed=tuple(name for name in self.recomputed if name not in final),
+            cuts=self._cuts_without(final),
         )
+
+    def _cuts_without(self, removed: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the cuts where nodes are removed: the next one that stays begins the stage."""
+        if removed.keys().isdisjoint(self.cuts):
+            return self.cuts
+        names = [node.name for node in self.nodes]
+        found: dict[str, None] = {}
+        for cut in self.cuts:
+            following = self.nodes[names.index(cut) :]
+            kept = (n.name for n in following if any(r.name not in removed for r in n.results))
+            found.update(dict.fromkeys(islice(kept, 1)))
+        return tuple(found)
 
     def _last(self, name: str, names: Mapping[str, str]) -> str:
         """Return the value that replaces another in the end."""

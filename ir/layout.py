@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shardwright.ir.errors import IRError
+from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.mesh import Mesh
 
 
@@ -12,7 +12,8 @@ from shardwright.ir.mesh import Mesh
 class Layout:
     """The layout of one tensor on a mesh.
 
-    Over an axis that neither splits a dimension nor is partial, the tensor is replicated.
+    Over an axis that neither splits a dimension nor is partial, the tensor is replicated. On a
+    mesh with pipeline stages, the place is part of the layout.
 
     Parameters
     ----------
@@ -22,16 +23,20 @@ class Layout:
         Mesh axes, in mesh order, over which local values are a pending reduction.
     reduction : str
         The pending reduction: ``sum``, ``max`` or ``min``.
+    stage : int, optional
+        The pipeline stage whose ranks hold the tensor, from 0; by default every stage does.
     """
 
     splits: tuple[tuple[str, ...], ...]
     partial: tuple[str, ...] = ()
     reduction: str = "sum"
+    stage: int | None = None
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Layouts are hashed often; a cached property would be slower.
-        object.__setattr__(self, "_hash", hash((self.splits, self.partial, self.reduction)))
+        parts = (self.splits, self.partial, self.reduction, self.stage)
+        object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
         return self._hash
@@ -48,11 +53,17 @@ class Layout:
 
     def reduced(self) -> "Layout":
         """Return the layout without partial axes, which cotangents of the value have."""
-        return Layout(self.splits) if self.partial else self
+        return Layout(self.splits, stage=self.stage) if self.partial else self
 
     def with_partial(self, axes: tuple[str, ...], reduction: str = "sum") -> "Layout":
         """Return the layout with exactly the partial axes `axes`."""
-        return Layout(self.splits, axes, reduction if axes else "sum")
+        return Layout(self.splits, axes, reduction if axes else "sum", self.stage)
+
+    def at(self, stage: int | None) -> "Layout":
+        """Return the layout in a pipeline stage; None for every stage."""
+        if stage == self.stage:
+            return self
+        return Layout(self.splits, self.partial, self.reduction, stage)
 
     def mentions(self, axes: tuple[str, ...]) -> bool:
         """Return whether an axis splits a dimension, or values are partial over one."""
@@ -64,18 +75,20 @@ class Layout:
             return self
         splits = tuple(tuple(a for a in axes if a not in dropped) for axes in self.splits)
         partial = tuple(axis for axis in self.partial if axis not in dropped)
-        return Layout(splits, partial, self.reduction if partial else "sum")
+        return Layout(splits, partial, self.reduction if partial else "sum", self.stage)
 
     def along(self, other: "Layout", mesh: Mesh) -> "Layout":
         """Return the layout with the splits and partial axes of another as the major ones."""
         splits = tuple((*a, *b) for a, b in zip(other.splits, self.splits, strict=True))
         reduction = (other if other.partial else self).reduction
-        return Layout(splits, mesh.ordered((*other.partial, *self.partial)), reduction)
+        partial = mesh.ordered((*other.partial, *self.partial))
+        return Layout(splits, partial, reduction, self.stage)
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Layout":
         """Return the layout with axes renamed."""
         splits = tuple(tuple(names[axis] for axis in axes) for axes in self.splits)
-        return Layout(splits, mesh.ordered(names[a] for a in self.partial), self.reduction)
+        partial = mesh.ordered(names[a] for a in self.partial)
+        return Layout(splits, partial, self.reduction, self.stage)
 
     def counts(self, mesh: Mesh) -> tuple[int, ...]:
         """Return the number of slices of each dimension."""
@@ -131,7 +144,7 @@ class Layout:
 
     def __str__(self) -> str:
         dims = ", ".join("@".join(axes) if axes else "*" for axes in self.splits)
-        return f"[{dims}]{self.partial_text}"
+        return f"[{dims}]{self.partial_text}{self.stage_text}"
 
     @property
     def partial_text(self) -> str:
@@ -140,6 +153,34 @@ class Layout:
             return ""
         kind = "" if self.reduction == "sum" else f":{self.reduction}"
         return " " + "".join(f"+{axis}" for axis in self.partial) + kind
+
+    @property
+    def stage_text(self) -> str:
+        """The text of the place, after a type: `` stage 1``; empty for every stage."""
+        return "" if self.stage is None else f" stage {self.stage}"
+
+
+def joined_stage(layouts: Iterable[Layout]) -> int | None:
+    """Return the stage in which an operator on operands of these layouts runs.
+
+    None, which is every stage, where each operand is on every stage.
+
+    Raises
+    ------
+    StrategyError
+        If operands are in different stages.
+    """
+    found: int | None = None
+    for layout in layouts:
+        if layout.stage is None or layout.stage == found:
+            continue
+        if found is not None:
+            raise StrategyError(
+                f"operands are in the stages {found} and {layout.stage}, they must be in one",
+                hint="transfer one of them first",
+            )
+        found = layout.stage
+    return found
 
 
 @dataclass(frozen=True)

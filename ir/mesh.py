@@ -23,12 +23,16 @@ class MeshAxis:
     in_time : bool
         Whether the axis is run in time: each rank computes the parts of the axis one after the
         other, as the passes of a loop over micro-batches.
+    of_stages : bool
+        Whether the axis is of pipeline stages: each of its parts is a group of devices that runs
+        other stages of the program.
     """
 
     name: str
     size: int
     level: int = 0
     in_time: bool = False
+    of_stages: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class Mesh:
     """Ranks arranged along named axes; the first axis is the most significant in the rank number.
 
     An axis that is run in time is the first, and adds no ranks. Where a method takes a rank,
-    ``rank + i size`` is the rank in pass ``i``.
+    ``rank + i size`` is the rank in pass ``i``. An axis of pipeline stages follows; stage ``s``
+    runs on the ranks at its coordinate ``s % stages``.
 
     Examples
     --------
@@ -55,6 +60,12 @@ class Mesh:
             raise IRError(f"a mesh has the shape {self.shape}, every size must be at least 1")
         if any(axis.in_time for axis in self.axes[1:]):
             raise IRError(f"only the first axis of a mesh can be run in time, this one is {self}")
+        if any(axis.of_stages for axis in self.axes[len(self.in_time) + 1 :]):
+            raise IRError(
+                f"the axis of stages of a mesh comes before those of ranks, this mesh is {self}"
+            )
+        if any(axis.in_time and axis.of_stages for axis in self.axes):
+            raise IRError(f"an axis of stages cannot be run in time, this mesh is {self}")
 
     @cached_property
     def _hash(self) -> int:
@@ -75,7 +86,7 @@ class Mesh:
 
     @cached_property
     def size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks, of all stages."""
         return prod(axis.size for axis in self.axes if not axis.in_time)
 
     @cached_property
@@ -89,9 +100,43 @@ class Mesh:
         return self.extent(self.in_time)
 
     @cached_property
+    def of_stages(self) -> tuple[str, ...]:
+        """Names of the axes of pipeline stages: one, or none."""
+        return tuple(axis.name for axis in self.axes if axis.of_stages)
+
+    @cached_property
+    def stages(self) -> int:
+        """Number of device groups that run different stages; 1 without an axis of stages."""
+        return self.extent(self.of_stages)
+
+    @cached_property
     def of_ranks(self) -> "Mesh":
-        """The mesh without the axis that is run in time."""
-        return Mesh(tuple(a for a in self.axes if not a.in_time)) if self.in_time else self
+        """The mesh of one stage: without the axis that is run in time and that of stages."""
+        kept = tuple(a for a in self.axes if not a.in_time and not a.of_stages)
+        return Mesh(kept) if len(kept) < len(self.axes) else self
+
+    def device_group(self, rank: int) -> int:
+        """Return the device group of `rank`: it runs the stages that are equal to it mod `stages`.
+
+        Examples
+        --------
+        >>> mesh = Mesh((MeshAxis("stage", 2, of_stages=True), MeshAxis("x", 2)))
+        >>> [mesh.device_group(rank) for rank in range(4)]
+        [0, 0, 1, 1]
+        """
+        return self.index(rank, self.of_stages)
+
+    def ranks_of(self, stage: int | None) -> range:
+        """Return the ranks that run a stage; all ranks for None, which is every stage.
+
+        The ranks of a stage have its places in their order, so that the same position in two
+        stages is the same place in each.
+        """
+        if stage is None:
+            return range(self.size)
+        count = self.size // self.stages
+        first = stage % self.stages * count
+        return range(first, first + count)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -181,5 +226,9 @@ class Mesh:
         return f"<Mesh {self}>"
 
     def __str__(self) -> str:
-        times = [f"{a.name}={a.size}" + (" in time" if a.in_time else "") for a in self.axes]
+        times = [f"{a.name}={a.size}" + _kind_of(a) for a in self.axes]
         return " x ".join(times) or "one device"
+
+
+def _kind_of(axis: MeshAxis) -> str:
+    return " in time" if axis.in_time else " stages" if axis.of_stages else ""

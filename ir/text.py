@@ -13,13 +13,14 @@ One line per input, parameter, node and update, the type on the name it defines:
 
 ``@axis`` after a size: split over that mesh axis, major to minor. ``+axis`` after a type: the
 values are still to be summed over the axis (``+axis:max`` for another reduction). ``*`` after a
-type: a layout is decided and replicates. ``y=4:1``: the links of axis y are at level 1 of the
-cluster; ``m=8:time``: axis m is run in time. ``from h as redistribution of w to v``: the
-`Provenance` of a node, left out where it is an operator of the model itself. A parameter is
+type: a layout is decided and replicates. ``stage 1`` after a type: the value is in that pipeline
+stage alone. ``y=4:1``: the links of axis y are at level 1 of the cluster; ``m=8:time``: axis m is
+run in time; ``s=4:1:stages``: axis s is of pipeline stages. ``from h as redistribution of w to v``:
+the `Provenance` of a node, left out where it is an operator of the model itself. A parameter is
 declared by its role: ``parameter`` for a weight, ``buffer``, or ``state w.m of w: f32[4]``. A line
 ``shared h: f32[32, 512]* {gradient=('y',)}`` before the updates gives the `SharedLayout` of a
-tensor; ``recompute h`` says that an operator is computed again for backward. ``#`` begins a
-comment.
+tensor; ``recompute h`` says that an operator is computed again for backward, ``cut h`` that it is
+the first of a pipeline stage; ``schedule 1f1b`` names the schedule. ``#`` begins a comment.
 """
 
 import ast
@@ -38,9 +39,10 @@ from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType, dtype_from_short, short_dtype
 
 _NAME = r"[A-Za-z_][\w./-]*"
-_TYPE = re.compile(r"(\w+)\[([^\]]*)\](\*|(?: (?:\+\w+)+(?::\w+)?))?$")
+_LAYOUT = r"(\*|(?: (?:\+\w+)+(?::\w+)?))?(?: stage (\d+))?"
+_TYPE = re.compile(rf"(\w+)\[([^\]]*)\]{_LAYOUT}$")
 _HEAD = re.compile(rf"graph ({_NAME})(?: on (.*?))? \{{$")
-_BINDER = re.compile(rf"({_NAME}): (\w+\[[^\]]*\](?:\*|(?: (?:\+\w+)+(?::\w+)?))?)")
+_BINDER = re.compile(rf"({_NAME}): (\w+\[[^\]]*\]{_LAYOUT})")
 _CALL = re.compile(
     rf"(?P<operator>{_NAME})\((?P<operands>[^)]*)\)"
     r"(?: \{(?P<attributes>.*?)\})?(?: split\((?P<strategy>[^)]*)\))?(?: in '(?P<scope>[^']*)')?"
@@ -62,7 +64,7 @@ def type_text(value: Value) -> str:
         return str(value.type)
     dims = ("@".join((str(n), *a)) for n, a in zip(value.type.shape, layout.splits, strict=True))
     mark = "" if layout.split_axes or layout.partial else "*"
-    return f"{dtype}[{', '.join(dims)}]{mark}{layout.partial_text}"
+    return f"{dtype}[{', '.join(dims)}]{mark}{layout.partial_text}{layout.stage_text}"
 
 
 def _binder(value: Value) -> str:
@@ -123,6 +125,8 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
         lines.append(f"  {node_text(node)}" + (f"  # {remark}" if remark else ""))
     lines += [f"  shared {_shared_text(graph, *item)}" for item in graph.shared_layouts]
     lines += [f"  recompute {name}" for name in graph.recomputed]
+    lines += [f"  cut {name}" for name in graph.cuts]
+    lines += [f"  schedule {graph.schedule}"] if graph.schedule else []
     lines += [f"  update {name} = {new}" for name, new in graph.updates]
     lines.append(f"  return {', '.join(graph.outputs)}".rstrip())
     return "\n".join(lines) + "\n}\n"
@@ -135,13 +139,14 @@ def _shared_text(graph: Graph, name: str, shared: SharedLayout) -> str:
 
 
 def _mesh_text(mesh: Mesh) -> str:
-    return (
-        " ".join(
-            f"{a.name}={a.size}" + (":time" if a.in_time else f":{a.level}" if a.level else "")
-            for a in mesh.axes
-        )
-        or "1"
-    )
+    return " ".join(map(_axis_text, mesh.axes)) or "1"
+
+
+def _axis_text(axis: MeshAxis) -> str:
+    if axis.in_time:
+        return f"{axis.name}={axis.size}:time"
+    level = f":{axis.level}" if axis.level else ""
+    return f"{axis.name}={axis.size}{level}" + (":stages" if axis.of_stages else "")
 
 
 def _parse_mesh(text: str | None) -> Mesh | None:
@@ -149,12 +154,11 @@ def _parse_mesh(text: str | None) -> Mesh | None:
         return None
     axes = []
     for item in text.split() if text != "1" else ():
-        match = re.fullmatch(r"(\w+)=(\d+)(?::(\d+|time))?", item)
+        match = re.fullmatch(r"(\w+)=(\d+)(?::(\d+))?(?::(time|stages))?", item)
         if not match:
             raise IRError(f"`{item}` is not a mesh axis", hint="an axis reads `name=size:level`")
-        in_time = match[3] == "time"
-        level = 0 if in_time else int(match[3] or 0)
-        axes.append(MeshAxis(match[1], int(match[2]), level, in_time))
+        kinds = {"in_time": match[4] == "time", "of_stages": match[4] == "stages"}
+        axes.append(MeshAxis(match[1], int(match[2]), int(match[3] or 0), **kinds))
     return Mesh(tuple(axes))
 
 
@@ -176,11 +180,12 @@ def parse_type(text: str) -> tuple[TensorType, Layout | None]:
         raise IRError(f"`{text}` has a size that is not a number") from None
     tensor = TensorType(dtype_from_short(match[1]), shape)
     splits = tuple(tuple(dim[1:]) for dim in dims)
-    if match[3] is None and not any(splits):
+    if match[3] is None and match[4] is None and not any(splits):
         return tensor, None
     axes, _, reduction = (match[3] or "").strip(" *").partition(":")
     partial = tuple(axes.split("+")[1:])
-    return tensor, Layout(splits, partial, reduction or "sum")
+    stage = None if match[4] is None else int(match[4])
+    return tensor, Layout(splits, partial, reduction or "sum", stage)
 
 
 def _parse_binder(text: str) -> Value:
@@ -281,7 +286,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
     nodes: list[Node] = []
     updates: list[tuple[str, str]] = []
     shared: list[tuple[Value, SharedLayout]] = []
-    recomputed: list[str] = []
+    named: dict[str, list[str]] = {"recompute": [], "cut": [], "schedule": []}
     outputs: tuple[str, ...] = ()
     for number, line in lines[1:-1]:
         keyword, _, rest = line.partition(" ")
@@ -292,8 +297,8 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
                 parameters.append(_parse_parameter(keyword, rest))
             elif keyword == "shared":
                 shared.append(_parse_shared(rest))
-            elif keyword == "recompute" and " " not in rest:
-                recomputed.append(rest)
+            elif keyword in named and " " not in rest:
+                named[keyword].append(rest)
             elif keyword == "update":
                 name, _, new = rest.partition(" = ")
                 updates.append((name, new))
@@ -312,7 +317,9 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
         tuple(updates),
         _parse_mesh(head[2]),
         tuple((value.name, layout) for value, layout in shared),
-        tuple(recomputed),
+        tuple(named["recompute"]),
+        tuple(named["cut"]),
+        _only(named["schedule"]),
     )
     for value, _ in shared:
         _check_shared_type(graph, value)
@@ -336,6 +343,12 @@ def _parse_shared(text: str) -> tuple[Value, SharedLayout]:
             "a shared layout reads `shared name: f32[8, 16@x] {gradient=('y',)}`, this one does not"
         )
     return value, SharedLayout(value.layout, tuple(map(str, gradient)))
+
+
+def _only(schedules: list[str]) -> str:
+    if len(schedules) > 1:
+        raise IRError(f"the schedule is named {len(schedules)} times, expected once")
+    return "".join(schedules)
 
 
 def _names(parts: Iterable[str]) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ def verify_structure(graph: Graph) -> None:
     for name, shared in graph.shared_layouts:
         _verify_shared(graph, name, shared)
     _verify_recomputed(graph)
+    _verify_cuts(graph)
     updated: set[str] = set()
     for name, new in graph.updates:
         _verify_update(graph, name, new)
@@ -95,6 +96,23 @@ def _verify_recomputed(graph: Graph) -> None:
         named.add(name)
 
 
+def _verify_cuts(graph: Graph) -> None:
+    """Check that the cuts name operators in program order, the first of a stage each."""
+    positions = {node.name: i for i, node in enumerate(graph.nodes)}
+    last = 0
+    for name in graph.cuts:
+        if name not in positions:
+            raise IRError(f"the graph has no operator `{name}`", f"cut {name}")
+        if positions[name] <= last:
+            raise IRError(
+                f"the stage that `{name}` begins is empty, or the cuts are not in program order",
+                f"cut {name}",
+            )
+        last = positions[name]
+    if graph.cuts and (graph.mesh is None or not graph.mesh.of_stages):
+        raise IRError(f"the mesh has no axis of stages, and `{graph.cuts[0]}` begins a stage")
+
+
 def _verify_shared(graph: Graph, name: str, shared: SharedLayout) -> None:
     where = f"shared {name}: {shared.layout}"
     if name not in graph.values:
@@ -117,7 +135,14 @@ def _define(value: Value, known: set[str], mesh: Mesh | None) -> None:
         raise IRError(f"`{value.name}` has a layout but the graph has no mesh")
     axes = value.layout.split_axes + value.layout.partial
     for axis in axes:
-        mesh.axis(axis)
+        if mesh.axis(axis).of_stages:
+            raise IRError(
+                f"`{value.name}` is split or partial over `{axis}`, which is the axis of stages"
+            )
+    if value.layout.stage is not None and not mesh.of_stages:
+        raise IRError(
+            f"`{value.name}` is in stage {value.layout.stage}, the mesh has no axis of stages"
+        )
     if len(set(axes)) != len(axes):
         raise IRError(f"`{value.name}` uses a mesh axis twice: {value.layout}")
     try:

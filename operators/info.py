@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, Strategy, joined_stage
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import Registry
 from shardwright.ir.types import TensorType
@@ -387,7 +387,8 @@ class OperatorInfo:
         carried = self._carried(operands)
         if set(carried) & set(strategy.of_factors(self.rule.sizes)):
             raise StrategyError(f"axes {list(carried)} both split the work and are partial")
-        left = self.rule.result_layouts(strategy, mesh)
+        stage = _stage(operands, results)
+        left = tuple([x.at(stage) for x in self.rule.result_layouts(strategy, mesh)])
         if not carried:
             return strategy, left
         for layout in left:
@@ -423,6 +424,17 @@ class OperatorInfo:
                 f"reduced first"
             )
         return axes
+
+
+def _stage(operands: Sequence[Layout], results: Sequence[Layout | None]) -> int | None:
+    """Return the stage that computes results: that of the operands.
+
+    Where each operand is on every stage, one stage may compute the results alone.
+    """
+    stage = joined_stage(operands)
+    if stage is not None:
+        return stage
+    return joined_stage([layout for layout in results if layout is not None])
 
 
 _OPERATORS: Registry[type[OperatorInfo]] = Registry("operator", IRError, listed=False)

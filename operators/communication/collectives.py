@@ -76,7 +76,11 @@ class Communication(OperatorInfo):
             If the operator would not keep the whole tensor.
         """
         for axis in self.axes:
-            mesh.axis(axis)
+            if mesh.axis(axis).of_stages:
+                raise StrategyError(
+                    f"{self.name}: `axes` names `{axis}`, the axis of stages, which only a "
+                    f"`transfer` crosses"
+                )
         if len(set(self.axes)) < len(self.axes):
             raise StrategyError(f"{self.name}: `axes` is {list(self.axes)}, expected distinct axes")
         size, shape = self.attributes.get("group_size", 0), self.operand_types[0].shape
@@ -140,7 +144,7 @@ def _with_tail(layout: Layout, dimension: int, axes: tuple[str, ...], name: str)
 
 def _with_split(layout: Layout, dimension: int, axes: tuple[str, ...]) -> Layout:
     splits = (*layout.splits[:dimension], axes, *layout.splits[dimension + 1 :])
-    return Layout(splits, layout.partial, layout.reduction)
+    return Layout(splits, layout.partial, layout.reduction, layout.stage)
 
 
 def _without_partial(layout: Layout, axes: tuple[str, ...], reduction: str, name: str) -> Layout:
@@ -443,3 +447,48 @@ class Redistribute(Communication):
         if wanted is None:
             raise StrategyError("redistribute: there is no target layout")
         return Strategy(), (wanted,)
+
+
+@register
+class Transfer(Communication):
+    """Move a tensor to another pipeline stage, in its layout: the identity.
+
+    Each rank of the stage that has it sends its part to the rank at its place in ``stage``; to
+    every stage where that is None. What is on every stage already does not move.
+    """
+
+    name = "transfer"
+    defaults: ClassVar = {"stage": None, "in_passes": False}
+    is_collective = False
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """No axes: the groups are pairs of ranks in two stages."""
+        return ()
+
+    def make_rule(self) -> Rule:
+        """Check the stage, and keep the shape."""
+        stage = self.attributes["stage"]
+        if stage is not None and (not isinstance(stage, int) or stage < 0):
+            raise IRError(f"`stage` is {stage!r}, expected a number from 0 or None")
+        return super().make_rule()
+
+    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
+        """Change the stage."""
+        stage = self.attributes["stage"]
+        if not mesh.of_stages:
+            raise StrategyError(f"transfer: the mesh {mesh} has no axis of stages")
+        if stage == layout.stage:
+            where = "on every stage" if stage is None else f"in stage {stage}"
+            raise StrategyError(f"transfer: the operand is {where} already")
+        return layout.at(stage)
+
+    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
+        """Keep."""
+        return part
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Transfer the cotangent back."""
+        layout = at.operands[0].layout
+        stage = None if layout is None else layout.stage
+        return [build.emit("transfer", at.cotangents[0], stage=stage)]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError, StrategyError
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, Strategy, joined_stage
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array, Example, OperatorInfo, register
 from shardwright.operators.notation import resolve
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 def buffer_layout(parts: Sequence[Layout], mesh: Mesh) -> Layout:
     """Return the layout of the buffer of parts with these layouts and the same partial axes."""
     axes = mesh.ordered(axis for part in parts for axis in part.split_axes)
-    return Layout((axes,)).with_partial(parts[0].partial)
+    return Layout((axes,), stage=joined_stage(parts)).with_partial(parts[0].partial)
 
 
 def buffer_length(shapes: Sequence[Shape], parts: Sequence[Layout], mesh: Mesh) -> int:
@@ -156,7 +156,8 @@ class Unpack(OperatorInfo):
                 f"unpack: the buffer is split over {list(operands[0].splits[0])}, its parts are "
                 f"split over {list(wanted[0])}"
             )
-        left = tuple(part.with_partial(operands[0].partial) for part in parts)
+        held = operands[0]
+        left = tuple(part.with_partial(held.partial).at(held.stage) for part in parts)
         return _strategy(self.shapes, parts, mesh), left
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
