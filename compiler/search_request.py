@@ -23,6 +23,7 @@ from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.context import StagePart
 from shardwright.search.space.space import SearchSpace
 
 _SEARCH_OF_MODE: dict[Mode, str] = {
@@ -50,6 +51,10 @@ class SearchRequest:
         the cost model.
     emissions : dict
         Emitted operators, to share them between weights.
+    part : StagePart, optional
+        The pipeline stage that the program is.
+    loop : MicroBatches, optional
+        The micro-batches of the whole program, where this one is a pipeline stage.
     """
 
     source: Graph
@@ -58,6 +63,8 @@ class SearchRequest:
     options: CompileOptions
     weights: ResourceWeights | None = None
     emissions: Emissions = field(default_factory=dict)
+    part: StagePart | None = None
+    loop: MicroBatches | None = None
 
     @property
     def search(self) -> str:
@@ -79,6 +86,8 @@ class SearchRequest:
     @cached_property
     def micro(self) -> MicroBatches | None:
         """The micro-batches of a step; None where the whole batch is one."""
+        if self.part is not None and self.loop is not None:
+            return self.part.stretch.in_micro_batches(self.loop)
         passes = self.options.passes
         return None if passes == 1 else micro_batches(self.source, passes)
 
@@ -139,6 +148,7 @@ class SearchRequest:
             time_limit=self.options.time_limit,
             recompute=recompute,
             micro=self.micro,
+            part=self.part,
         )
 
     def _input_layouts(self) -> Mapping[str, Layout]:

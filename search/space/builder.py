@@ -17,7 +17,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts, info_of, operator_class
 from shardwright.search.pins import pinned_strategies, restricted
-from shardwright.search.space.context import BuildContext
+from shardwright.search.space.context import BuildContext, StagePart
 from shardwright.search.space.draft import EdgeEnd, saving_ends
 from shardwright.search.space.edges import Link, connect
 from shardwright.search.space.parameters import ParameterChoices
@@ -42,6 +42,7 @@ def build_search_space(
     time_limit: float = math.inf,
     recompute: bool = False,
     micro: MicroBatches | None = None,
+    part: StagePart | None = None,
 ) -> SearchSpace:
     """Return the search space of a program.
 
@@ -67,6 +68,9 @@ def build_search_space(
         Whether operators that are not marked may be recomputed, too.
     micro : MicroBatches, optional
         The micro-batches of a step; `graph` is the program of one.
+    part : StagePart, optional
+        The pipeline stage that `graph` is, in one micro-batch. What it receives and sends has any
+        layout without partial sums; the transfer costs nothing.
 
     Raises
     ------
@@ -74,7 +78,7 @@ def build_search_space(
         If a pin names no operator, or is not supported; if the mesh is too fine for the time.
     """
     builder = _SpaceBuilder(
-        BuildContext(graph, profile, time_limit, micro),
+        BuildContext(graph, profile, time_limit, micro, part),
         dict(pins or {}),
         dict(result_pins or {}),
         dict(input_layouts or {}),
@@ -115,15 +119,16 @@ class _SpaceBuilder:
             self.context.check_time()
         micro = self.context.micro
         outside = frozenset() if micro is None else micro.outside
-        self.recomputable = Recomputable(self.graph, self.tables, self.recompute, outside)
+        self.recomputable = Recomputable(
+            self.graph, self.tables, self.recompute, outside, self.context.sent
+        )
         self.memory.stretches = self.recomputable.stretches(self.memory)
         for node in nodes:
             self._add_operator(node)
         self.counted = counted_views(self.graph, self._count_savers)
-        for position, name in enumerate(self.graph.outputs):
-            self._add_output(self.graph.values[name], is_loss=position == 0)
-        for value in self.graph.inputs:
-            self._add_input(value)
+        for name in self.graph.outputs:
+            self._add_output(self.graph.values[name], is_loss=name == self.context.loss)
+        self._add_ends_of_stage()
         pins = (self.pins, self.result_pins)
         parameters = ParameterChoices(self.context, self.saved, states, scattered, pins)
         updates = dict(self.graph.updates)
@@ -156,7 +161,7 @@ class _SpaceBuilder:
             choices,
             Problem(variables, (*self.draft.pairs, *self.draft.copies)),
             tuple(self.draft.edges),
-            self.profile.constant(),
+            self.profile.constant() if self.context.part is None else 0.0,
             pinned=frozenset(self.pins) | set(self.result_pins),
             fixed_inputs=frozenset(self.input_layouts),
             planner=self.profile.orbit_planner,
@@ -266,6 +271,46 @@ class _SpaceBuilder:
         key, last = ("output", edge, passes), self.memory.operators
         end = EdgeEnd(variable, key, (edge,), last, is_output=True, passes=passes)
         self.context.readers[value.name].append(end)
+
+    def _add_ends_of_stage(self) -> None:
+        """Add what the program is fed, and what it receives from other stages and sends."""
+        for name in self.context.sent:
+            self._add_sent(self.graph.values[name])
+        for value in self.graph.inputs:
+            received = self.context.is_received(value.name)
+            (self._add_received if received else self._add_input)(value)
+
+    def _add_received(self, value: Value) -> None:
+        """Add a value that another stage makes; its gradient goes back in the same layout."""
+        variable, layouts, passes, key = self._at_end_of_stage("input", value)
+        self._join(value, EdgeEnd(variable, key, layouts, 0, passes=passes, gradient_passes=passes))
+
+    def _add_sent(self, value: Value) -> None:
+        """Add a value that other stages read, as one more reader."""
+        variable, layouts, passes, key = self._at_end_of_stage("output", value)
+        producer = self.graph.producers.get(value.name)
+        moment = 0 if producer is None else self.moment[producer.name]
+        end = EdgeEnd(variable, key, layouts, moment, passes=passes, gradient_passes=passes)
+        self.context.readers[value.name].append(end)
+
+    def _at_end_of_stage(
+        self, kind: str, value: Value
+    ) -> tuple[int, tuple[EdgeLayout, ...], int, object]:
+        """Return the variable, layouts, passes and key of a value between two stages.
+
+        What is sent once, before the loop over micro-batches, is made of parameters; the stages
+        price its gradient from below, as nothing.
+        """
+        context, options = self.context, self.context.all_layouts(value.type)
+        passes = context.split_passes(value.name)
+        once = context.micro is not None and not context.micro.is_split(value.name)
+        wanted = context.has_gradient(value.name) and not once
+        layouts = context.intern(
+            ("between stages", value.type, wanted),
+            lambda: tuple(EdgeLayout(o, o if wanted else None) for o in options),
+        )
+        variable = self.draft.add(Choice(kind, value.name, tuple(options)), np.zeros(len(options)))
+        return variable, layouts, passes, (kind, "between stages", value.type, wanted, passes)
 
     def _add_input(self, value: Value) -> None:
         layout = self.input_layouts.get(value.name)

@@ -16,6 +16,7 @@ from shardwright.cost_model.roofline import local_bytes
 from shardwright.cost_model.streams import parameter_tensors
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches
+from shardwright.dataflow.stretches import Stretch
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
@@ -26,6 +27,25 @@ from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import MemoryAccount
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """What a search is about, where it is about one pipeline stage.
+
+    Parameters
+    ----------
+    stretch : Stretch
+        The operators of the stage.
+    in_flight : int
+        Micro-batches whose saved tensors the stage holds at once at its peak.
+    passes : int, optional
+        How often an operator of the loop counts; by default, as often as it runs.
+    """
+
+    stretch: Stretch
+    in_flight: int = 1
+    passes: int | None = None
 
 
 @dataclass
@@ -42,12 +62,15 @@ class BuildContext:
         Seconds that building may take.
     micro : MicroBatches, optional
         The micro-batches that a step has; the program is that of one.
+    part : StagePart, optional
+        The pipeline stage that the program is.
     """
 
     graph: Graph
     profile: CostProfile
     time_limit: float = math.inf
     micro: MicroBatches | None = None
+    part: StagePart | None = None
     draft: Draft = field(default_factory=Draft)
     tables: dict[str, OperatorTable] = field(default_factory=dict)
     kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # of pinned operators
@@ -55,14 +78,32 @@ class BuildContext:
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
         self.mesh = self.profile.mesh
-        self.flow: CotangentFlow = cotangent_flow(self.graph)
-        self.memory = MemoryAccount(len(self.graph.nodes))
+        self.flow: CotangentFlow = self._flow()
+        in_flight = 1 if self.part is None else self.part.in_flight
+        self.memory = MemoryAccount(len(self.graph.nodes), in_flight)
         self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in self.graph.values}
         self.casts = parameter_casts(self.graph) if self._joins_casts else {}
         self.intern = Interner().intern
         self.of_parameters = parameter_tensors(
             self.graph.nodes, (parameter.name for parameter in self.graph.parameters)
         )
+
+    def _flow(self) -> CotangentFlow:
+        return cotangent_flow(self.graph) if self.part is None else self.part.stretch.flow
+
+    @property
+    def loss(self) -> str:
+        """The value at which gradients begin."""
+        return self.graph.outputs[0] if self.part is None else self.part.stretch.loss
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """The values that other stages read."""
+        return () if self.part is None else self.part.stretch.sent
+
+    def is_received(self, name: str) -> bool:
+        """Return whether a value comes from another stage."""
+        return self.part is not None and name in self.part.stretch.received
 
     def prices_of(self, name: str) -> CostProfile:
         """Return the prices of redistributing a value and its gradient."""
@@ -88,6 +129,8 @@ class BuildContext:
     @property
     def passes(self) -> int:
         """Number of micro-batches of a step."""
+        if self.part is not None and self.part.passes is not None:
+            return self.part.passes
         return 1 if self.micro is None else self.micro.passes
 
     def times(self, operator: str) -> int:
@@ -105,6 +148,13 @@ class BuildContext:
         """
         producer = self.graph.producers.get(value)
         return self.micro is not None and producer is not None and self.times(producer.name) == 1
+
+    def is_of_pass(self, value: str) -> bool:
+        """Return whether every micro-batch computes a value, or receives it from another stage."""
+        if self.is_received(value):
+            return self.split_passes(value) > 1
+        producer = self.graph.producers.get(value)
+        return producer is not None and self.times(producer.name) > 1
 
     def has_gradient(self, name: str) -> bool:
         """Return whether a value has a gradient."""

@@ -7,6 +7,8 @@ parameters are updated at the end, 2n. Nothing is counted that an emitted progra
   in which they are surely there;
 - gradients of parameters, until the update. Each moment at which one begins is one more row of the
   problem, so they begin at one of few: none earlier than it is made;
+- in a pipeline stage, the tensors saved for backward of the other micro-batches in flight, at all
+  moments;
 - transient tensors, such as the cotangents of an operator: counted near the peak, at the moments at
   which the program would hold most if nothing were split, again for few rows.
 """
@@ -43,15 +45,19 @@ class MemoryAccount:
     ----------
     operators : int
         How many there are in the program.
+    in_flight : int
+        Micro-batches whose saved tensors are held at once.
     stretches : sequence of range
         Moments among which some are counted in any case, wherever the peak is.
     """
 
     operators: int
+    in_flight: int = 1
     stretches: Sequence[range] = ()
     _held: list[_Held] = field(default_factory=list)
     _gradients: list[_Held] = field(default_factory=list)
     _transient: list[_Held] = field(default_factory=list)
+    _multiples: dict[int, Floats] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
@@ -66,6 +72,19 @@ class MemoryAccount:
         """Count bytes in an interval."""
         if start < stop:
             self._held.append(_Held(variable, usage, start, stop))
+
+    def hold_saved(self, variable: int, usage: Floats, start: int, stop: int) -> None:
+        """Count bytes that each micro-batch saves for backward, and those of all in flight."""
+        self.hold(variable, usage, start, stop)
+        others = self.in_flight - 1
+        if others and start < self.operators <= stop:
+            self.hold(variable, self._scaled(usage, others), 0, self.end)
+
+    def _scaled(self, usage: Floats, times: int) -> Floats:
+        """Return a multiple of a usage; equal layers share it as they share the usage."""
+        if id(usage) not in self._multiples:
+            self._multiples[Identity(usage)] = times * usage
+        return self._multiples[id(usage)]
 
     def hold_gradient(self, variable: int, usage: Floats, start: int, stop: int) -> None:
         """Count the gradient of a parameter, from a moment at which it is there."""

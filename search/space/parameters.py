@@ -250,7 +250,7 @@ class ParameterChoices:
             memory.hold(variable, kept, 0, memory.end)
             if reader.saved is not None:
                 backward = memory.backward(reader.moment)
-                memory.hold(variable, sizes.gathered, reader.moment, backward)
+                memory.hold_saved(variable, sizes.gathered, reader.moment, backward)
         elif reader.saved is not None and self.context.micro is None:
             memory = self.context.memory
             memory.hold(variable, sizes.cast, reader.moment, memory.backward(reader.moment))
@@ -282,7 +282,7 @@ class ParameterChoices:
             memory.hold(variable, sizes.lasting, 0, memory.end)
             if reader.saved is not None:
                 backward = memory.backward(reader.moment)
-                memory.hold(variable, sizes.gathered, reader.moment, backward)
+                memory.hold_saved(variable, sizes.gathered, reader.moment, backward)
 
     def _hold_gradient(
         self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd

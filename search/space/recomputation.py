@@ -53,12 +53,15 @@ class Recomputable:
     outside : frozenset of str
         Operators that run once where the others run in every pass over micro-batches: their results
         are kept for all passes.
+    sent : tuple of str
+        Values that other pipeline stages read.
     """
 
     graph: Graph
     tables: Mapping[str, OperatorTable]
     offered: bool
     outside: frozenset[str] = frozenset()
+    sent: tuple[str, ...] = ()
     states: dict[str, States] = field(default_factory=dict)
     links: dict[tuple[str, str], Link] = field(default_factory=dict)
     _entered: dict[int, int] = field(default_factory=dict)  # moment of the last saver of a segment
@@ -203,6 +206,8 @@ class Recomputable:
     def _stays(self, node: Node) -> bool:
         """Return whether an operator is read in its segment alone."""
         at = self._segments[node.name]
+        if any(result.name in self.sent for result in node.results):
+            return False
         return all(self._segments[reader.name] == at for reader, _ in self._readers(node))
 
     # Views

@@ -99,7 +99,7 @@ class SavedTensors:
             assert end.recomputed is not None
             if writer.remade is None and not saved:
                 usage = self.context.bytes_at(value.type, end) * (end.recomputed > 0)
-                self.memory.hold(end.variable, usage, end.moment, self._freed(end))
+                self._hold(value, end.variable, usage, end)
             else:
                 shareable = np.full(len(shared.layouts), saved)
                 self.add_copy(value, end, shared, shareable)
@@ -108,10 +108,10 @@ class SavedTensors:
         """Count the bytes of the end that saves a tensor longest, unless it is recomputed."""
         assert end.saved is not None
         if writer.remade is None:
-            self.memory.hold(end.variable, end.saved, end.moment, self._freed(end))
+            self._hold(value, end.variable, end.saved, end)
         elif end is writer:
             usage = np.where(writer.remade > 0, 0.0, end.saved)
-            self.memory.hold(end.variable, usage, end.moment, self._freed(end))
+            self._hold(value, end.variable, usage, end)
         elif not writer.remade.all():
             self.add_copy(value, end, shared, np.zeros(len(shared.layouts), dtype=bool))
 
@@ -147,7 +147,7 @@ class SavedTensors:
         size = context.intern(key, lambda: copies.bytes(sizes, shared))
         options = copies.options(len(size))
         copy = context.draft.add(Choice("copy", value.name, options), np.zeros(len(size)))
-        self.memory.hold(copy, size, end.moment, self._freed(end))
+        self._hold(value, copy, size, end)
         used = context.intern(("copy used", *key), lambda: copies.used(shared))
         context.draft.tie(copy, end.variable, used)
         reuse = context.intern(
@@ -155,6 +155,12 @@ class SavedTensors:
             lambda: copies.reuse(shared, met, shareable),
         )
         context.draft.tie(copy, shared.variable, reuse)
+
+    def _hold(self, value: Value, variable: int, usage: Floats, end: EdgeEnd) -> None:
+        """Count what an end saves, in every micro-batch in flight that has its own."""
+        memory = self.memory
+        hold = memory.hold_saved if self.context.is_of_pass(value.name) else memory.hold
+        hold(variable, usage, end.moment, self._freed(end))
 
     def _freed(self, end: EdgeEnd) -> int:
         """Return until when a tensor is surely held for an end."""
