@@ -56,18 +56,21 @@ BUGS = {
     # Partition
     "lost_update": bug(
         "an update of the model itself gets the old value",
-        "passes.partition:Partition.run",
-        ("_in_layout(build, at[new], decisions", "_in_layout(build, at[name], decisions"),
+        "passes.partition:_Partitioning.run",
+        ("self._returned(new, stored)", "self._returned(name, stored)"),
     ),
     "partial_output": bug(
         "outputs are returned as they are, partial or split",
-        "passes.partition:Partition.run",
-        ("_in_layout(build, at[name], whole).name", "at[name].name"),
+        "passes.partition:_Partitioning._returned",
+        (
+            "_in_layout(self.build, value, whole if layout is None else layout)",
+            "value if layout is None else _in_layout(self.build, value, layout)",
+        ),
     ),
     "first_result": bug(
         "every result of an operator is taken to be the first",
-        "passes.partition:_emit_operator",
-        ("graph, value, decisions)", "graph, split.results[0], decisions)"),
+        "passes.partition:_Partitioning._emit_operator",
+        ("self._make(result.name, value)", "self._make(result.name, split.results[0])"),
     ),
     # Mirrors
     "mirror_lost_updates": bug(

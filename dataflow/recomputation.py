@@ -2,7 +2,8 @@
 
 A value is computed again at the first gradient that reads it; the copy serves all later ones. Its
 operands are computed again first, unless they are saved: inputs, parameters, and what is not marked
-as recomputed. Redistributions and halo exchanges of a recomputed tensor are emitted again with it.
+as recomputed. Redistributions and halo exchanges of a recomputed tensor are emitted again with it;
+what came from another pipeline stage is saved.
 Random operators draw the same numbers again: these are a function of the key and the step.
 """
 
@@ -44,7 +45,7 @@ class Recomputation:
 
     def _is_marked(self, node: Node, marked: frozenset[str]) -> bool:
         """Return whether a node computes, or moves, a tensor that is not saved."""
-        if node.operator == "mirror":
+        if node.operator == "mirror" or self.graph.changes_stage(node):
             return False
         origin = node.provenance
         if origin.role not in COPIES:

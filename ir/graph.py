@@ -228,6 +228,14 @@ class Graph:
         layout = node.results[0].layout
         return None if layout is None else layout.stage
 
+    def changes_stage(self, node: Node) -> bool:
+        """Return whether a node brings a tensor from one stage to another, or to every stage."""
+        if not node.operands:
+            return False
+        layout = self.values[node.operands[0]].layout
+        before = None if layout is None else layout.stage
+        return before is not None and self.stage_of(node) != before
+
     def value(self, name: str) -> Value:
         """Return the value called `name`.
 

@@ -30,6 +30,7 @@ class Builder:
         self.parameters: list[Parameter] = list(graph.parameters) if graph is not None else []
         self.nodes: list[Node] = list(graph.nodes) if graph is not None else []
         self.updates: list[tuple[str, str]] = list(graph.updates) if graph is not None else []
+        self.schedule = graph.schedule if graph is not None else ""
         self.scope = ""
         self.provenance = Provenance()
         self._names: set[str] = set(graph.values) if graph is not None else set()
@@ -190,4 +191,5 @@ class Builder:
             outputs,
             tuple(self.updates),
             self.mesh,
+            schedule=self.schedule,
         )

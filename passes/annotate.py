@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+from shardwright.dataflow.placement import Placement, cuts_of, stages_of
 from shardwright.dataflow.properties import ANNOTATED, WHOLE
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.decisions import Decisions
@@ -42,6 +43,8 @@ def decisions_of(graph: Graph) -> Decisions:
         frozenset(graph.recomputed),
         marked(GATHERED_IN_PASSES),
         marked(REDUCED_IN_PASSES),
+        stages_of(graph),
+        graph.schedule,
     )
 
 
@@ -69,7 +72,9 @@ class Annotate(Pass):
     The annotated program carries all that was decided, so that the passes after this one have no
     other source: the layouts that the readers of a tensor share, the operators that are recomputed,
     and the attributes of parameters: ``regathered`` where the gathered copy is not saved for
-    backward, and with micro-batches ``gathered_in_passes`` and ``reduced_in_passes``.
+    backward, and with micro-batches ``gathered_in_passes`` and ``reduced_in_passes``. With pipeline
+    stages it has a ``cut`` at the first operator of each stage, and every parameter is in its home
+    stage, that of its first reader.
 
     Before::
 
@@ -105,10 +110,12 @@ class Annotate(Pass):
         """
         chosen = self.decisions
         self._check(graph)
+        graph = replace(graph, cuts=cuts_of(graph, chosen.stages, chosen.mesh.stages))
+        places = Placement(graph).homes
         return replace(
             graph,
             inputs=tuple(replace(v, layout=chosen.stored[v.name]) for v in graph.inputs),
-            parameters=tuple(self._stored(parameter) for parameter in graph.parameters),
+            parameters=tuple(self._stored(p, places.get(p.name)) for p in graph.parameters),
             nodes=tuple(replace(n, strategy=chosen.strategies[n.name]) for n in graph.nodes),
             mesh=chosen.mesh,
             shared_layouts=tuple(
@@ -116,11 +123,12 @@ class Annotate(Pass):
                 for name, shared in chosen.shared_layouts.items()
             ),
             recomputed=tuple(n.name for n in graph.nodes if n.name in chosen.recomputed),
+            schedule=chosen.schedule,
         )
 
     def _check(self, graph: Graph) -> None:
         chosen = self.decisions
-        decided = {*chosen.strategies, *chosen.stored, *chosen.recomputed}
+        decided = {*chosen.strategies, *chosen.stored, *chosen.recomputed, *chosen.stages}
         stored = {*(value.name for value in graph.inputs), *(p.name for p in graph.parameters)}
         present = {*(node.name for node in graph.nodes), *stored}
         for names, what in (
@@ -130,8 +138,12 @@ class Annotate(Pass):
             if names:
                 hint = "take decisions for the same program, in canonical form"
                 raise PassError(what.format(min(names)), f"graph {graph.name}", hint)
+        without = {node.name for node in graph.nodes} - set(chosen.stages or chosen.strategies)
+        if without:
+            what = f"the decisions give `{min(without)}` no stage, and others have one"
+            raise PassError(what, f"graph {graph.name}")
 
-    def _stored(self, parameter: Parameter) -> Parameter:
+    def _stored(self, parameter: Parameter, stage: int | None) -> Parameter:
         attributes: Attributes = dict(parameter.attributes)
         chosen = self.decisions
         for mark, names in (
@@ -142,5 +154,6 @@ class Annotate(Pass):
             if parameter.name in names:
                 attributes = {**attributes, mark: True}
         layout = chosen.stored[parameter.name]
+        layout = layout if stage is None else layout.at(stage)
         value = replace(parameter.value, layout=layout)
         return replace(parameter, value=value, attributes=attributes)

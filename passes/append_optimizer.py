@@ -232,10 +232,10 @@ def _append_guard(
 
 
 def _nonfinite(build: Builder, gradients: Sequence[tuple[str, Value]]) -> Value:
-    """Emit the sum over all gradients and ranks; an element that ranks share counts once."""
+    """Emit the sum over all gradients, ranks and stages; what ranks share counts once."""
     mesh = build.mesh
     ranks = () if mesh is None else tuple(a.name for a in mesh.of_ranks.axes if a.size > 1)
-    total: Value | None = None
+    totals: dict[int | None, Value] = {}
     for parameter, gradient in gradients:
         build.provenance = Provenance("", "update", parameter)
         count = build.emit("count_nonfinite", gradient)
@@ -243,7 +243,20 @@ def _nonfinite(build: Builder, gradients: Sequence[tuple[str, Value]]) -> Value:
         shared = tuple(axis for axis in ranks if axis not in partial)
         if shared:
             count = build.emit("to_partial", count, axes=shared)
-        total = count if total is None else build.emit("add", total, count)
-    assert total is not None
+        stage = None if count.layout is None else count.layout.stage
+        total = totals.get(stage)
+        totals[stage] = count if total is None else build.emit("add", total, count)
     build.provenance = Provenance("", "update")
-    return build.emit("all_reduce", total, axes=ranks) if ranks else total
+    total = _of_all_stages(build, totals)
+    total = build.emit("all_reduce", total, axes=ranks) if ranks else total
+    is_staged = total.layout is not None and total.layout.stage is not None
+    return build.emit("transfer", total) if is_staged else total
+
+
+def _of_all_stages(build: Builder, totals: Mapping[int | None, Value]) -> Value:
+    """Emit the sum of the values of several stages, in the first of them."""
+    (home, total), *others = totals.items()
+    for stage, value in others:
+        moved = build.emit("transfer", value, stage=home) if stage is not None else value
+        total = build.emit("add", total, moved)
+    return total

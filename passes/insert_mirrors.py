@@ -1,5 +1,6 @@
 """Mirrors: where equal copies of a tensor enter work that is split."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwright.dataflow.cotangents import cotangent_flow
@@ -55,8 +56,10 @@ class InsertMirrors(Pass):
         for node in graph.nodes:
             build.scope = node.scope
             receiving = flow.operands[node.name]
+            # A tensor crosses to another stage as it is made, so that its copies have own mirrors.
+            held = graph.values if graph.changes_stage(node) else at
             read = [
-                _for_reader(build, graph, node, i, at[name], receiving[i], shared_axes(name))
+                _for_reader(build, graph, node, i, held[name], receiving[i], shared_axes(name))
                 for i, name in enumerate(node.operands)
             ]
             build.append(replace(node, operands=tuple(value.name for value in read)))
@@ -64,31 +67,37 @@ class InsertMirrors(Pass):
                 at[result.name] = _mirrored(build, graph, result, shared.get(result.name, ()))
         build.updates = [(name, at[new].name) for name, new in graph.updates]
         mirrored = build.graph(graph.name, tuple(at[name].name for name in graph.outputs))
-        return replace(mirrored, recomputed=graph.recomputed)
+        return replace(mirrored, recomputed=graph.recomputed, schedule=graph.schedule)
 
 
 def _shared_mirrors(graph: Graph) -> dict[str, tuple[str, ...]]:
     """Return the axes of the mirrors that readers share, by the mirrored value."""
     axes = {}
     for name, shared_layout in graph.shared_layouts:
-        value, gradient = graph.values[name], shared_layout.gradient
-        if not gradient:
-            continue
-        if value.layout != shared_layout.layout:
-            name = _shared_copy(graph, name, shared_layout.layout)
-        axes[name] = gradient
+        if shared_layout.gradient:
+            copies = _shared_copies(graph, graph.values[name], shared_layout.layout)
+            axes.update(dict.fromkeys(copies, shared_layout.gradient))
     return axes
 
 
-def _shared_copy(graph: Graph, name: str, layout: Layout) -> str:
-    """Return the copy of a tensor in the layout that its readers share."""
-    for node, _ in graph.uses[name]:
-        if node.operator == "redistribute" and node.results[0].layout == layout:
-            return node.name
-    raise PassError(
-        f"the readers of `{name}` share the layout {layout}, but no `redistribute` leaves it",
-        f"graph {graph.name}",
-    )
+def _shared_copies(graph: Graph, value: Value, layout: Layout) -> Iterator[str]:
+    """Yield the copies of a tensor in the layout that its readers share: one in each stage."""
+    assert value.layout is not None
+    if value.layout.at(None) == layout:
+        yield value.name
+        copied = [node for node, _ in graph.uses[value.name] if graph.changes_stage(node)]
+    else:
+        copied = [node for node, _ in graph.uses[value.name] if node.operator == "redistribute"]
+        if not copied and not graph.stages:
+            raise PassError(
+                f"the readers of `{value.name}` share the layout {layout}, but no `redistribute` "
+                f"leaves it",
+                f"graph {graph.name}",
+            )
+    for node in copied:
+        found = node.results[0].layout
+        if found is not None and found.at(None) == layout:
+            yield node.name
 
 
 def _before_halos(graph: Graph, name: str) -> str:

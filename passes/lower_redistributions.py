@@ -1,11 +1,14 @@
 """Lowering of redistributions to collectives."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated
+from math import prod
+from typing import Annotated, NamedTuple
 
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.profiles import PROFILES
+from shardwright.cost_model.redistribution.moves import Move
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.streams import is_deferrable, parameter_tensors
 from shardwright.cost_model.weighted_profile import ResourceWeights, weighted_planner
@@ -13,7 +16,9 @@ from shardwright.dataflow.properties import LOWERED, PARTITIONED
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
+from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_class
 from shardwright.passes.base import Pass, Spelled, register_pass
@@ -31,6 +36,8 @@ _CLUSTER = Spelled("the name of a cluster, or a file", cluster, lambda item: ite
 @dataclass(frozen=True)
 class LowerRedistributions(Pass):
     """Replace every ``redistribute`` by the cheapest collectives that do it.
+
+    Between pipeline stages a ``transfer`` is one of the steps, where a rank holds the least.
 
     The search prices the same paths, so the program costs what the search said.
 
@@ -107,20 +114,26 @@ def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPla
     assert build.mesh is not None
     axes = build.mesh.in_time
     outer = source.layout.without(planner.mesh.names)
-    if outer != target.layout.without(planner.mesh.names):
+    if outer.at(None) != target.layout.without(planner.mesh.names).at(None):
         what = f"`{node.name}` redistributes over {list(axes)}, which are run in time"
         raise PassError(what, hint="run `schedule_micro_batches` first")
     inner = source.type.with_shape(outer.slice_shape(source.type.shape, build.mesh))
-    moves = planner.plan(inner, source.layout.without(axes), target.layout.without(axes))
+    begin, end = source.layout.without(axes).at(None), target.layout.without(axes).at(None)
+    moves = list(map(_step_of, planner.plan(inner, begin, end)))
+    if source.layout.stage != target.layout.stage:
+        thinnest = _thinnest((begin, *(move.target for move in moves)), inner, planner.mesh)
+        crossing = begin if thinnest == 0 else moves[thinnest - 1].target
+        moves.insert(thinnest, _Step("transfer", {"stage": target.layout.stage}, crossing))
     build.scope = node.scope
-    value, origin = source, node.provenance
+    value, origin, stage = source, node.provenance, source.layout.stage
     marks: Attributes = {"in_passes": True} if node.attributes.get("in_passes") else {}
     for position, move in enumerate(moves):
-        attributes: Attributes = {**dict(move.attributes), **marks}
+        attributes: Attributes = {**move.attributes, **marks}
         if source.layout.reduction != "sum" and operator_class(move.operator).reduces:
             attributes = {**attributes, "reduction": source.layout.reduction}
+        stage = target.layout.stage if move.operator == "transfer" else stage
         last = position == len(moves) - 1
-        layout = move.target.along(outer, build.mesh)
+        layout = move.target.along(outer, build.mesh).at(stage)
         if layout.partial and source.layout.reduction != "sum":
             layout = layout.with_partial(layout.partial, source.layout.reduction)
         name = target.name if last else build.unique_name(f"{target.name}.step", numbered=True)
@@ -130,10 +143,28 @@ def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPla
                 move.operator,
                 (value.name,),
                 (result,),
-                {"axes": move.axes, **attributes},
+                attributes,
                 node.scope,
                 provenance=origin if last else replace(origin, target=target.name),
             )
         )
         value = result
     return value.name
+
+
+class _Step(NamedTuple):
+    """One step of a redistribution: its operator, and the layout that it leaves."""
+
+    operator: str
+    attributes: Attributes
+    target: Layout
+
+
+def _step_of(move: Move) -> _Step:
+    return _Step(move.operator, {"axes": move.axes, **dict(move.attributes)}, move.target)
+
+
+def _thinnest(layouts: Sequence[Layout], tensor: TensorType, mesh: Mesh) -> int:
+    """Return the position of the layout in which a rank holds the least; the first of equals."""
+    sizes = [prod(layout.slice_shape(tensor.shape, mesh)) for layout in layouts]
+    return sizes.index(min(sizes))

@@ -1,7 +1,11 @@
 """Partition: every tensor gets the layout that the strategies demand."""
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+from shardwright.dataflow.placement import Placement
 from shardwright.dataflow.properties import ANNOTATED, FORWARD, PARTITIONED
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, Node, Value
@@ -21,7 +25,8 @@ class Partition(Pass):
 
     Where windows are split, a ``halo_exchange`` is inserted too. A tensor with several readers is
     redistributed once, to the layout that they share. Outputs are replicated; an update gets the
-    layout in which its parameter is stored.
+    layout in which its parameter is stored. A ``redistribute`` also brings a tensor to another
+    pipeline stage, once for all of its readers there.
 
     Before::
 
@@ -49,55 +54,133 @@ class Partition(Pass):
         StrategyError
             If a strategy does not fit its operator.
         """
-        decisions = decisions_of(graph)
-        build = Builder(decisions.mesh)
-        build.reserve(graph.values)
-        at: dict[str, Value] = {}
+        return _Partitioning(graph, decisions_of(graph)).run()
+
+
+@dataclass
+class _Partitioning:
+    """A program on the way to the layouts and places that its decisions demand."""
+
+    graph: Graph
+    decisions: Decisions
+    made: dict[str, Value] = field(default_factory=dict)  # or as it is fed or stored
+    copies: dict[tuple[str, int | None], Value] = field(default_factory=dict)  # for a stage
+
+    @cached_property
+    def build(self) -> Builder:
+        build = Builder(self.decisions.mesh)
+        build.reserve(self.graph.values)
+        return build
+
+    @cached_property
+    def places(self) -> Mapping[str, int | None]:
+        """The stage of every operator; empty without stages."""
+        return Placement(self.graph).operators
+
+    def run(self) -> Graph:
+        graph, build = self.graph, self.build
         for value in graph.inputs:
-            at[value.name] = _share(build, graph, build.input(value), decisions)
+            self._make(value.name, build.input(value))
         for parameter in graph.parameters:
             done = (REGATHERED, GATHERED_IN_PASSES)
             attributes = {k: v for k, v in parameter.attributes.items() if k not in done}
             build.parameter(parameter.value, attributes, parameter.role, parameter.weight)
         for parameter in graph.parameters:
-            at[parameter.name] = _share(build, graph, parameter.value, decisions)
+            self._make(parameter.name, parameter.value)
         for node in graph.nodes:
             build.scope = node.scope
-            _emit_operator(build, graph, node, decisions, at)
-        outputs = []
-        for name in graph.outputs:
-            _move_for(build, _owner(graph, name), name)
-            whole = Layout.replicated(at[name].type.rank)
-            outputs.append(_in_layout(build, at[name], whole).name)
+            self._emit_operator(node)
+        outputs = tuple(self._returned(name, None).name for name in graph.outputs)
         for name, new in graph.updates:
-            _move_for(build, _owner(graph, new), new)
-            build.updates.append((name, _in_layout(build, at[new], decisions.stored[name]).name))
-        partitioned = build.graph(graph.name, tuple(outputs))
+            stored = self.decisions.stored[name]
+            build.updates.append((name, self._returned(new, stored).name))
         return replace(
-            partitioned, shared_layouts=graph.shared_layouts, recomputed=graph.recomputed
+            build.graph(graph.name, outputs),
+            shared_layouts=graph.shared_layouts,
+            recomputed=graph.recomputed,
+            schedule=graph.schedule,
         )
 
+    def _returned(self, name: str, layout: Layout | None) -> Value:
+        """Return an output, replicated where it is made, or an update in its layout."""
+        stage = _stage(self.made[name])
+        value = self._for_stage(name, stage)
+        _move_for(self.build, _owner(self.graph, name), name)
+        whole = Layout.replicated(value.type.rank).at(stage)
+        return _in_layout(self.build, value, whole if layout is None else layout)
 
-def _emit_operator(
-    build: Builder, graph: Graph, node: Node, decisions: Decisions, at: dict[str, Value]
-) -> None:
-    operands = graph.operand_values(node)
-    info = operator_info(node.operator, [value.type for value in operands], node.attributes)
-    strategy = decisions.strategies[node.name]
-    info.check_strategy(strategy, decisions.mesh)
-    layouts = info.rule.operand_layouts(strategy)
-    read = []
-    for name, layout in zip(node.operands, layouts, strict=True):
-        _move_for(build, node.provenance.operator, name)
-        stored = stored_tensor(graph, name)
+    def _emit_operator(self, node: Node) -> None:
+        operands = self.graph.operand_values(node)
+        info = operator_info(node.operator, [value.type for value in operands], node.attributes)
+        strategy, stage = self.decisions.strategies[node.name], self.places.get(node.name)
+        info.check_strategy(strategy, self.decisions.mesh)
+        layouts = info.rule.operand_layouts(strategy)
+        if any(strategy.axes.get(factor) for factor in info.halos):
+            layouts = tuple(layout.at(stage) for layout in layouts)  # where halos are exchanged
+        read = [
+            self._operand(node, name, layout)
+            for name, layout in zip(node.operands, layouts, strict=True)
+        ]
+        split = emit_split(self.build, node, read, strategy, stage)
+        for result, value in zip(node.results, split.results, strict=True):
+            self._make(result.name, value)
+
+    def _make(self, name: str, value: Value) -> None:
+        """Take a value as made, and redistribute it for the readers at its place."""
+        self.made[name] = value
+        if not self.places or _stage(value) in self._reading(name):
+            self._for_stage(name, _stage(value))
+
+    # Readers
+
+    def _operand(self, node: Node, name: str, layout: Layout) -> Value:
+        """Return a value in the layout in which a node reads it."""
+        stored, stage = stored_tensor(self.graph, name), self.places.get(node.name)
         marks = {
-            "recompute": stored in decisions.regathered,
-            "in_passes": stored in decisions.gathered_in_passes,
+            "recompute": stored in self.decisions.regathered,
+            "in_passes": stored in self.decisions.gathered_in_passes,
         }
-        read.append(_in_layout(build, at[name], layout, **marks))
-    split = emit_split(build, node, read, strategy)
-    for result, value in zip(node.results, split.results, strict=True):
-        at[result.name] = _share(build, graph, value, decisions)
+        value = self._for_stage(name, stage, whole=not any(marks.values()))
+        _move_for(self.build, node.provenance.operator, name)
+        if value.layout == layout:  # it is on every stage, or there are none
+            return value
+        return _in_layout(self.build, value, layout.at(stage), **marks)
+
+    def _for_stage(self, name: str, stage: int | None, *, whole: bool = True) -> Value:
+        """Return a value in the layout that its readers in a stage share.
+
+        A single reader in another stage brings the value over itself, in the layout that it reads.
+        What is to be gathered again is brought over as it is stored, if not `whole`.
+        """
+        made = self.made[name]
+        assert made.layout is not None
+        if made.layout.stage not in (None, stage) and whole and self._reading(name)[stage] == 1:
+            return made
+        shared_layout = self.decisions.shared_layouts.get(name)
+        layout = made.layout if shared_layout is None else shared_layout.layout
+        if made.layout.stage not in (None, stage) and not whole:
+            layout = made.layout
+        if made.layout.stage is None and layout == made.layout:
+            return made
+        if (name, stage) not in self.copies:
+            _move_for(self.build, self._first_reader(name, stage), name)
+            self.copies[name, stage] = _in_layout(self.build, made, layout.at(stage))
+        return self.copies[name, stage]
+
+    def _reading(self, name: str) -> Counter[int | None]:
+        """Return how often a value is read in each stage."""
+        return Counter(self.places.get(node.name) for node, _ in self.graph.uses[name])
+
+    def _first_reader(self, name: str, stage: int | None) -> str:
+        """Return the first operator in a stage that reads a value; it owns the copy there."""
+        for node, _ in self.graph.uses[name]:
+            if self.places.get(node.name) == stage:
+                return node.provenance.operator
+        return _owner(self.graph, name)
+
+
+def _stage(value: Value) -> int | None:
+    return None if value.layout is None else value.layout.stage
 
 
 def stored_tensor(graph: Graph, name: str) -> str:
@@ -120,15 +203,6 @@ def _move_for(build: Builder, operator: str, tensor: str) -> None:
 def _in_layout(build: Builder, value: Value, layout: Layout, **marks: bool) -> Value:
     """Return a value in a layout, redistributed if it has another one."""
     return value if value.layout == layout else build.redistribute(value, layout, **marks)
-
-
-def _share(build: Builder, graph: Graph, value: Value, decisions: Decisions) -> Value:
-    """Return a value in the layout that its readers share, if one is decided."""
-    shared_layout = decisions.shared_layouts.get(value.name)
-    if shared_layout is None:
-        return value
-    _move_for(build, first_reader(graph, value.name), value.name)
-    return _in_layout(build, value, shared_layout.layout)
 
 
 def first_reader(graph: Graph, name: str) -> str:

@@ -106,10 +106,12 @@ class _Division:
     def is_needed(self) -> bool:
         """Whether the layouts use the axis in different ways."""
         ranks = self.mesh.of_ranks.names
-        return self.before.without(ranks) != self.after.without(ranks)
+        return self.before.without(ranks).at(None) != self.after.without(ranks).at(None)
 
     def emit(self, *, ranks_first: bool) -> None:
         """Emit the redistribution in two steps; the ranks first, or the passes.
+
+        What the passes accumulate crosses to another stage after them.
 
         Raises
         ------
@@ -119,21 +121,29 @@ class _Division:
         if self.after.mentions(self.axes):
             what = f"`{self.node.name}` would slice a tensor in the loop over `{self.axes[0]}`"
             raise PassError(what, node_text(self.node), "train with one micro-batch")
+        own = self.after.at(self.before.stage)
         dimension = next((i for i, a in enumerate(self.before.splits) if a[:1] == self.axes), None)
         if dimension is not None:
             outer = self.before.without(self.mesh.of_ranks.names)
-            operand = self._redistributed(self.source, self.after.along(outer, self.mesh))
-            self._accumulate("all_gather", operand, self.target, dimension=dimension)
+            operand = self._redistributed(self.source, own.along(outer, self.mesh))
+            total = self._total(own)
+            self._accumulate("all_gather", operand, total, dimension=dimension)
         elif ranks_first:
-            inner = self.after.with_partial(self.axes, self.before.reduction)
-            self._reduce(self._redistributed(self.source, inner), self.target)
-        elif self.before.without(self.axes) == self.after:
-            self._reduce(self.source.name, self.target)
+            inner = own.with_partial(self.axes, self.before.reduction)
+            total = self._total(own)
+            self._reduce(self._redistributed(self.source, inner), total)
         else:
-            name = self.build.unique_name(f"{self.target.name}.sum")
-            total = Value(name, self.source.type, self.before.without(self.axes))
+            total = self._total(self.before.without(self.axes))
             self._reduce(self.source.name, total)
-            self.build.append(replace(self.node, operands=(name,)))
+        if total is not self.target:
+            self.build.append(replace(self.node, operands=(total.name,)))
+
+    def _total(self, layout: Layout) -> Value:
+        """Return what the passes accumulate: the result, if it has this layout."""
+        if layout == self.after:
+            return self.target
+        name = self.build.unique_name(f"{self.target.name}.sum")
+        return Value(name, self.source.type, layout)
 
     def _redistributed(self, value: Value, layout: Layout) -> str:
         return value.name if value.layout == layout else self.build.redistribute(value, layout).name

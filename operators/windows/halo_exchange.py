@@ -248,7 +248,11 @@ class SplitOperator:
 
 
 def emit_split(
-    build: Builder, node: Node, operands: Sequence[Value], strategy: Strategy
+    build: Builder,
+    node: Node,
+    operands: Sequence[Value],
+    strategy: Strategy,
+    stage: int | None = None,
 ) -> SplitOperator:
     """Emit an operator under a strategy, with its exchanges and sums.
 
@@ -262,6 +266,8 @@ def emit_split(
         Its operands, in the layouts of the strategy.
     strategy : Strategy
         How it is split.
+    stage : int, optional
+        The pipeline stage that runs it.
     """
     assert build.mesh is not None
     types = [value.type for value in operands]
@@ -272,7 +278,7 @@ def emit_split(
         build.provenance = Provenance(node.provenance.operator, "redistribution", name)
         read.append(_moved(build, "halo_exchange", value, plan.operands.get(i, ())))
     inner = operator_info(node.operator, [value.type for value in read], plan.attributes)
-    left = inner.rule.result_layouts(strategy, build.mesh)
+    left = [x.at(stage) for x in inner.rule.result_layouts(strategy, build.mesh)]
     made = tuple(
         Value(build.unique_name(f"{r.name}.runs") if i in plan.results else r.name, kind, layout)
         for i, (r, kind, layout) in enumerate(
