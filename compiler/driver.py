@@ -16,9 +16,9 @@ from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.options import SEARCHED, CompileOptions
 from shardwright.compiler.partitioning import Emitted, Partitioning
 from shardwright.compiler.pipelines import (
+    as_asked,
     canonical_form,
     hybrid_parallel,
-    in_precision,
     marking,
     partitioned,
     stand_alone,
@@ -186,7 +186,7 @@ def _compile(
     options = _with_passes_of_plan(options, graph, devices)
     passes = PassManager()
     canonicalize = canonical_form(options)
-    graph = passes.run_all(in_precision(options), graph)
+    graph = passes.run_all(as_asked(options, options.passes), graph)
     source = passes.run_all((canonicalize, *marking(options)), graph)
     if options.mode == "hybrid_parallel":
         program = passes.run_all(hybrid_parallel(options, devices), source)

@@ -12,6 +12,7 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
+from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.passes.insert_mirrors import InsertMirrors
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
@@ -21,10 +22,14 @@ from shardwright.passes.recompute import Recompute
 from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 
 
-def in_precision(options: CompileOptions) -> Pipeline:
-    """Return the passes before the canonical form: none under the policy of float32."""
+def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:
+    """Return the passes from a model as it is traced to the one that plans are compared with.
+
+    They insert the casts of a precision, and statistics of micro-batches, where there are some.
+    """
     policy = PRECISIONS[options.precision]
-    return (ApplyPrecision(policy),) if policy.is_mixed else ()
+    casts: Pipeline = (ApplyPrecision(policy),) if policy.is_mixed else ()
+    return (*casts, GroupStatistics(micro_batches)) if micro_batches > 1 else casts
 
 
 def canonical_form(options: CompileOptions) -> Canonicalize:
@@ -94,5 +99,5 @@ def pass_names(
     else:
         nothing = Decisions(Mesh(()), {}, {})
         pipeline = partitioned(options, nothing, LowerRedistributions(cluster("cpu")))
-    first = (*in_precision(options), canonical_form(options))
+    first = (*as_asked(options, 1), canonical_form(options))
     return tuple(work.name for work in (*first, *pipeline))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.errors import IRError, OptionError, ShardwrightError, StrategyError
@@ -220,12 +221,71 @@ def micro_batches(graph: Graph, passes: int) -> MicroBatches:
     return _Propagation(graph, passes).run()
 
 
+@dataclass(frozen=True)
+class BatchStatistics:
+    """The values of a program that each micro-batch must have its own of, and the batch has one.
+
+    They are computed of all samples, and an operator on samples reads them (the means of a batch
+    normalization), or an operator that is not linear computes the loss of them (the shares of
+    experts of a balance loss).
+
+    Parameters
+    ----------
+    micro : MicroBatches
+        The split of the batch, which ends at these values.
+    values : frozenset of str
+        The values.
+    """
+
+    micro: MicroBatches
+    values: frozenset[str]
+
+    def is_split_first(self, value: str) -> bool:
+        """Return whether the first dimension of a value is that of the samples."""
+        return self.micro.layouts[value].splits[:1] == ((AXIS,),)
+
+
+def batch_statistics(graph: Graph, passes: int) -> BatchStatistics | None:
+    """Return the statistics of a program; None if its batch cannot be divided."""
+    propagation = _Propagation(graph, passes, allows_statistics=True)
+    try:
+        found = propagation.run()
+    except ShardwrightError:
+        return None
+    return BatchStatistics(found, _statistics(found))
+
+
+def _statistics(micro: MicroBatches) -> frozenset[str]:
+    graph, found = micro.whole, set[str]()
+    flow, sums = cotangent_flow(graph), {*micro.late, *filter(micro.is_partial, micro.layouts)}
+    for node in reversed(graph.nodes):
+        results = [result.name for result in node.results]
+        read = [name in sums for name in node.operands]
+        if not any(read):
+            continue
+        in_passes = micro.is_repeated(node.name)
+        mixes = not in_passes and flow.enters(node) and not _is_linear(graph, node, read)
+        if in_passes or mixes or not found.isdisjoint(results):
+            found.update(name for name in node.operands if name in sums)
+            found.update(name for name in results if mixes or (in_passes and name in sums))
+    return frozenset(found)
+
+
+def _is_linear(graph: Graph, node: Node, read: Sequence[bool]) -> bool:
+    """Return whether a node is linear, up to a constant, in all operands that are read as sums."""
+    info = info_of(graph, node)
+    positions = {i for i, flag in enumerate(read) if flag}
+    shifts = info.is_scaling or node.operator == "add_scalar"
+    return shifts or any(positions <= {*linear} for linear in info.linear_sets)
+
+
 @dataclass
 class _Propagation:
     """The split of the batch, as it follows through a program."""
 
     graph: Graph
     passes: int
+    allows_statistics: bool = False
     layouts: dict[str, Layout] = field(default_factory=dict)
     strategies: dict[str, Strategy] = field(default_factory=dict)
     wanted: dict[str, Layout] = field(default_factory=dict)
@@ -243,7 +303,8 @@ class _Propagation:
             for node in self.graph.nodes:
                 self._visit(node)
         found = MicroBatches(self.graph, self.passes, self.layouts, self.strategies)
-        _ = found.graph  # refuses what has no program of one micro-batch
+        if not self.allows_statistics:
+            _ = found.graph  # refuses what has no program of one micro-batch
         return found
 
     def _split_inputs(self) -> None:
@@ -306,6 +367,8 @@ class _Propagation:
     def _want(self, node: Node, name: str, layout: Layout) -> None:
         """Require a split of an operand; an operator that makes it of parameters follows."""
         held = self.layouts[name]
+        if held.partial and self.allows_statistics:
+            return
         if held.partial:
             raise _refusal(
                 f"`{node.operator}` reads `{name}`, which is computed of all samples",
@@ -351,7 +414,8 @@ def _slice_attributes(
 ) -> Attributes:
     """Return the attributes with which an operator makes slices of its results from slices.
 
-    A shape among the attributes is that of a result, or has the sizes of an operand.
+    A shape among the attributes is that of a result, or has the sizes of an operand; a number may
+    be the first size.
     """
     whole = [value.type.shape for value in graph.operand_values(node)]
     whole += [result.type.shape for result in node.results]
@@ -375,6 +439,8 @@ def _candidates(attributes: Attributes, shapes: Mapping[tuple[int, ...], tuple[i
     for before, after in shapes.items():
         changed: dict[str, Any] = {}
         for key, value in attributes.items():
+            if isinstance(value, int) and (value,) == before[:1] != after[:1]:
+                changed[key] = after[0]
             if isinstance(value, tuple) and len(value) == len(before) and value != after:
                 sizes = zip(value, before, after, strict=True)
                 changed[key] = tuple(new if v == old else v for v, old, new in sizes)

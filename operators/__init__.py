@@ -18,6 +18,7 @@ from shardwright.operators.indexing import gather, scatter, shape, slicing
 from shardwright.operators.linear import einsum, matmul, triangular
 from shardwright.operators.models import (
     attention,
+    batch_normalization,
     dropout,
     loss,
     loss_scale,
@@ -33,6 +34,7 @@ __all__ = [
     "activation",
     "arithmetic",
     "attention",
+    "batch_normalization",
     "bitwise",
     "collectives",
     "comparison",

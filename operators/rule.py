@@ -185,7 +185,7 @@ class Rule:
         position, filled = 0, True
         for factor in factors:
             first, room = position, self.sizes[factor]
-            even = factor in self._compound
+            even = factor in self._compound and factor != factors[-1]
             while filled and position < len(axes):
                 count = mesh.sizes[axes[position]]
                 if room % count if even else room < count:
@@ -223,7 +223,7 @@ class Rule:
             if used & set(axes) or len(set(axes)) != len(axes):
                 raise StrategyError(f"a mesh axis is used twice in `{strategy}`")
             used |= set(axes)
-            if not self._fits(factor, mesh.extent(axes)):
+            if not self._fits(factor, mesh.extent(axes), self._is_last(factor, strategy, mesh)):
                 raise StrategyError(
                     f"factor `{factor}` of size {self.sizes[factor]} cannot be split "
                     f"{mesh.extent(axes)} ways"
@@ -232,13 +232,28 @@ class Rule:
             for factors in dims:
                 self._check_compound(factors, strategy, mesh)
 
-    def _fits(self, factor: str, count: int) -> bool:
+    def _fits(self, factor: str, count: int, is_last: bool = False) -> bool:
         """Return whether a factor can be split `count` ways; unevenly, unless it is compound.
 
-        The slices of a dimension of several factors would not be slices of its factors.
+        The slices of a dimension of several factors would not be slices of its factors, except of
+        the last factor where the others are split fully. Such splits are legal, but `strategies`
+        leaves them out.
         """
         size = min(self.sizes[factor], self.sizes.get(f"{factor}~", self.sizes[factor]))
-        return size % count == 0 if factor in self._compound else size >= count
+        even = factor in self._compound and not is_last
+        return size % count == 0 if even else size >= count
+
+    def _is_last(self, factor: str, strategy: Strategy, mesh: Mesh) -> bool:
+        """Return whether a factor is the last of its dimensions, the others split fully."""
+        for dims in (*self.operands, *self.results):
+            for factors in dims:
+                if factor not in factors:
+                    continue
+                majors = factors[: factors.index(factor)]
+                full = all(mesh.extent(strategy.of_factors((f,))) == self.sizes[f] for f in majors)
+                if factors[-1] != factor or not full:
+                    return False
+        return True
 
     @cached_property
     def _compound(self) -> frozenset[str]:

@@ -21,6 +21,7 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
+from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.passes.insert_mirrors import InsertMirrors
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
@@ -31,6 +32,7 @@ from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 Pipeline = tuple[Pass, ...]
 BUILT_IN: tuple[type[Pass], ...] = (
     ApplyPrecision,
+    GroupStatistics,
     Canonicalize,
     Recompute,
     Annotate,

@@ -55,6 +55,7 @@ _UNKNOWN = (
 _NO_ENTRIES = (
     "mesh_shapes",
     "mesh_lower_bounds",
+    "micro_batch_statistics",
     "pin_prices",
     "strategies",
     "parameters",
@@ -103,6 +104,7 @@ def compile_document(
         "mesh": document.device_mesh.of_ranks.sizes,
         "stages": 1,
         "micro_batches": document.micro_batches,
+        "micro_batch_statistics": list(document.micro_batch_statistics),
         "named_plan": document.how if document.search == "named_plan" else None,
         "mode": document.mode,
         "search": document.search,

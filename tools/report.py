@@ -1,6 +1,7 @@
 """The report of ``shardwright compile``: strategies, layouts, costs, and the certificate."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +14,7 @@ from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
 from shardwright.compiler.recomputed import Recomputed, recomputed
 from shardwright.cost_model.timeline import Timeline
+from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
 from shardwright.operators.models.precision import MASTER
 from shardwright.tools.tables import print_table, styled, width
@@ -232,6 +234,9 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
         "memory",
         f"{_memory_text(document)}: {parts}",
     )
+    statistics = document.micro_batch_statistics
+    if statistics:
+        _line("per part", _statistics_text(compilation.plan.model, statistics))
     again = recomputed(compiled, compilation.cluster)
     if again:
         _line("again", _recomputed_text(again))
@@ -282,6 +287,16 @@ def training_text(document: PlanDocument) -> str | None:
         text += ", the preset's"
     scale = "" if document.loss_scale == 1 else f", loss scale {document.loss_scale}"
     return f"{text}; optimizer {document.optimizer.kind}{scale}"
+
+
+def _statistics_text(model: Graph, names: Sequence[str]) -> str:
+    """Return which statistics are those of a micro-batch."""
+    counts = Counter(model.producers[name].operator for name in names)
+    kinds = ", ".join(f"{count}x {operator}" for operator, count in counts.items())
+    return (
+        f"each micro-batch has its own statistics ({kinds}), as if it were the batch; with another "
+        "number of micro-batches the step differs"
+    )
 
 
 def _recomputed_text(groups: Sequence[Recomputed]) -> str:

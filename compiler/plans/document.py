@@ -175,6 +175,8 @@ class PlanDocument(_Part):
         Strategies pinned by the user, and the cost of each pin.
     micro_batches_tried : tuple of int
         The numbers of micro-batches that the bound covers, where the compiler chose one.
+    micro_batch_statistics : tuple of str
+        Tensors of the model that are statistics of a batch, and here of each micro-batch.
     files : dict of str to str
         Every other file of the plan with its SHA-256.
     """
@@ -209,6 +211,7 @@ class PlanDocument(_Part):
     pins: dict[str, tuple[tuple[int, ...], ...]] = {}
     pin_prices: dict[str, float] = {}
     micro_batches_tried: tuple[int, ...] = ()
+    micro_batch_statistics: tuple[str, ...] = ()
     files: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -276,8 +279,9 @@ class PlanDocument(_Part):
     def to_text(self) -> str:
         """Return the document as JSON with sorted keys."""
         content = self.model_dump(mode="json")
-        if not self.micro_batches_tried:
-            del content["micro_batches_tried"]
+        for name in ("micro_batches_tried", "micro_batch_statistics"):
+            if not content[name]:
+                del content[name]
         return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
     @classmethod

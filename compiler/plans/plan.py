@@ -9,7 +9,7 @@ from typing import Any
 from shardwright.compiler.accounting import split_counts, traffic
 from shardwright.compiler.driver import Compiled
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import in_precision
+from shardwright.compiler.pipelines import as_asked
 from shardwright.compiler.plans.document import (
     AxisDocument,
     InputDocument,
@@ -53,7 +53,8 @@ class Plan:
     document : PlanDocument
         The content of ``plan.json``.
     model : Graph
-        The whole program of one device, as it was traced, with the casts of its precision.
+        The whole program of one device, as it was traced, with the casts of its precision and, in
+        micro-batches, with statistics of each of them.
     program : Graph
         The training step that every rank runs.
     initial : mapping of str to array
@@ -113,6 +114,7 @@ def make_plan(
     seed : int
         Seed of the initial values.
     """
+    model_graph = PassManager().run_all(as_asked(options, compiled.mesh.passes), traced)
     document = PlanDocument(
         model=model,
         devices=compiled.mesh.size,
@@ -135,6 +137,7 @@ def make_plan(
         ),
         **_quality(compiled, options),
         micro_batches_tried=compiled.micro_batches_tried,
+        micro_batch_statistics=_statistics(traced, model_graph),
         predicted_step_seconds=compiled.step_seconds,
         memory=_memory(compiled.memory, options.memory_on(cluster)),
         communication=_communication(compiled.program),
@@ -144,13 +147,22 @@ def make_plan(
         pins=dict(options.pins),
         pin_prices=dict(compiled.pin_prices),
     )
-    model_graph = PassManager().run_all(in_precision(options), traced)
     return Plan(document, model_graph, compiled.program, initial or {})
 
 
 def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:
     return tuple(
         AxisDocument(name=a.name, size=a.size, level=a.level, in_time=a.in_time) for a in mesh.axes
+    )
+
+
+def _statistics(traced: Graph, model: Graph) -> tuple[str, ...]:
+    """Return the values of a model whose shapes differ: each micro-batch has one."""
+    values = model.values
+    return tuple(
+        name
+        for name, value in traced.values.items()
+        if name in values and values[name].type.shape != value.type.shape
     )
 
 

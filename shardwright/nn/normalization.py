@@ -5,7 +5,7 @@ from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, wrong_value
 from shardwright.nn.cell import Cell
-from shardwright.operators.models.normalization import emit_batch_norm
+from shardwright.operators.models.batch_normalization import emit_batch_norm
 from shardwright.tensor import Parameter, Tensor, TracedTensor
 from shardwright.tracer import current_tracer
 

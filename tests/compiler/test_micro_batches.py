@@ -129,9 +129,6 @@ def test_the_listing_of_a_rank_names_the_loop() -> None:
 REFUSED = {
     "mlp:batch=6": "the batch of 6 samples cannot be divided into equal parts: the program cannot "
     "run in 4 micro-batches",
-    SMALL["resnet50"]: "`batch_normalize` reads `channel_mean_0`, which is computed of all "
-    "samples: the program cannot run in 4 micro-batches",
-    SMALL["mixtral"]: "`spread` reads",
 }
 
 
@@ -194,7 +191,7 @@ def test_the_number_of_micro_batches_is_searched() -> None:
     assert tight.objective >= free.objective
     for name in ("resnet18-cifar", "mixtral"):
         other = compile(SMALL[name], 2, micro_batches="search", cluster="cpu").plan.document
-        assert (other.micro_batches, other.micro_batches_tried) == (1, (1,))
+        assert other.micro_batches_tried == (1, 2, 4, 8)
     with pytest.raises(InfeasibleError, match="no plan fits"):
         compile(model, 2, micro_batches="search", cluster="cpu", memory_limit=1000)
 

@@ -14,8 +14,8 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, operator_info
+from shardwright.operators.models.batch_normalization import emit_batch_norm
 from shardwright.operators.models.loss import emit_cross_entropy, emit_mean_squared_error
-from shardwright.operators.models.normalization import emit_batch_norm
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.insert_mirrors import InsertMirrors

@@ -170,3 +170,13 @@ def test_views_divide_the_work() -> None:
     assert {view.sizes["m"] for view in views} == {1}
     assert views[0].operand_shapes == ((3, 1, 8), (8, 6))
     assert views[0].result_shapes == ((3, 1, 6),)
+
+
+def test_the_last_factor_is_split_unevenly_where_the_others_are_split_fully() -> None:
+    rule = resolve("(g n) c -> g n c", [(6, 2)], {"g": 2, "n": 3})
+    full, part = Strategy.of({"g": ("x",), "n": ("y",)}), Strategy.of({"n": ("y",)})
+    rule.check(full, MESH)
+    assert rule.strategy_from(rule.operand_layouts(full), MESH) == full
+    assert full not in rule.strategies(MESH)
+    with pytest.raises(StrategyError, match="factor `n` of size 3 cannot be split 2 ways"):
+        rule.check(part, MESH)

@@ -8,7 +8,7 @@ from shardwright.frontends.onnx.items import Item
 from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
-from shardwright.operators.models.normalization import emit_batch_norm
+from shardwright.operators.models.batch_normalization import emit_batch_norm
 from shardwright.operators.rule import dimension
 
 _SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
