@@ -2,8 +2,9 @@
 
 from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import cluster
+from shardwright.dataflow.micro_batches import AXIS
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
@@ -88,16 +89,24 @@ def _extra(options: CompileOptions) -> Pipeline:
 
 
 def pass_names(
-    mode: Mode, extra_passes: Pipeline | str = (), precision: str = MASTER
+    mode: Mode,
+    extra_passes: Pipeline | str = (),
+    precision: str = MASTER,
+    micro_batches: int | str = 1,
+    recompute: str = "search",
 ) -> tuple[str, ...]:
     """Return the names of the passes of a mode and of those that the user adds, in order."""
-    options = CompileOptions(mode=mode, extra_passes=extra_passes, precision=precision)
-    if mode == "stand_alone":
-        pipeline = stand_alone(options)
-    elif mode == "hybrid_parallel":
+    options = CompileOptions(
+        mode=mode, extra_passes=extra_passes, precision=precision, recompute=recompute
+    )
+    passes = 1 if micro_batches == 1 else 2
+    if mode == "hybrid_parallel":
         pipeline = hybrid_parallel(options, 1)
+    elif mode == "stand_alone" and passes == 1:
+        pipeline = stand_alone(options)
     else:
-        nothing = Decisions(Mesh(()), {}, {})
+        axes = () if passes == 1 else (MeshAxis(AXIS, passes, in_time=True),)
+        nothing = Decisions(Mesh(axes), {}, {})
         pipeline = partitioned(options, nothing, LowerRedistributions(cluster("cpu")))
-    first = (*as_asked(options, 1), canonical_form(options))
+    first = (*as_asked(options, passes), canonical_form(options), *marking(options))
     return tuple(work.name for work in (*first, *pipeline))

@@ -92,7 +92,9 @@ def _check_no_pass(target: str, name: str | None) -> None:
 def _check_runs(name: str | None, arguments: argparse.Namespace) -> None:
     """Refuse a pass that the mode does not run, before a search that takes long."""
     precision = arguments.precision or assumed_precision(arguments.target) or MASTER
-    names = pass_names(arguments.mode, arguments.extra_passes, precision)
+    recompute = arguments.recompute or "search"
+    micro_batches = "search" if arguments.plan is not None else arguments.micro_batches
+    names = pass_names(arguments.mode, arguments.extra_passes, precision, micro_batches, recompute)
     if name is not None and name not in names:
         raise pass_not_run(name, names)
 

@@ -29,7 +29,8 @@ from shardwright.proof.values import Held
 
 TRUSTED = (
     "`model.ir`, and optimizer and loss scale in `plan.json`, are what was asked for: tracing or "
-    "importing a model, and the casts of its precision, are not part of the proof",
+    "importing a model, the casts of its precision, and statistics of micro-batches, are not part "
+    "of the proof",
     "every operator keeps its sharding rule: from slices its kernel computes the slices of the "
     "result, sums of parts where the rule says so, and random numbers by their global index "
     "(tested for every operator on small shapes)",
