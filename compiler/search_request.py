@@ -55,6 +55,8 @@ class SearchRequest:
         The pipeline stage that the program is.
     loop : MicroBatches, optional
         The micro-batches of the whole program, where this one is a pipeline stage.
+    prices : CostProfile, optional
+        The costs, to share them with the searches for other stages.
     """
 
     source: Graph
@@ -65,6 +67,7 @@ class SearchRequest:
     emissions: Emissions = field(default_factory=dict)
     part: StagePart | None = None
     loop: MicroBatches | None = None
+    prices: CostProfile | None = None
 
     @property
     def search(self) -> str:
@@ -98,6 +101,8 @@ class SearchRequest:
     @cached_property
     def profile(self) -> CostProfile:
         """The costs."""
+        if self.prices is not None:
+            return self.prices
         if self.weights is not None:
             return WeightedProfile(
                 self.weights,

@@ -1,10 +1,10 @@
 """Stretches: consecutive operators of a program, as a program of their own.
 
 A pipeline stage computes a stretch. Operators that depend on inputs and on parameters are in line;
-those that depend on inputs or constants alone run wherever they are read; those that depend on
-parameters alone (a cast) go with the next operator in line. A parameter belongs to the stretch that
-reads it first. What a stretch reads of others it receives, what others read of it it
-sends; both may carry cotangents.
+those that depend on inputs, constants and untrained parameters alone (`placement`) run wherever
+they are read; those that depend on parameters alone (a cast) go with the next operator in line. A
+parameter belongs to the stretch that reads it first, or to all that read it. What a stretch reads
+of others it receives, what others read of it it sends; both may carry cotangents.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from functools import cached_property
 
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches
+from shardwright.dataflow.placement import Placement
 from shardwright.ir.graph import Graph, Node, Value
 
 
@@ -69,14 +70,18 @@ class Line:
 
     @cached_property
     def everywhere(self) -> frozenset[str]:
-        """The operators that depend on no parameter: each stretch that reads one computes it."""
+        """The operators that every stretch computes that reads them."""
         return frozenset(n.name for n in self.graph.nodes if not self._kinds[n.name][1])
+
+    @cached_property
+    def _free(self) -> frozenset[str]:
+        return Placement(self.graph).free
 
     @cached_property
     def _kinds(self) -> dict[str, tuple[bool, bool]]:
         """For each operator, whether it depends on inputs, and on parameters."""
         made = {value.name: (True, False) for value in self.graph.inputs}
-        made.update((parameter.name, (False, True)) for parameter in self.graph.parameters)
+        made.update((p.name, (False, p.name not in self._free)) for p in self.graph.parameters)
         found: dict[str, tuple[bool, bool]] = {}
         for node in self.graph.nodes:
             kinds = [made[name] for name in node.operands]
@@ -130,12 +135,12 @@ class Line:
     def home(self, value: str) -> int | None:
         """Return the place in line at which a value is made; None for one that is everywhere.
 
-        A parameter is at home where it is read first.
+        A parameter is at home where it is read first; one that is free, everywhere.
         """
         producer = self.graph.producers.get(value)
         if producer is not None:
             return self.position.get(producer.name)
-        if value not in self._stored:
+        if value not in self._stored or value in self._free:
             return None
         places = [self.position.get(reader.name) for reader, _ in self.graph.uses[value]]
         return min((place for place in places if place is not None), default=0)
@@ -146,52 +151,82 @@ class Line:
 
     def stretch(self, begin: int, end: int) -> Stretch:
         """Return the operators at the places from `begin` to before `end`, as a program."""
-        own = range(begin, end)
-        chosen = [n for n in self.graph.nodes if self.position.get(n.name, -1) in own]
-        chosen = self._with_everywhere(chosen)
+        own, graph = range(begin, end), self.graph
+        chosen = self._with_everywhere([n for place in own for n in self._at[place]])
         names = {node.name for node in chosen}
-        made = {result.name for node in chosen for result in node.results}
-        parameters = tuple(p for p in self.graph.parameters if self.home(p.name) in own)
-        here = made | {parameter.name for parameter in parameters}
         read = dict.fromkeys(name for node in chosen for name in node.operands)
-        fed = {value.name for value in self.graph.inputs}
-        received = [name for name in read if name not in here and name not in fed]
-        graph = replace(
-            self.graph,
-            inputs=(
-                *(value for value in self.graph.inputs if value.name in read),
-                *(self.graph.values[name] for name in received),
-            ),
-            parameters=parameters,
+        stored = dict.fromkeys(name for place in own for name in self._owned[place])
+        stored.update(dict.fromkeys(n for n in read if n in self._stored and n in self._free))
+        here = {result.name for node in chosen for result in node.results} | set(stored)
+        received = [name for name in read if name not in here and name not in self._fed]
+        fed = [name for name in self._fed if name in read]
+        part = replace(
+            graph,
+            inputs=tuple(graph.values[name] for name in (*fed, *received)),
+            parameters=tuple(graph.parameter(name) for name in stored),
             nodes=tuple(chosen),
-            outputs=tuple(name for name in self.graph.outputs if self._is_own(name, own, begin)),
-            updates=tuple((p, new) for p, new in self.graph.updates if new in here and p in here),
-            recomputed=tuple(name for name in self.graph.recomputed if name in names),
+            outputs=tuple(name for name in graph.outputs if self._is_own(name, own, begin)),
+            updates=tuple((p, new) for p, new in graph.updates if new in here and p in here),
+            recomputed=tuple(name for name in graph.recomputed if name in names),
         )
-        sent = tuple(name for name in self.graph.values if self._is_sent(name, here, own))
-        return Stretch(graph, self.flow, self.graph.outputs[0], frozenset(received), sent)
+        sent = tuple(name for place in own for name, last in self._last[place] if last >= end)
+        return Stretch(part, self.flow, graph.outputs[0], frozenset(received), sent)
+
+    @cached_property
+    def _fed(self) -> dict[str, None]:
+        return dict.fromkeys(value.name for value in self.graph.inputs)
+
+    @cached_property
+    def _at(self) -> list[list[Node]]:
+        """The operators that go with each place in line."""
+        found: list[list[Node]] = [[] for _ in self.operators]
+        for node in self.graph.nodes:
+            if node.name in self.position:
+                found[self.position[node.name]].append(node)
+        return found
+
+    @cached_property
+    def _owned(self) -> list[list[str]]:
+        """The parameters that are at home at each place."""
+        found: list[list[str]] = [[] for _ in self.operators]
+        for parameter in self.graph.parameters:
+            home = self.home(parameter.name)
+            if home is None:
+                continue
+            found[home].append(parameter.name)
+        return found
+
+    @cached_property
+    def _last(self) -> list[list[tuple[str, int]]]:
+        """The values that are made at each place, with the last place that reads them."""
+        found: list[list[tuple[str, int]]] = [[] for _ in self.operators]
+        for name in self.graph.values:
+            home = self.home(name)
+            if home is None:
+                continue
+            readers = (self.position.get(n.name, -1) for n, _ in self.graph.uses[name])
+            found[home].append((name, max(readers, default=-1)))
+        return found
 
     def _is_own(self, output: str, own: range, begin: int) -> bool:
         """Return whether a stretch returns an output; the first those that are everywhere."""
         home = self.home(output)
         return begin == 0 and output in self.graph.producers if home is None else home in own
 
-    def _is_sent(self, value: str, here: set[str], own: range) -> bool:
-        if value not in here or self.home(value) not in own:
-            return False
-        places = (self.position.get(reader.name) for reader, _ in self.graph.uses[value])
-        return any(place is not None and place not in own for place in places)
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {node.name: i for i, node in enumerate(self.graph.nodes)}
 
-    def _with_everywhere(self, chosen: Sequence[Node]) -> list[Node]:
-        """Return some operators with those that are computed everywhere, as far as read."""
-        names = {node.name for node in chosen}
-        wanted = {name for node in chosen for name in node.operands}
-        for node in reversed(self.graph.nodes):
-            read = any(result.name in wanted for result in node.results)
-            if node.name in self.everywhere and read:
-                names.add(node.name)
-                wanted.update(node.operands)
-        return [node for node in self.graph.nodes if node.name in names]
+    def _with_everywhere(self, chosen: list[Node]) -> list[Node]:
+        """Return some operators with those computed everywhere that they depend on."""
+        found = {node.name: node for node in chosen}
+        names = [name for node in chosen for name in node.operands]
+        while names:
+            node = self.graph.producers.get(names.pop())
+            if node is not None and node.name in self.everywhere and node.name not in found:
+                found[node.name] = node
+                names += node.operands
+        return sorted(found.values(), key=lambda node: self._order[node.name])
 
     def crossing(self, place: int) -> Iterable[Value]:
         """Return the values of the loop that cross a cut before a place in line."""

@@ -37,7 +37,8 @@ _CLUSTER = Spelled("the name of a cluster, or a file", cluster, lambda item: ite
 class LowerRedistributions(Pass):
     """Replace every ``redistribute`` by the cheapest collectives that do it.
 
-    Between pipeline stages a ``transfer`` is one of the steps, where a rank holds the least.
+    Between pipeline stages a ``transfer`` is one of the steps, where a rank holds the
+    least of what is summed.
 
     The search prices the same paths, so the program costs what the search said.
 
@@ -165,6 +166,11 @@ def _step_of(move: Move) -> _Step:
 
 
 def _thinnest(layouts: Sequence[Layout], tensor: TensorType, mesh: Mesh) -> int:
-    """Return the position of the layout in which a rank holds the least; the first of equals."""
-    sizes = [prod(layout.slice_shape(tensor.shape, mesh)) for layout in layouts]
+    """Return the position of the layout in which a rank holds the least; the first of equals.
+
+    What is still to be summed is sent only if it is to arrive so.
+    """
+    sizes = [
+        (bool(layout.partial), prod(layout.slice_shape(tensor.shape, mesh))) for layout in layouts
+    ]
     return sizes.index(min(sizes))

@@ -274,11 +274,14 @@ class _SpaceBuilder:
 
     def _add_ends_of_stage(self) -> None:
         """Add what the program is fed, and what it receives from other stages and sends."""
-        for name in self.context.sent:
+        free = self.context.has_free_ends
+        for name in () if free else self.context.sent:
             self._add_sent(self.graph.values[name])
         for value in self.graph.inputs:
-            received = self.context.is_received(value.name)
-            (self._add_received if received else self._add_input)(value)
+            if not self.context.is_received(value.name):
+                self._add_input(value)
+            elif not free:
+                self._add_received(value)
 
     def _add_received(self, value: Value) -> None:
         """Add a value that another stage makes; its gradient goes back in the same layout."""

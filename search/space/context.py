@@ -41,11 +41,15 @@ class StagePart:
         Micro-batches whose saved tensors the stage holds at once at its peak.
     passes : int, optional
         How often an operator of the loop counts; by default, as often as it runs.
+    free_ends : bool
+        Whether redistributing what is received and sent is left out, so that the bounds of
+        consecutive parts add up to one of them together.
     """
 
     stretch: Stretch
     in_flight: int = 1
     passes: int | None = None
+    free_ends: bool = False
 
 
 @dataclass
@@ -100,6 +104,11 @@ class BuildContext:
     def sent(self) -> tuple[str, ...]:
         """The values that other stages read."""
         return () if self.part is None else self.part.stretch.sent
+
+    @property
+    def has_free_ends(self) -> bool:
+        """Whether redistributing what is received and sent is left out."""
+        return self.part is not None and self.part.free_ends
 
     def is_received(self, name: str) -> bool:
         """Return whether a value comes from another stage."""

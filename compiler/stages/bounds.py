@@ -1,0 +1,170 @@
+"""The bound on the steps of a pipeline over all cuts, and the cuts that come near it.
+
+Stages are priced lazily: first from below by their blocks alone, then exactly where the best cut so
+far needs them, until all of its stages are exact. The bound covers cuts between the blocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.compiler.stages.cuts import (
+    Cut,
+    LeastCut,
+    least_longest_path,
+    least_maximum,
+    least_sum,
+)
+from shardwright.compiler.stages.problem import MANY, StageProblems
+from shardwright.dataflow.schedule_paths import Path, bounding_paths, simulate_schedule
+from shardwright.dataflow.schedules import FORWARD, Schedule, in_flight
+
+Floats = NDArray[np.float64]
+_ROUNDS = 4  # of adding the critical path of the best cut
+_TOLERANCE = 1e-4  # by which a critical path must raise the bound
+_FORWARD_SHARE = 1 / 3  # of a pass, where only the sum is known
+
+
+@dataclass
+class CutBounds:
+    """Lower bounds of the stages of a pipeline by their blocks.
+
+    Parameters
+    ----------
+    problems : StageProblems
+        The stage problems.
+    schedule : Schedule
+        The schedule.
+    """
+
+    problems: StageProblems
+    schedule: Schedule
+    met: dict[Cut, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count, size = self.schedule.stages, len(self.problems.blocks) + 1
+        floors = [self.problems.floor(block) for block in range(size - 1)]
+        self.passes = _sums([one.pass_seconds for one in floors], count)
+        self.steps = _sums([one.step_seconds for one in floors], count)
+        self.exact = np.zeros(self.passes.shape, dtype=bool)
+
+    @cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """The micro-batches in flight at the peak of each stage."""
+        schedule, flights = self.schedule, in_flight(self.schedule)
+        return tuple(
+            max(
+                count.passes[stage // schedule.groups] for count in flights[stage % schedule.groups]
+            )
+            for stage in range(schedule.stages)
+        )
+
+    def bound(self) -> LeastCut:
+        """Return the bound over all cuts, with a cut that comes near; infinite if none fits."""
+        paths = [self._counts(path) for path in bounding_paths(self.schedule)]
+        if self.schedule.chunks > 1:
+            paths.append(np.mean([self._of_group(g) for g in range(self.schedule.groups)], axis=0))
+        best = self._refined(paths)
+        for _ in range(_ROUNDS):
+            if best.cut is None:
+                return best
+            path = self._critical(best.cut)
+            if self._length(path, best.cut) <= best.value * (1 + _TOLERANCE):
+                break
+            paths.append(path)
+            found = self._refined(paths)
+            best = max(best, found, key=lambda one: one.value)
+        return best
+
+    def rounding(self, step_seconds: float) -> float:
+        """Return what the bound is too high by at most, for plans that take no longer than that."""
+        counts = 2 * (self.schedule.micro_batches + self.schedule.stages)
+        return counts * step_seconds / MANY
+
+    # Paths
+
+    def _counts(self, path: Path) -> Floats:
+        """Return how often a path passes each stage, in all parts of a pass."""
+        schedule = self.schedule
+        return np.array(
+            [
+                min(path.segments.get((stage, part), 0) for part in schedule.parts)
+                for stage in range(schedule.stages)
+            ],
+            dtype=float,
+        )
+
+    def _of_group(self, group: int) -> Floats:
+        """Return the path through all passes of a device group, and before it to its first."""
+        schedule = self.schedule
+        counts = np.zeros(schedule.stages)
+        counts[group :: schedule.groups] = schedule.micro_batches
+        counts[:group] += 1
+        return counts
+
+    def _critical(self, cut: Cut) -> Floats:
+        """Return the counts of the critical path of a cut whose stages take their bounds."""
+        share = {FORWARD: _FORWARD_SHARE}
+        rest = (1 - _FORWARD_SHARE) / max(len(self.schedule.parts) - 1, 1)
+        durations = {
+            (stage, part): share.get(part, rest) * self.passes[stage, cut[stage], cut[stage + 1]]
+            for stage, part in self.schedule.segments
+        }
+        return self._counts(simulate_schedule(self.schedule, durations).path)
+
+    def _length(self, path: Floats, cut: Cut) -> float:
+        return float(sum(n * self.passes[s, cut[s], cut[s + 1]] for s, n in enumerate(path)))
+
+    # Refinement
+
+    def _refined(self, paths: Sequence[Floats]) -> LeastCut:
+        """Return the bound by some paths, with the stages of its cut priced exactly."""
+        while True:
+            best = self._least(paths)
+            if best.cut is None:
+                return best
+            self.met[best.cut] = None
+            if self.problems.is_late or not self._price(best.cut):
+                return best
+
+    def _least(self, paths: Sequence[Floats]) -> LeastCut:
+        groups, chunks = self.schedule.groups, self.schedule.chunks
+        found = [least_longest_path(self.passes, paths, self.schedule.micro_batches)]
+        found.append(least_maximum(self.steps))
+        if chunks > 1:
+            total = least_sum(self.steps)
+            found.append(LeastCut(total.value / groups, total.cut))
+        return max(found, key=lambda one: one.value)
+
+    def _price(self, cut: Cut) -> bool:
+        """Price the stages of a cut exactly; return whether any was not."""
+        new = False
+        for stage, (begin, end) in enumerate(pairwise(cut)):
+            if not self.exact[stage, begin, end] and not self.problems.is_late:
+                self._price_stage(stage, begin, end)
+                new = True
+        return new
+
+    def _price_stage(self, stage: int, begin: int, end: int) -> None:
+        """Price a stage, and all equal stretches in this stage."""
+        blocks = self.problems.blocks
+        found = self.problems.bound(begin, end, self.in_flight[stage])
+        key, length = blocks.key(begin, end), end - begin
+        for first in range(len(blocks) - length + 1):
+            at = stage, first, first + length
+            if blocks.key(first, first + length) == key:
+                self.passes[at] = max(self.passes[at], found.pass_seconds)
+                self.steps[at] = max(self.steps[at], found.step_seconds)
+                self.exact[at] = True
+
+
+def _sums(seconds: Sequence[float], stages: int) -> Floats:
+    """Return the sums over blocks from each to before each, for every stage."""
+    totals = np.array([0.0, *np.cumsum(seconds)])
+    sums = totals[None, :] - totals[:, None]
+    sums[np.tril_indices(len(totals))] = np.inf  # every stage has a block
+    return np.tile(sums, (stages, 1, 1))

@@ -1,0 +1,263 @@
+"""Stage problems: the plans of stretches of a program, with lower bounds of their seconds.
+
+Of a stage that takes t seconds for each of M micro-batches and u seconds once, the search minimises
+``M t + u``. A bound of t alone is that of the same problem with very many passes: ``R t + u >= c``
+for every plan, and no plan that matters takes more than a step once, so ``t >= (c - step) / R``.
+"""
+
+import time
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.blocks import Blocks
+from shardwright.dataflow.micro_batches import MicroBatches
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import InfeasibleError, NoPlanError
+from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
+from shardwright.search.space.context import StagePart
+from shardwright.search.space.space import SearchSpace
+
+MANY = 2**26
+"""Passes over micro-batches of a problem whose cost is that of the passes alone."""
+
+_SHARE = 1 / 4  # of the time left that one search may take
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StageBound:
+    """Lower bounds of every plan of a stage within the memory limit.
+
+    Parameters
+    ----------
+    pass_seconds : float
+        Of one pass over one micro-batch, forward and backward.
+    step_seconds : float
+        Of all passes and what is done once; infinite where no plan fits.
+    """
+
+    pass_seconds: float
+    step_seconds: float
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A plan of a stage.
+
+    Parameters
+    ----------
+    decisions : Decisions
+        What it decides, on the program of one micro-batch.
+    step_seconds : float
+        Seconds of all passes and of what is done once, by the search.
+    memory_bytes : float
+        Peak memory by the account of the search.
+    unlimited : bool
+        Whether it is the best plan without a memory limit, too.
+    """
+
+    decisions: Decisions
+    step_seconds: float
+    memory_bytes: float
+    unlimited: bool
+
+
+@dataclass(frozen=True)
+class _Searched:
+    begin: int
+    bound: StageBound
+    plan: StagePlan | None
+
+
+@dataclass
+class StageProblems:
+    """The stage problems of a program, each solved once.
+
+    Parameters
+    ----------
+    request : SearchRequest
+        The search for the whole program, on the mesh of one stage.
+    blocks : Blocks
+        The blocks of the program.
+    limits : SearchOptions
+        The limits of the user.
+    deadline : float
+        The end of all searches, by `time.perf_counter`.
+    """
+
+    request: SearchRequest
+    blocks: Blocks
+    limits: SearchOptions
+    deadline: float
+    searches: int = 0
+    _found: dict[Hashable, _Searched] = field(default_factory=dict)
+    _free: dict[Hashable, tuple[int, _Searched]] = field(default_factory=dict)
+    _passes: dict[Hashable, float] = field(default_factory=dict)
+    _floors: dict[Hashable, StageBound] = field(default_factory=dict)
+
+    @property
+    def loop(self) -> MicroBatches:
+        """The program in micro-batches."""
+        return self.blocks.loop
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no time is left."""
+        return time.perf_counter() >= self.deadline
+
+    # Bounds and plans
+
+    def floor(self, block: int) -> StageBound:
+        """Return bounds of one block whose sums bound those of stretches, within any memory."""
+        key = self.blocks.key(block, block + 1)
+        if key not in self._floors:
+            self._floors[key] = StageBound(
+                *(self._lowest(block, passes) for passes in (MANY, self.loop.passes))
+            )
+            one = self._floors[key]
+            self._floors[key] = replace(one, pass_seconds=one.pass_seconds / MANY)
+        return self._floors[key]
+
+    def _lowest(self, block: int, passes: int) -> float:
+        request = self._request(block, block + 1, 1, passes, free_ends=True)
+        return self._solved(request, request.space, None).lower_bound
+
+    def bound(self, begin: int, end: int, in_flight: int) -> StageBound:
+        """Return bounds of a stage that runs some blocks."""
+        return self._searched(begin, end, in_flight, self.limits.memory_limit).bound
+
+    def plan(
+        self, begin: int, end: int, in_flight: int, memory_limit: float | None
+    ) -> StagePlan | None:
+        """Return a plan of a stage within a memory limit; None where none was found."""
+        found = self._searched(begin, end, in_flight, memory_limit)
+        if found.plan is None or found.begin == begin:
+            return found.plan
+        names = self.blocks.names(found.begin, begin, end - begin)
+        return replace(found.plan, decisions=_renamed(found.plan.decisions, names))
+
+    def _searched(
+        self, begin: int, end: int, in_flight: int, memory_limit: float | None
+    ) -> _Searched:
+        key = self.blocks.key(begin, end), memory_limit
+        most, free = self._free.get(key, (0, None))
+        if free is not None and in_flight <= most:  # what fits now fits with fewer in flight
+            return free
+        own = (*key, in_flight)
+        if own not in self._found:
+            self.searches += 1
+            self._found[own] = found = self._search(begin, end, in_flight, memory_limit)
+            if found.plan is not None and found.plan.unlimited:
+                self._free[key] = in_flight, found
+        return self._found[own]
+
+    # Searches
+
+    def _search(
+        self, begin: int, end: int, in_flight: int, memory_limit: float | None
+    ) -> _Searched:
+        request = self._request(begin, end, in_flight)
+        free = self._solved(request, request.space, None)
+        bound = StageBound(self._pass_seconds(begin, end), free.lower_bound)
+        limit = self.limits.limit_bytes if memory_limit is None else memory_limit
+        if free.memory_bytes <= limit:
+            return _Searched(begin, bound, _plan(free, unlimited=True))
+        try:
+            found, least = self._within(request, memory_limit)
+        except InfeasibleError:
+            return _Searched(begin, StageBound(float("inf"), float("inf")), None)
+        except NoPlanError:
+            return _Searched(begin, bound, None)
+        seconds = max(bound.pass_seconds, self._pass_within(begin, end, in_flight, memory_limit))
+        bound = StageBound(seconds, max(bound.step_seconds, least))
+        return _Searched(begin, bound, _plan(found))
+
+    def _pass_within(
+        self, begin: int, end: int, in_flight: int, memory_limit: float | None
+    ) -> float:
+        """Return a bound of one pass within a memory limit; 0 where none is found."""
+        if self.loop.passes == 1:  # with one pass, other copies of parameters are held
+            return 0.0
+        request = self._request(begin, end, in_flight, MANY)
+        space = request.recompute_space if request.recomputes else request.space
+        try:
+            return self._solved(request, space, memory_limit).lower_bound / MANY
+        except NoPlanError:
+            return 0.0
+
+    def _within(
+        self, request: SearchRequest, memory_limit: float | None
+    ) -> tuple[SearchResult, float]:
+        """Return the best plan found within a memory limit, and a bound on all.
+
+        Raises
+        ------
+        NoPlanError
+            If there is none, or none was found.
+        """
+        if not request.recomputes:
+            found = self._solved(request, request.space, memory_limit)
+            return found, found.lower_bound
+        again = self._solved(request, request.recompute_space, memory_limit)
+        try:
+            plain = self._solved(request, request.space, memory_limit)
+        except NoPlanError:
+            return again, again.lower_bound
+        return min(again, plain, key=lambda result: result.cost), again.lower_bound
+
+    def _pass_seconds(self, begin: int, end: int) -> float:
+        """Return a bound of one pass over one micro-batch, within any memory."""
+        key = self.blocks.key(begin, end)
+        if key not in self._passes:
+            request = self._request(begin, end, 1, MANY)
+            self._passes[key] = self._solved(request, request.space, None).lower_bound / MANY
+        return self._passes[key]
+
+    def _request(
+        self,
+        begin: int,
+        end: int,
+        in_flight: int,
+        passes: int | None = None,
+        *,
+        free_ends: bool = False,
+    ) -> SearchRequest:
+        stretch = self.blocks.stretch(begin, end)
+        part = StagePart(stretch, in_flight, passes, free_ends)
+        prices = self.request.profile
+        return replace(self.request, source=stretch.graph, part=part, loop=self.loop, prices=prices)
+
+    def _solved(
+        self, request: SearchRequest, space: SearchSpace, memory_limit: float | None
+    ) -> SearchResult:
+        left = max(self.deadline - time.perf_counter(), 0.0)
+        limits = replace(self.limits, memory_limit=memory_limit, time_limit=_SHARE * left)
+        return request.solve(space, limits)
+
+
+def _plan(result: SearchResult, *, unlimited: bool = False) -> StagePlan:
+    return StagePlan(result.decisions, result.cost, result.memory_bytes, unlimited)
+
+
+def _renamed(decisions: Decisions, names: Mapping[str, str]) -> Decisions:
+    """Return decisions for a program with other names."""
+
+    def keyed(mapping: Mapping[str, T]) -> dict[str, T]:
+        return {names[name]: item for name, item in mapping.items()}
+
+    def of(some: Iterable[str]) -> frozenset[str]:
+        return frozenset(names[name] for name in some)
+
+    return replace(
+        decisions,
+        strategies=keyed(decisions.strategies),
+        stored=keyed(decisions.stored),
+        shared_layouts=keyed(decisions.shared_layouts),
+        regathered=of(decisions.regathered),
+        recomputed=of(decisions.recomputed),
+        gathered_in_passes=of(decisions.gathered_in_passes),
+        reduced_in_passes=of(decisions.reduced_in_passes),
+    )
