@@ -152,6 +152,20 @@ def _made(name: str, groups: int, chunks: int, micro_batches: int) -> Schedule:
     return schedule
 
 
+def one_at_a_time(groups: int, chunks: int, micro_batches: int) -> Schedule:
+    """Return the order of a program without a schedule: one micro-batch after the other."""
+    stages = range(groups * chunks)
+    found: list[list[Action]] = [[] for _ in range(groups)]
+    for number in range(micro_batches):
+        for part, order in ((FORWARD, stages), (BACKWARD, reversed(stages))):
+            for stage in order:
+                found[stage % groups].append(Action(stage, part, number))
+    actions = tuple(map(tuple, found))
+    schedule = Schedule("one_at_a_time", groups, chunks, micro_batches, actions)
+    check_schedule(schedule)
+    return schedule
+
+
 def forward_only(schedule: Schedule) -> Schedule:
     """Return the schedule of a program without a backward pass."""
     kept = tuple(tuple(a for a in order if a.part == FORWARD) for order in schedule.actions)
@@ -230,12 +244,16 @@ def needed_by(action: Action, stages: int) -> Iterator[Action]:
 def check_schedule(schedule: Schedule) -> None:
     """Check that every segment runs once for each micro-batch, in its group, without deadlock.
 
+    A segment takes the micro-batches in their order, so that what they accumulate is the same for
+    every schedule.
+
     Raises
     ------
     ExecutionError
         If not; of a deadlock, names the actions that wait for each other.
     """
     _check_complete(schedule)
+    _check_ascending(schedule)
     execution_order(schedule)
 
 
@@ -256,6 +274,15 @@ def _check_complete(schedule: Schedule) -> None:
             seen.add(action)
     for action in sorted(wanted - seen):
         raise _wrong(schedule, f"no device group runs {action}")
+
+
+def _check_ascending(schedule: Schedule) -> None:
+    last: dict[Segment, Action] = {}
+    for action in chain.from_iterable(schedule.actions):
+        before = last.get(action.segment)
+        if before is not None and before.micro_batch > action.micro_batch:
+            raise _wrong(schedule, f"{action} follows {before}")
+        last[action.segment] = action
 
 
 def execution_order(schedule: Schedule) -> tuple[Action, ...]:

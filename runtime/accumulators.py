@@ -16,6 +16,15 @@ class Accumulators:
 
     def __init__(self) -> None:
         self.values: dict[str, dict[int, Array]] = {}
+        self._unwritten: set[str] = set()
+
+    def allocate(
+        self, name: str, shapes: Mapping[int, tuple[int, ...]], dtype: "np.dtype[np.generic]"
+    ) -> dict[int, Array]:
+        """Return the arrays of an accumulator before its first part is added."""
+        self._unwritten.add(name)
+        self.values[name] = {rank: np.empty(shape, dtype) for rank, shape in shapes.items()}
+        return self.values[name]
 
     def add(
         self, name: str, operator: Communication, parts: Parts, number: int, passes: int
@@ -42,7 +51,12 @@ class Accumulators:
         if totals is None:
             self.values[name] = {rank: np.array(part) for rank, part in parts.items()}
             return True
+        is_new = name in self._unwritten
+        self._unwritten.discard(name)
         for rank, part in parts.items():
+            if is_new:
+                np.copyto(totals[rank], part)
+                continue
             _IN_PLACE[reduction](totals[rank], part, out=totals[rank])
         return False
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.errors import ExecutionError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.liveness import dying_values
@@ -39,7 +40,7 @@ def check_capacity(graph: Graph, ranks: Sequence[int], float_dtype: str | None =
         If it needs more memory than the machine has.
     """
     available = available_bytes()
-    least = least_bytes(graph, len(ranks), float_dtype)
+    least = least_bytes(graph, ranks, float_dtype)
     if available is None or least <= available:
         return
     hosted = f"{len(ranks)} ranks" if len(ranks) > 1 else "one rank"
@@ -50,16 +51,17 @@ def check_capacity(graph: Graph, ranks: Sequence[int], float_dtype: str | None =
     )
 
 
-def least_bytes(graph: Graph, hosted: int, float_dtype: str | None = None) -> int:
+def least_bytes(graph: Graph, ranks: Sequence[int], float_dtype: str | None = None) -> int:
     """Return a lower bound on the peak memory of a process that hosts some ranks of a program.
 
     Every element counts once, even where several ranks have copies of their own, and views of
-    other values do not count.
+    other values do not count; nor do values of pipeline stages that run elsewhere.
     """
     mesh = graph.mesh or ONE_DEVICE
+    here = _values_of(graph, ranks)
 
     def held(value: Value) -> int:
-        return _held_bytes(value, mesh, hosted, float_dtype)
+        return _held_bytes(value, mesh, len(ranks), float_dtype) if value.name in here else 0
 
     live = {parameter.name: held(parameter.value) for parameter in graph.parameters}
     live.update((value.name, held(value)) for value in graph.inputs)
@@ -74,6 +76,21 @@ def least_bytes(graph: Graph, hosted: int, float_dtype: str | None = None) -> in
     return most
 
 
+def _values_of(graph: Graph, ranks: Sequence[int]) -> set[str]:
+    """Return the values that are held on some ranks: of pipeline stages, those of their groups."""
+    pipeline = pipeline_of(graph)
+    if pipeline is None or graph.mesh is None:
+        return set(graph.values)
+    found: set[str] = set()
+    for program in pipeline.groups:
+        if set(ranks).isdisjoint(graph.mesh.ranks_of(program.group)):
+            continue
+        found.update((*program.inputs, *program.parameters))
+        runs = [graph.nodes[run.position] for run in program.runs() if run.kind != "send"]
+        found.update(result.name for node in runs for result in node.results)
+    return found
+
+
 def _computes(node: Node, graph: Graph) -> bool:
     """Return whether a node certainly allocates its results."""
     info = info_of(graph, node)
@@ -83,8 +100,10 @@ def _computes(node: Node, graph: Graph) -> bool:
 def _held_bytes(value: Value, mesh: Mesh, hosted: int, float_dtype: str | None) -> int:
     """Return the bytes of the distinct elements of a value on some ranks."""
     shape = value.type.shape
-    if value.layout is not None and hosted < mesh.size:
-        slices = value.layout.counts(mesh)
+    if value.layout is not None:
+        axes = mesh.names if hosted < mesh.size else mesh.in_time
+        kept = tuple(axis for axis in mesh.names if axis not in axes)
+        slices = value.layout.without(kept).counts(mesh)
         shape = tuple(size // count for size, count in zip(shape, slices, strict=True))
     return prod(shape) * numpy_dtype(value.type.dtype, float_dtype).itemsize
 

@@ -4,11 +4,12 @@ A communicator hosts some of the ranks of a mesh. `LocalCommunicator` hosts all 
 reference; every other gives the same values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
+from shardwright.ir.errors import ExecutionError
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
@@ -57,7 +58,42 @@ class Communicator(Protocol):
         """
 
     def collect(self, parts: Parts) -> dict[int, Array]:
-        """Return the slices of all ranks of the mesh, in every process."""
+        """Return the slices of all ranks that hold a value, in every process."""
+
+    def send(self, tag: int, pairs: Sequence[tuple[int, int]], parts: Parts) -> None:
+        """Start to send slices from hosted ranks to others; does not wait for them.
+
+        Parameters
+        ----------
+        tag : int
+            Tells the messages between two ranks apart.
+        pairs : sequence of (int, int)
+            The ranks, from and to.
+        parts : mapping of int to array
+            The slice of each sender.
+        """
+
+    def receive(
+        self,
+        tag: int,
+        pairs: Sequence[tuple[int, int]],
+        shapes: Mapping[int, tuple[int, ...]],
+        dtype: "np.dtype[np.generic]",
+    ) -> dict[int, Array]:
+        """Return the slices that hosted ranks receive; waits for them.
+
+        Parameters
+        ----------
+        tag, pairs
+            Those of `send`.
+        shapes : mapping of int to (tuple of int)
+            The shape of each receiver's slice.
+        dtype : dtype
+            Their element type.
+        """
+
+    def complete_sends(self) -> None:
+        """Wait until everything that was sent has left."""
 
 
 def any_process(answer: bool, communicator: Communicator) -> bool:
@@ -79,6 +115,7 @@ class LocalCommunicator:
         self.mesh = mesh or ONE_DEVICE
         self.ranks = tuple(range(self.mesh.size))
         self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
+        self._messages: dict[tuple[int, int, int], Array] = {}
 
     def exchange(
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
@@ -90,6 +127,8 @@ class LocalCommunicator:
         extents = tuple(self.mesh.sizes[axis] for axis in axes)
         after: dict[int, Array] = {}
         for members in groups:
+            if members[0] not in parts:  # of another pipeline stage
+                continue
             moved = operator.exchange([parts[member] for member in members], extents)
             after.update(zip(members, moved, strict=True))
         return after
@@ -97,3 +136,57 @@ class LocalCommunicator:
     def collect(self, parts: Parts) -> dict[int, Array]:
         """Return the parts: this process has all ranks."""
         return dict(parts)
+
+    def send(self, tag: int, pairs: Sequence[tuple[int, int]], parts: Parts) -> None:
+        """Copy the slices; ranks whose senders share an array share the copy."""
+        copies: dict[tuple[int, int], Array] = {}
+        for source, target in pairs:
+            key = (id(parts[source]), self.mesh.device_group(target))
+            if key not in copies:
+                copies[key] = parts[source].copy()
+            self._messages[source, target, tag] = copies[key]
+
+    def receive(
+        self,
+        tag: int,
+        pairs: Sequence[tuple[int, int]],
+        shapes: Mapping[int, tuple[int, ...]],
+        dtype: "np.dtype[np.generic]",
+    ) -> dict[int, Array]:
+        """Return the slices that were sent.
+
+        Raises
+        ------
+        ExecutionError
+            If one was not, or is not what the receiver expects.
+        """
+        return {
+            target: expected(self._messages.pop((source, target, tag), None), target, shapes, dtype)
+            for source, target in pairs
+        }
+
+    def complete_sends(self) -> None:
+        """Do nothing: what was sent has arrived."""
+
+
+def expected(
+    part: Array | None,
+    rank: int,
+    shapes: Mapping[int, tuple[int, ...]],
+    dtype: "np.dtype[np.generic]",
+) -> Array:
+    """Return a message if it is what its receiver expects.
+
+    Raises
+    ------
+    ExecutionError
+        If not, or nothing was sent.
+    """
+    if part is None:
+        raise ExecutionError(f"rank {rank} receives what no rank has sent")
+    if part.shape != shapes[rank] or part.dtype != dtype:
+        raise ExecutionError(
+            f"rank {rank} received {part.dtype}{list(part.shape)}, expected "
+            f"{dtype}{list(shapes[rank])}"
+        )
+    return part

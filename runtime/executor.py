@@ -4,32 +4,42 @@ A program without a mesh runs on one device. Where a graph has a mesh but its va
 (a hand-written parallel program), every rank runs the whole program on its own values.
 
 The nodes of a loop over micro-batches (`ir.liveness`) run once for each pass, on the slices of the
-pass; what they reduce or gather over the passes is added up or written in place.
+pass; what they reduce or gather over the passes is added up or written in place. A program with
+pipeline stages runs by its schedule (`runtime.pipeline`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 
+from shardwright.dataflow.stages import Pipeline, pipeline_of
 from shardwright.ir.errors import ExecutionError, ShardwrightError
-from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout
+from shardwright.ir.graph import Graph, Value
 from shardwright.ir.liveness import Loop, accumulates, check_loop, dying_values, loop_of
 from shardwright.ir.text import node_text
-from shardwright.ir.types import is_low, numpy_dtype
+from shardwright.ir.types import is_low
 from shardwright.operators.communication.collectives import Communication
-from shardwright.operators.info import Array, OperatorInfo, operator_info
+from shardwright.operators.info import Array, OperatorInfo
 from shardwright.operators.rule import ShardView
 from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator
+from shardwright.runtime.instructions import Instruction, Local, Preparation
 from shardwright.runtime.memory import LiveBytes
-from shardwright.runtime.state import State, local_shapes, scatter
-from shardwright.runtime.updates import replaced_operands, update_in_place
+from shardwright.runtime.pipeline import (
+    GroupInstructions,
+    GroupStep,
+    merged,
+    prepare_groups,
+    run_pipeline,
+)
+from shardwright.runtime.state import State, hosted_ranks, scatter
+from shardwright.runtime.updates import update_in_place
 
 Environment = dict[str, dict[int, Array]]  # value -> rank -> slice
+Values = MutableMapping[str, dict[int, Array]]
 
 
 @dataclass(frozen=True)
@@ -39,42 +49,21 @@ class StepResult:
     Parameters
     ----------
     outputs : mapping of str to (mapping of int to array)
-        The slice of each output on each hosted rank.
+        The slice of each output on each hosted rank; of one in a pipeline stage, on those of the
+        stage.
     fetched : mapping of str to (mapping of int to array)
         The same for the fetched values.
     peak_bytes : int
         Peak bytes of live buffers on one rank, parameters included.
+    peak_bytes_by_group : mapping of int to int
+        The same for each device group of a pipeline of which ranks are hosted; `peak_bytes` is the
+        greatest.
     """
 
     outputs: Environment
     fetched: Environment
     peak_bytes: int
-
-
-@dataclass(frozen=True)
-class _Local:
-    """The storage of one result on every rank."""
-
-    name: str
-    shapes: Mapping[int, tuple[int, ...]]
-    dtype: "np.dtype[np.generic]"
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """A node, ready to run.
-
-    `views` holds the part of each hosted rank, for each pass over micro-batches; `axes` the groups
-    of a communication operator; `replaced` the operands that an update overwrites.
-    """
-
-    node: Node
-    info: OperatorInfo
-    views: tuple[Mapping[int, ShardView], ...]
-    axes: tuple[str, ...]
-    results: tuple[_Local, ...]
-    last_used: tuple[str, ...]
-    replaced: tuple[int, ...] = ()
+    peak_bytes_by_group: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -132,19 +121,22 @@ class Executor:
         self.graph = graph
         self.communicator = communicator
         self.float_dtype = float_dtype
-        self._replaced = replaced_operands(graph) if in_place else {}
         self.mesh = graph.mesh or ONE_DEVICE
         if communicator.mesh.shape != self.mesh.shape or communicator.mesh.names != self.mesh.names:
             raise ExecutionError(
                 f"the graph `{graph.name}` has the mesh {self.mesh}, the communicator has "
                 f"{communicator.mesh}"
             )
-        self._locals = {name: self._local(value) for name, value in graph.values.items()}
+        self._prepared = Preparation(graph, communicator, float_dtype, in_place=in_place)
+        self._locals = self._prepared.locals
         self._updated = {name for name, _ in graph.updates}
         check_loop(graph)
         self.loop: Loop | None = loop_of(graph)
-        self._views: dict[object, tuple[Mapping[int, ShardView], ...]] = {}
-        self._program = self._prepare()
+        self.pipeline = pipeline_of(graph)
+        if self.pipeline is None:
+            self._program = self._prepare()
+        else:
+            self._groups = prepare_groups(self.pipeline, self._prepared)
         # Numbers of 16 bits overflow in the course of training; dynamic loss scales look for it.
         overflows = any(is_low(local.dtype) for local in self._locals.values())
         overflows |= any(node.operator == "loss_scale_update" for node in graph.nodes)
@@ -152,73 +144,11 @@ class Executor:
 
     # Preparation
 
-    def _local(self, value: Value) -> _Local:
-        dtype = numpy_dtype(value.type.dtype, self.float_dtype)
-        return _Local(value.name, local_shapes(value, self.mesh, self.communicator.ranks), dtype)
-
     def _prepare(self) -> tuple[Instruction, ...]:
         released = dying_values(self.graph, self._updated)
-        program = []
-        for node, names in zip(self.graph.nodes, released, strict=True):
-            try:
-                program.append(self._instruction(node, names))
-            except ShardwrightError as error:
-                raise ExecutionError(error.what, node_text(node), error.hint) from None
-        return tuple(program)
-
-    def _instruction(self, node: Node, released: tuple[str, ...]) -> Instruction:
-        if node.operator == "redistribute":
-            raise ExecutionError(
-                f"`{node.name}` is a redistribution, which no rank can run",
-                hint="lower it to collectives first",
-            )
-        operands = self.graph.operand_values(node)
-        info = operator_info(node.operator, [value.type for value in operands], node.attributes)
-        results = tuple(self._locals[value.name] for value in node.results)
-        layouts = [value.layout for value in (*operands, *node.results)]
-        bare = all(layout is None for layout in layouts)
-        axes: tuple[str, ...] = ()
-        if isinstance(info, Communication):
-            # In a hand-written program no axes means all ranks.
-            axes = info.axes or (self.mesh.names if bare else ())
-        views = self._views_of(info, () if bare else _decided(layouts), len(operands))
-        replaced = self._replaced.get(node.name, ())
-        return Instruction(node, info, views, axes, results, released, replaced)
-
-    def _views_of(
-        self, info: OperatorInfo, layouts: tuple[Layout, ...], operands: int
-    ) -> tuple[Mapping[int, ShardView], ...]:
-        """Return the view of each hosted rank, shared by nodes of equal operators and layouts."""
-        key = (info, layouts)  # equal operators are one instance
-        if key not in self._views:
-            self._views[key] = self._make_views(info, layouts[:operands], layouts[operands:])
-        return self._views[key]
-
-    def _make_views(
-        self, info: OperatorInfo, taken: tuple[Layout, ...], left: tuple[Layout, ...]
-    ) -> tuple[Mapping[int, ShardView], ...]:
         ranks = self.communicator.ranks
-        if not left:
-            return (dict.fromkeys(ranks, info.rule.view()),) * self.mesh.passes
-        strategy, found = info.infer_layouts(
-            taken, self.mesh, [layout.reduced() for layout in left]
-        )
-        if found != left:
-            raise ExecutionError(
-                f"the results are {', '.join(map(str, left))}, "
-                f"`{info.name}` leaves {', '.join(map(str, found))}"
-            )
-        shared: dict[tuple[int, ...], ShardView] = {}
-        views: list[dict[int, ShardView]] = []
-        for number in range(self.mesh.passes):
-            views.append({})
-            for rank in ranks:
-                at = rank + number * self.mesh.size
-                place = tuple(self.mesh.index(at, axes) for _, axes in strategy.assignment)
-                if place not in shared:
-                    shared[place] = info.rule.view(strategy, self.mesh, at)
-                views[number][rank] = shared[place]
-        return tuple(views)
+        pairs = zip(self.graph.nodes, released, strict=True)
+        return tuple(self._prepared.instruction(node, names, ranks) for node, names in pairs)
 
     # Execution
 
@@ -244,7 +174,10 @@ class Executor:
         """
         kept = self._kept(fetch)
         values = self._bind(inputs, state)
-        step = _Step(values, state, self.communicator.ranks[0], kept, self._slices(inputs, values))
+        slices = self._slices(inputs, values)
+        if self.pipeline is not None:
+            return self._run_groups(self.pipeline, values, slices, state, fetch)
+        step = _Step(values, state, self.communicator.ranks[0], kept, slices)
         for name in step.values:
             step.hold(name)
         begin, end = (self.loop.start, self.loop.stop) if self.loop else (len(self._program),) * 2
@@ -261,11 +194,64 @@ class Executor:
         state.update([(name, values[new]) for name, new in self.graph.updates])
         return result
 
+    def _run_groups(
+        self,
+        pipeline: Pipeline,
+        values: Environment,
+        slices: Mapping[str, Sequence[dict[int, Array]]],
+        state: State,
+        fetch: Sequence[str],
+    ) -> StepResult:
+        """Run a program with pipeline stages once, and update the state."""
+        kept = self._kept(fetch)
+        steps = [
+            self._group_step(group, pipeline, values, slices, state, kept) for group in self._groups
+        ]
+        values.clear()
+        for step in steps:
+            step.begin()
+        with np.errstate(over=self._overflows, invalid=self._overflows):
+            run_pipeline(pipeline, steps)
+        held = [step.values for step in steps]
+        peaks = {step.instructions.program.group: step.memory.peak for step in steps}
+        result = StepResult(
+            {name: merged(held, name) for name in self.graph.outputs},
+            {name: merged(held, name) for name in fetch},
+            max(peaks.values()),
+            peaks,
+        )
+        state.update([(name, merged(held, new)) for name, new in self.graph.updates])
+        return result
+
+    def _group_step(
+        self,
+        group: GroupInstructions,
+        pipeline: Pipeline,
+        values: Environment,
+        slices: Mapping[str, Sequence[dict[int, Array]]],
+        state: State,
+        kept: frozenset[str],
+    ) -> GroupStep:
+        names = (*group.program.inputs, *group.program.parameters)
+
+        def run(instruction: Instruction, values: Values, number: int) -> None:
+            self._run(_fetching(instruction, kept), values, number)
+
+        return GroupStep(
+            group,
+            self.communicator,
+            run,
+            state,
+            kept,
+            self.mesh.passes,
+            pipeline.loop.axes if pipeline.loop else (),
+            slices,
+            {name: {rank: values[name][rank] for rank in group.ranks} for name in names},
+        )
+
     def _run_all(self, program: Iterable[Instruction], step: "_Step") -> None:
         for instruction in program:
-            if any(instruction.node.operands[i] in step.kept for i in instruction.replaced):
-                instruction = replace(instruction, replaced=())  # a fetched value is returned
-            self._run(instruction, step.values)
+            self._run(_fetching(instruction, step.kept), step.values)
             for local in instruction.results:
                 step.hold(local.name)
             self._free(instruction.last_used, step)
@@ -354,7 +340,7 @@ class Executor:
                 hint="start from `initialize` or a checkpoint; a failed step leaves gaps",
             )
         local, parts = self._locals[value.name], state[value.name]
-        for rank in self.communicator.ranks:
+        for rank in hosted_ranks(value, self.communicator):
             part = parts.get(rank)
             if part is None or part.shape != local.shapes[rank] or part.dtype != local.dtype:
                 found = "nothing" if part is None else f"{part.dtype}{list(part.shape)}"
@@ -364,7 +350,7 @@ class Executor:
                 )
         return parts
 
-    def _run(self, instruction: Instruction, values: Environment, number: int = 0) -> None:
+    def _run(self, instruction: Instruction, values: Values, number: int = 0) -> None:
         operands = [values[name] for name in instruction.node.operands]
         try:
             if isinstance(instruction.info, Communication):
@@ -425,13 +411,11 @@ class Executor:
         return results
 
 
-def _decided(layouts: Iterable[Layout | None]) -> tuple[Layout, ...]:
-    known = []
-    for layout in layouts:
-        if layout is None:
-            raise ExecutionError("some operands and results have a layout and some have none")
-        known.append(layout)
-    return tuple(known)
+def _fetching(instruction: Instruction, kept: frozenset[str]) -> Instruction:
+    """Return a node that overwrites no value which the step returns."""
+    if any(instruction.node.operands[i] in kept for i in instruction.replaced):
+        return replace(instruction, replaced=())
+    return instruction
 
 
 def _kernel(info: OperatorInfo, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:
@@ -442,7 +426,7 @@ def _kernel(info: OperatorInfo, view: ShardView, *operands: Array) -> Array | tu
     return info.kernel(view, *(x.astype(np.float32) if is_low(x.dtype) else x for x in operands))
 
 
-def _settled(array: Array, local: _Local, rank: int, instruction: Instruction) -> Array:
+def _settled(array: Array, local: Local, rank: int, instruction: Instruction) -> Array:
     """Return a result in its declared type, as a view of no larger buffer."""
     settled: Array = np.asarray(array, local.dtype)
     if settled.shape != local.shapes[rank]:

@@ -10,7 +10,7 @@ mpi4py is imported with the first communicator, since the import starts MPI.
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from types import TracebackType
 from typing import Any
@@ -64,6 +64,7 @@ class MpiCommunicator:
             )
         self.ranks: tuple[int, ...] = (self._world.rank,)
         self._groups: dict[tuple[str, ...], Any] = {}
+        self._sends: list[tuple[Any, Array]] = []
         self._collectives: dict[str, Callable[[Any, Communication, Array], Array]] = {
             "all_gather": self._all_gather,
             "all_reduce": self._all_reduce,
@@ -112,8 +113,42 @@ class MpiCommunicator:
         return {rank: operator.exchange(everything, extents)[group.rank]}
 
     def collect(self, parts: Parts) -> dict[int, Array]:
-        """Return the slices of all ranks of the mesh, in every process."""
-        return dict(enumerate(self._world.allgather(parts[self.ranks[0]])))
+        """Return the slices of all ranks that hold a value, in every process."""
+        everything = self._world.allgather(parts.get(self.ranks[0]))
+        return {rank: part for rank, part in enumerate(everything) if part is not None}
+
+    # Messages between pipeline stages
+
+    def send(self, tag: int, pairs: Sequence[tuple[int, int]], parts: Parts) -> None:
+        """Start to send; the request keeps the buffer until it has left."""
+        for source, target in pairs:
+            part = np.array(parts[source], order="C")
+            request = self._world.Isend(_bytes(part), dest=target, tag=self._tag(tag))
+            self._sends.append((request, part))
+        self._sends = [(request, part) for request, part in self._sends if not request.Test()]
+
+    def receive(
+        self,
+        tag: int,
+        pairs: Sequence[tuple[int, int]],
+        shapes: Mapping[int, tuple[int, ...]],
+        dtype: "np.dtype[np.generic]",
+    ) -> dict[int, Array]:
+        """Wait for the slice of this rank."""
+        found = {}
+        for source, target in pairs:
+            found[target] = np.empty(shapes[target], dtype)
+            self._world.Recv(_bytes(found[target]), source=source, tag=self._tag(tag))
+        return found
+
+    def complete_sends(self) -> None:
+        """Wait until everything that was sent has left."""
+        self._mpi.Request.Waitall([request for request, _ in self._sends])
+        self._sends.clear()
+
+    def _tag(self, tag: int) -> int:
+        """Return a tag that MPI allows: messages of one tag arrive in the order of their sends."""
+        return tag % (int(self._world.Get_attr(self._mpi.TAG_UB)) + 1)
 
     def _group(self, axes: tuple[str, ...]) -> Any:
         if axes not in self._groups:

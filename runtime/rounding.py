@@ -19,7 +19,8 @@ import numpy as np
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
 from shardwright.runtime.communicator import Communicator
-from shardwright.runtime.executor import Environment, Executor, Instruction
+from shardwright.runtime.executor import Environment, Executor, Values
+from shardwright.runtime.instructions import Instruction
 from shardwright.runtime.state import State
 
 _STORED = 52  # bits of the fraction of a double
@@ -66,7 +67,7 @@ class RoundedExecutor(Executor):
         values = super()._bind(inputs, state)
         return {name: self._rounded(parts) for name, parts in values.items()}
 
-    def _run(self, instruction: Instruction, values: Environment, number: int = 0) -> None:
+    def _run(self, instruction: Instruction, values: Values, number: int = 0) -> None:
         super()._run(instruction, values, number)
         for local in instruction.results:
             values[local.name] = self._rounded(values[local.name])

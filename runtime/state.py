@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwright.ir.errors import ExecutionError
 from shardwright.ir.graph import Graph, Parameter, Value
+from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import is_real, numpy_dtype, unit_roundoff
 from shardwright.operators.info import Array
@@ -23,6 +24,14 @@ def region(value: Value, mesh: Mesh, rank: int) -> Region:
     if value.layout is None:
         return tuple(slice(0, size) for size in value.type.shape)
     return value.layout.slices(value.type.shape, mesh, rank)
+
+
+def hosted_ranks(value: Value, communicator: Communicator) -> tuple[int, ...]:
+    """Return the ranks of this process that hold a value: those of its pipeline stage."""
+    if value.layout is None or value.layout.stage is None:
+        return communicator.ranks
+    holders = communicator.mesh.ranks_of(value.layout.stage)
+    return tuple(rank for rank in communicator.ranks if rank in holders)
 
 
 def local_shapes(value: Value, mesh: Mesh, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -43,7 +52,8 @@ def fill_regions(
 ) -> dict[int, Array]:
     """Return `make` of the region of every hosted rank; equal regions share one array.
 
-    In pass `number` over micro-batches, where the value is split over the passes.
+    Of a value in a pipeline stage, for the ranks of the stage. In pass `number` over micro-batches,
+    where the value is split over the passes.
 
     Raises
     ------
@@ -56,8 +66,8 @@ def fill_regions(
         )
     made: dict[tuple[tuple[int, int], ...], Array] = {}
     parts: dict[int, Array] = {}
-    for rank in communicator.ranks:
-        mesh = communicator.mesh
+    mesh = communicator.mesh
+    for rank in hosted_ranks(value, communicator):
         wanted = region(value, mesh, rank + number * mesh.size)
         key = tuple((s.start, s.stop) for s in wanted)
         if key not in made:
@@ -204,13 +214,14 @@ def assemble(
     value = graph.value(name)
     layout = value.layout
     partial = layout.partial if layout else ()
-    missing = sorted(set(range(mesh.size)) - set(parts))
+    holders = _holders(layout, mesh, parts)
+    missing = sorted(set(holders) - set(parts))
     if missing:
         raise ExecutionError(f"`{name}`: the slices of ranks {missing} are missing")
     first: dict[tuple[tuple[int, ...], int], int] = {}
-    whole = np.empty(value.type.shape, parts[0].dtype)
+    whole = np.empty(value.type.shape, parts[holders[0]].dtype)
     written: set[tuple[int, ...]] = set()
-    for rank in range(mesh.size):
+    for rank in holders:
         held = region(value, mesh, rank)
         start = tuple(s.start for s in held)
         key = (start, mesh.index(rank, partial))
@@ -224,6 +235,14 @@ def assemble(
             whole[held] = parts[rank]
         written.add(start)
     return whole
+
+
+def _holders(layout: Layout | None, mesh: Mesh, parts: Parts) -> Sequence[int]:
+    """Return the ranks that hold a value: a device group does not make what it does not need."""
+    if layout is not None and layout.stage is not None:
+        return mesh.ranks_of(layout.stage)
+    groups = {mesh.device_group(rank) for rank in parts}
+    return [rank for rank in range(mesh.size) if not groups or mesh.device_group(rank) in groups]
 
 
 def _check_copies(name: str, one: int, other: int, parts: Parts, tolerance: float | None) -> None:

@@ -76,7 +76,7 @@ def train(
         begin = perf_counter()
         result = executor.step(batch, state)
         seconds = perf_counter() - begin
-        losses = {rank: float(part) for rank, part in result.outputs[name].items()}
+        losses = _losses(executor, result.outputs[name])
         if step % log_every == 0:
             for rank, log in logs.items():
                 _write_line(log, step, losses[rank], steps_per_epoch)
@@ -131,6 +131,17 @@ def _loss_name(executor: Executor) -> str:
             f"the loss `{value.name}` has the layout {value.layout}, expected a replicated one"
         )
     return value.name
+
+
+def _losses(executor: Executor, parts: Mapping[int, Array]) -> dict[int, float]:
+    """Return the loss of each hosted rank; that of a pipeline stage is known to every rank."""
+    graph, communicator = executor.graph, executor.communicator
+    layout = graph.value(graph.outputs[0]).layout
+    if layout is None or layout.stage is None:
+        return {rank: float(part) for rank, part in parts.items()}
+    everywhere = communicator.collect(parts)
+    first = float(everywhere[min(everywhere)])
+    return dict.fromkeys(communicator.ranks, first)
 
 
 def _open_logs(directory: Path, executor: Executor) -> dict[int, Path]:

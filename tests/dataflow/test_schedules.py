@@ -239,13 +239,22 @@ def test_incomplete_schedules(orders, message):
 def test_a_backward_pass_before_its_forward_pass_is_refused(name):
     schedule = make_schedule(name, 3, 1, 4)
     for group, order in enumerate(schedule.actions):
-        for number in range(4):
-            moved = [a for a in order if a != (group, "backward", number)]
-            moved.insert(0, Action(group, "backward", number))
-            actions = list(schedule.actions)
-            actions[group] = tuple(moved)
-            with pytest.raises(ExecutionError, match="wait for each other"):
-                check_schedule(replace(schedule, actions=tuple(actions)))
+        first = Action(group, "backward", 0)
+        actions = list(schedule.actions)
+        actions[group] = (first, *(action for action in order if action != first))
+        with pytest.raises(ExecutionError, match="wait for each other"):
+            check_schedule(replace(schedule, actions=tuple(actions)))
+
+
+def test_micro_batches_out_of_order_are_refused():
+    actions = ((Action(0, "forward", 1), Action(0, "forward", 0)),)
+    with pytest.raises(ExecutionError) as error:
+        check_schedule(Schedule("1f1b", 1, 1, 2, actions))
+    assert error.value.what == (
+        "the schedule `1f1b` of 1 device groups, 1 chunks and 2 micro-batches cannot run: the "
+        "forward pass of stage 0 for micro-batch 0 follows the forward pass of stage 0 for "
+        "micro-batch 1"
+    )
 
 
 def test_a_transfer_to_an_earlier_segment_is_refused():
