@@ -71,8 +71,11 @@ def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Commun
 
 
 def _storable(array: Array) -> Array:
-    """Return an array in an element type that numpy has; bfloat16 widens to float32."""
-    return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
+    """Return an array in an element type that numpy has; bfloat16 widens to float32.
+
+    A type that came from another process is equal to numpy's own, and not the same object.
+    """
+    return array.astype(np.float32) if array.dtype.isbuiltin == 2 else array
 
 
 def _write(path: Path, arrays: Mapping[str, Array]) -> None:

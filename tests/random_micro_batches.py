@@ -38,14 +38,16 @@ class RandomStep:
     program: Graph
 
 
-def random_step(graph: Graph, passes: int, seed: int, precision: str = "float32") -> RandomStep:
+def random_step(
+    graph: Graph, passes: int, seed: int, precision: str = "float32", mesh: Mesh = MESH
+) -> RandomStep:
     """Return the training step of a random plan, verified after every pass."""
     options = CompileOptions(
         micro_batches=passes, optimizer=ADAM, search="dynamic_programming"
     )  # a space of layouts, not of orbits
     graph = ApplyPrecision(PRECISIONS[precision]).run(graph)
     source, lowering = Canonicalize().run(graph), LowerRedistributions(CPU)
-    request = SearchRequest(source, CPU, lowering.planner(MESH), options)
+    request = SearchRequest(source, CPU, lowering.planner(mesh), options)
     assignment = _random_assignment(request.space, np.random.default_rng(seed))
     found = evaluate(request.space.problem, assignment)
     assert request.micro is not None

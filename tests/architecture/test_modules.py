@@ -25,7 +25,7 @@ BELOW = {
     "compiler": {
         *("ir", "operators", "dataflow", "cost_model", "solver", "search", "passes", "proof")
     },
-    "runtime": {"ir", "operators"},
+    "runtime": {"ir", "operators", "dataflow"},  # the schedules of pipelines
     "frontends": {"ir", "operators"},
 }
 # Packages of extras that are not part of the tests.

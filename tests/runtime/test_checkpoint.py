@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,16 @@ def test_another_layout_reads_the_same_state(tmp_path: Path):
     assert state["layer/count"][3] == 3
     wide = load_checkpoint(path, other, LocalCommunicator(other.mesh), "float64")
     assert wide["file"][0].dtype == np.float64
+
+
+def test_arrays_of_other_processes_keep_their_types(tmp_path: Path):
+    communicator = LocalCommunicator(SPLIT.mesh)
+    state = pickle.loads(pickle.dumps(initialize(SPLIT, 1, communicator, None, "float64")))
+    save_checkpoint(tmp_path / "state.npz", SPLIT, state, communicator)
+    loaded = load_checkpoint(tmp_path / "state.npz", SPLIT, communicator, "float64")
+    for name, parts in state.items():
+        assert all(np.array_equal(loaded[name][rank], part) for rank, part in parts.items())
+        assert loaded[name][0].dtype == parts[0].dtype
 
 
 @pytest.mark.parametrize(
