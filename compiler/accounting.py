@@ -15,6 +15,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import SplitCounts, info_of, operator_info
 
 
@@ -69,15 +70,19 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
     """Return the bytes that one device sends for a node; None where the node sends nothing.
 
     A ring of n devices passes ``(n-1)/n`` of a buffer for a reduce-scatter or an all-to-all, twice
-    that for an all-reduce, and n-1 slices for an all-gather.
+    that for an all-reduce, and n-1 slices for an all-gather. An operator that passes parts round
+    sends them in its turns.
     """
-    operand = program.operand_values(node)[0] if node.operands else None
-    if operand is None:
+    operands = program.operand_values(node)
+    if not operands:
         return None
-    info = operator_info(node.operator, [operand.type], node.attributes) if operand else None
+    info = operator_info(node.operator, [value.type for value in operands], node.attributes)
+    mesh, operand = program.mesh or Mesh(()), operands[0]
+    if isinstance(info, RingOperator):
+        layouts = [value.layout or Layout.replicated(value.type.rank) for value in operands]
+        return sum(turn.sent_bytes for turn in info.rounds(layouts, mesh))
     if not isinstance(info, Communication) or not info.is_collective:
         return None
-    mesh = program.mesh or Mesh(())
     if mesh.in_time and accumulates(node, mesh.in_time):
         return None
     layout = operand.layout or Layout.replicated(operand.type.rank)
@@ -101,7 +106,7 @@ def traffic(program: Graph) -> dict[str, Volume]:
 
 
 def _add_volume(volumes: dict[str, Volume], node: Node, program: Graph, times: int) -> None:
-    # Only collectives have axes: the operands of all other nodes need no look-up.
+    # Collectives have axes, and few others: the operands of those need no look-up.
     size = sent_bytes(node, program) if node.attributes.get("axes") is not None else None
     if size is not None:
         volumes[node.operator] = volumes.get(node.operator, Volume()) + Volume(times, times * size)

@@ -13,6 +13,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import node_axes, node_seconds
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import operator_class
 from shardwright.operators.windows.halo_exchange import OverHalo
 
@@ -111,6 +112,8 @@ class _Explanation:
     def tensor(self, node: Node) -> str:
         """Return the tensor that a collective sends."""
         provenance = node.provenance
+        if issubclass(operator_class(node.operator), RingOperator):
+            return self.program.copied_tensor(node.operands[-1])
         if provenance.role == "forward":
             return self.program.copied_tensor(node.operands[0])
         if provenance.role == "fusion":
@@ -122,6 +125,9 @@ class _Explanation:
 
     def reason(self, node: Node, tensor: str) -> str:
         """Return why a collective sends a tensor."""
+        if issubclass(operator_class(node.operator), RingOperator):
+            own = self._called(node.provenance.operator)
+            return f"the ranks of {own} pass parts round while they compute (time of both)"
         if node.provenance.role == "forward":
             return "the model itself asks for it"
         forward, steps = node.provenance.phase == "forward", self.moves[_move(node)]

@@ -116,7 +116,7 @@ def _with_gradient(
         ),
         left,
         tuple(value_bytes(v, mesh) if v.name in read else 0.0 for v in split.read),
-        tuple(value_bytes(v, mesh) if v.name in read else 0.0 for v in split.made),
+        tuple(value_bytes(v, mesh) if v.name in read else 0.0 for v in split.made[: len(left)]),
         work_of(split, gradient, wanted, mesh),
     )
 

@@ -17,6 +17,7 @@ from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 from shardwright.operators.windows.halo_exchange import OverHalo
 
@@ -67,14 +68,32 @@ def operator_seconds(
     """
     if info.is_view:
         return 0.0
+    if isinstance(info, RingOperator):
+        return _ring_seconds(info, operands, mesh, cluster)
     device = cluster.device
     tensors = [*zip(info.operand_types, operands, strict=True)]
     tensors += [*zip(info.result_types, results, strict=True)]
     moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
-    flops = info.flops * _largest_share(tensors, mesh)
+    flops = info.flops * _largest_share(tensors, mesh) * info.imbalance(operands, mesh)
     dtype = info.operand_types[0].dtype if info.operand_types else info.result_types[0].dtype
     compute = flops / device.flops_per_second(dtype)
     return max(compute, moved / device.memory_bandwidth) + device.launch_seconds
+
+
+def _ring_seconds(
+    info: RingOperator, operands: Sequence[Layout], mesh: Mesh, cluster: Cluster
+) -> float:
+    """Return the seconds of the rounds of a ring: the greater of computing and sending in each."""
+    device, total = cluster.device, 0.0
+    peak = device.flops_per_second(info.operand_types[0].dtype)
+    rounds = info.rounds(operands, mesh)
+    sizes = np.array([turn.sent_bytes for turn in rounds])
+    sent = move_seconds("collective_permute", info.axes, sizes, mesh, cluster)
+    for turn, sending in zip(rounds, sent, strict=True):
+        compute = max(turn.flops / peak, turn.moved_bytes / device.memory_bandwidth)
+        compute += device.launch_seconds if turn.moved_bytes else 0.0
+        total += max(compute, float(sending) if turn.sent_bytes else 0.0)
+    return total
 
 
 def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
@@ -150,8 +151,11 @@ class WeightedProfile(TimeProfile):
     def operator_cost(
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
-        """Return the weighted seconds of a computing operator."""
-        return self.weights.compute * super().operator_cost(info, operands, results)
+        """Return the weighted seconds of a computing operator; a ring occupies its links, too."""
+        axes = info.axes if isinstance(info, RingOperator) else ()
+        levels = {axis.level for axis in map(self.mesh.axis, axes) if axis.size > 1}
+        weight = self.weights.of(levels, deferrable=False)
+        return weight * super().operator_cost(info, operands, results)
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the weighted seconds of a communication operator, for several sizes."""

@@ -24,6 +24,7 @@ from shardwright.operators.models import (
     loss_scale,
     normalization,
     optimizer,
+    ring_attention,
     rotary,
     routing,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "ranks",
     "reduce",
     "resize",
+    "ring_attention",
     "rotary",
     "routing",
     "scan",

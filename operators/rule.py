@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
@@ -41,6 +42,34 @@ class ShardView:
     result_shapes: tuple[Shape, ...]
 
 
+@dataclass(frozen=True)
+class Ring:
+    """How ranks pass parts of operands round, where each reads all parts.
+
+    Parameters
+    ----------
+    factors : mapping of str to str
+        Whole factors that may be split over exactly the axes of another factor.
+    operator : str
+        The operator that ranks run then; its attribute ``axes`` has these axes.
+    attributes : mapping
+        Its other attributes.
+    more : tuple of str
+        Names of its results after those of the operator: what its gradient reads.
+    """
+
+    factors: Mapping[str, str]
+    operator: str
+    attributes: Attributes
+    more: tuple[str, ...]
+
+    def along(self, strategy: Strategy) -> tuple[Attributes, Strategy]:
+        """Return the attributes and the strategy of the operator that ranks run."""
+        (axes,) = {strategy.axes[factor] for factor in self.factors}
+        rest = tuple(item for item in strategy.assignment if item[0] not in self.factors)
+        return {**self.attributes, "axes": axes}, Strategy(rest)
+
+
 @dataclass(frozen=True, eq=False)
 class Rule:
     """The sharding rule of an operator on operands of known shapes.
@@ -54,17 +83,25 @@ class Rule:
     kinds : mapping of str to str
         ``parallel``, ``whole``, or the reduction ``sum``, ``max``, ``min`` of a contracted factor;
         ``halo`` of a factor ``h~``, which is split like ``h``.
+    ring : Ring, optional
+        How ranks may pass parts round.
     """
 
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
     sizes: Mapping[str, int]
     kinds: Mapping[str, str]
+    ring: Ring | None = None
 
     @cached_property
     def result_shapes(self) -> tuple[Shape, ...]:
         """Whole shape of each result."""
         return tuple(self._shape(dims, self.sizes) for dims in self.results)
+
+    @property
+    def rings(self) -> Mapping[str, str]:
+        """The factors whose parts may pass round, each with the factor that it is split like."""
+        return self.ring.factors if self.ring is not None else {}
 
     @cached_property
     def points(self) -> int:
@@ -115,7 +152,9 @@ class Rule:
         contracted = {
             factor: axes
             for factor, axes in strategy.assignment
-            if self.kinds[factor] != "parallel" and factor not in present
+            if self.kinds[factor] != "parallel"
+            and factor not in present
+            and factor not in self.rings
         }
         if not contracted:
             return layout
@@ -134,7 +173,10 @@ class Rule:
         another part of the work.
         """
         present = _present(self.operands[operand])
-        return mesh.ordered(a for f, axes in strategy.assignment if f not in present for a in axes)
+        split = strategy.of_factors(present) if self.rings else ()
+        return mesh.ordered(
+            a for f, axes in strategy.assignment if f not in present for a in axes if a not in split
+        )
 
     # From layouts to a strategy
 
@@ -216,13 +258,16 @@ class Rule:
                 raise StrategyError(
                     f"there is no factor `{factor}`", hint=f"the factors are {factors}"
                 )
-            if self.kinds[factor] == "whole":
+            if factor in self.rings:
+                self._check_ring(factor, axes, strategy)
+            elif self.kinds[factor] == "whole":
                 raise StrategyError(f"factor `{factor}` must stay whole on a device")
-            for axis in axes:
-                mesh.axis(axis)
-            if used & set(axes) or len(set(axes)) != len(axes):
-                raise StrategyError(f"a mesh axis is used twice in `{strategy}`")
-            used |= set(axes)
+            else:
+                for axis in axes:
+                    mesh.axis(axis)
+                if used & set(axes) or len(set(axes)) != len(axes):
+                    raise StrategyError(f"a mesh axis is used twice in `{strategy}`")
+                used |= set(axes)
             if not self._fits(factor, mesh.extent(axes), self._is_last(factor, strategy, mesh)):
                 raise StrategyError(
                     f"factor `{factor}` of size {self.sizes[factor]} cannot be split "
@@ -231,6 +276,26 @@ class Rule:
         for dims in (*self.operands, *self.results):
             for factors in dims:
                 self._check_compound(factors, strategy, mesh)
+
+    def _check_ring(self, factor: str, axes: tuple[str, ...], strategy: Strategy) -> None:
+        """Refuse a ring over other axes than those of the factor that it follows."""
+        leader = self.rings[factor]
+        if axes != strategy.axes.get(leader, ()):
+            raise StrategyError(
+                f"factor `{factor}` is split over {list(axes)}, it must be whole or split like "
+                f"`{leader}`, over {list(strategy.axes.get(leader, ()))}"
+            )
+
+    def has_ring(self, strategy: Strategy) -> bool:
+        """Return whether parts pass round under a strategy."""
+        return any(factor in strategy.axes for factor in self.rings)
+
+    def refuse_rings(self, strategy: Strategy) -> None:
+        """Refuse a strategy under which parts pass round: another operator has to run."""
+        if self.ring is not None and self.has_ring(strategy):
+            split = next(factor for factor in self.rings if factor in strategy.axes)
+            what = f"factor `{split}` is split, and every rank reads all of it"
+            raise StrategyError(what, hint=f"use `{self.ring.operator}`")
 
     def _fits(self, factor: str, count: int, is_last: bool = False) -> bool:
         """Return whether a factor can be split `count` ways; unevenly, unless it is compound.
@@ -278,7 +343,8 @@ class Rule:
         """Return every legal assignment with the axes of a factor in mesh order.
 
         The order is fixed: earlier factors take earlier axes first, and the assignment that splits
-        nothing comes last, so that ties go to the larger split of a leading factor.
+        nothing comes last, so that ties go to the larger split of a leading factor. A ring comes
+        after the assignment without it.
 
         Parameters
         ----------
@@ -291,7 +357,18 @@ class Rule:
         factors = self.kinds.items()
         splittable = [f for f, k in factors if k not in ("whole", "halo") and self.sizes[f] > 1]
         kinds = kinds or {name: i for i, name in enumerate(mesh.names)}
-        return tuple(self._extended((), splittable, mesh, kinds))
+        found = self._extended((), splittable, mesh, kinds)
+        if not self.rings:
+            return tuple(found)
+        return tuple(strategy for plain in found for strategy in self._with_rings(plain, mesh))
+
+    def _with_rings(self, strategy: Strategy, mesh: Mesh) -> Iterator[Strategy]:
+        """Yield an assignment without rings, then with all of them, where there are some."""
+        yield strategy
+        rings = {f: axes for f, g in self.rings.items() if (axes := strategy.axes.get(g))}
+        if rings and all(self._fits(f, mesh.extent(axes)) for f, axes in rings.items()):
+            split = {**strategy.axes, **rings}
+            yield Strategy.of({f: split[f] for f in self.sizes if f in split})
 
     def _extended(
         self,

@@ -15,6 +15,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator, run_ring
 from shardwright.operators.info import Array, OperatorInfo, operator_info
 from shardwright.operators.windows.halo_exchange import emit_split
 
@@ -52,7 +53,7 @@ def assemble(parts: Sequence[Array], layout: Layout, shape: tuple[int, ...], mes
 def run_shards(
     info: OperatorInfo, strategy: Strategy, mesh: Mesh, operands: Sequence[Parts]
 ) -> list[Parts]:
-    """Run the kernel on every rank, with halo exchanges where windows are split.
+    """Run the kernel on every rank, with halo exchanges where windows are split, and rings.
 
     Raises
     ------
@@ -68,6 +69,8 @@ def run_shards(
         held_by_name = dict(zip(names, held, strict=True))
         executed = execute(build.nodes, held_by_name, mesh)
         return [executed[value.name][2] for value in emitted.results]
+    if isinstance(info, RingOperator):
+        return _run_rings(info, strategy, mesh, operands)
     results: list[Parts] = [[] for _ in info.result_types]
     for rank in range(mesh.size):
         view = info.rule.view(strategy, mesh, rank)
@@ -83,8 +86,29 @@ def run_shards(
 
 
 def splits_windows(info: OperatorInfo, strategy: Strategy) -> bool:
-    """Return whether a strategy splits windows that reach into other slices."""
-    return any(strategy.axes.get(factor) for factor in info.halos)
+    """Return whether a strategy splits windows that reach into other slices, or a ring."""
+    split = any(strategy.axes.get(factor) for factor in info.halos)
+    return split or info.rule.has_ring(strategy)
+
+
+def _run_rings(
+    info: RingOperator, strategy: Strategy, mesh: Mesh, operands: Sequence[Parts]
+) -> list[Parts]:
+    """Run an operator whose ranks pass parts round, group by group."""
+    found: dict[int, tuple[Array, ...]] = {}
+    extents = [mesh.sizes[axis] for axis in info.axes]
+    for group in mesh.groups(info.axes):
+        members = [
+            info.turns(
+                info.rule.view(strategy, mesh, rank), i, extents, *(p[rank] for p in operands)
+            )
+            for i, rank in enumerate(group)
+        ]
+        found.update(zip(group, run_ring(members), strict=True))
+    for rank, returned in found.items():
+        view = info.rule.view(strategy, mesh, rank)
+        check_results(info.result_types, view.result_shapes, returned)
+    return [[found[rank][i] for rank in range(mesh.size)] for i in range(len(info.result_types))]
 
 
 def node_of(info: OperatorInfo, operands: Sequence[Value]) -> Node:

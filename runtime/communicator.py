@@ -12,6 +12,7 @@ import numpy as np
 from shardwright.ir.errors import ExecutionError
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import Turns, run_ring
 from shardwright.operators.info import Array
 
 Parts = Mapping[int, Array]  # the slice of each hosted rank
@@ -55,6 +56,24 @@ class Communicator(Protocol):
         -------
         dict of int to array
             The result of each hosted rank.
+        """
+
+    def take_turns(
+        self, axes: tuple[str, ...], members: Mapping[int, Turns]
+    ) -> dict[int, tuple[Array, ...]]:
+        """Run an operator whose ranks compute and send in turns, in every group along `axes`.
+
+        Parameters
+        ----------
+        axes : tuple of str
+            Mesh axes of the groups, major to minor.
+        members : mapping of int to Turns
+            The work of each hosted rank.
+
+        Returns
+        -------
+        dict of int to tuple of array
+            The results of each hosted rank.
         """
 
     def collect(self, parts: Parts) -> dict[int, Array]:
@@ -121,9 +140,7 @@ class LocalCommunicator:
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
     ) -> dict[int, Array]:
         """Run one communication operator in every group along `axes`."""
-        groups = self._groups.get(axes)
-        if groups is None:
-            groups = self._groups[axes] = self.mesh.groups(axes)
+        groups = self._groups_of(axes)
         extents = tuple(self.mesh.sizes[axis] for axis in axes)
         after: dict[int, Array] = {}
         for members in groups:
@@ -132,6 +149,23 @@ class LocalCommunicator:
             moved = operator.exchange([parts[member] for member in members], extents)
             after.update(zip(members, moved, strict=True))
         return after
+
+    def take_turns(
+        self, axes: tuple[str, ...], members: Mapping[int, Turns]
+    ) -> dict[int, tuple[Array, ...]]:
+        """Run an operator whose ranks compute and send in turns, group by group."""
+        found: dict[int, tuple[Array, ...]] = {}
+        for group in self._groups_of(axes):
+            if group[0] not in members:  # of another pipeline stage
+                continue
+            results = run_ring([members[rank] for rank in group])
+            found.update(zip(group, results, strict=True))
+        return found
+
+    def _groups_of(self, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        if axes not in self._groups:
+            self._groups[axes] = self.mesh.groups(axes)
+        return self._groups[axes]
 
     def collect(self, parts: Parts) -> dict[int, Array]:
         """Return the parts: this process has all ranks."""

@@ -22,6 +22,7 @@ from shardwright.ir.liveness import Loop, accumulates, check_loop, dying_values,
 from shardwright.ir.text import node_text
 from shardwright.ir.types import is_low
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import Array, OperatorInfo
 from shardwright.operators.rule import ShardView
 from shardwright.runtime.accumulators import Accumulators
@@ -355,6 +356,8 @@ class Executor:
         try:
             if isinstance(instruction.info, Communication):
                 results = [self._move(instruction.info, instruction, operands[0], number)]
+            elif isinstance(instruction.info, RingOperator):
+                results = self._take_turns(instruction.info, instruction, operands, number)
             elif instruction.replaced:
                 kernel, views = partial(_kernel, instruction.info), instruction.views[number]
                 results = update_in_place(kernel, views, operands, instruction.replaced)
@@ -384,6 +387,30 @@ class Executor:
         else:
             moved = self.communicator.exchange(info, axes, parts)
         return {rank: _settled(part, local, rank, instruction) for rank, part in moved.items()}
+
+    def _take_turns(
+        self,
+        info: RingOperator,
+        instruction: Instruction,
+        operands: Sequence[Mapping[int, Array]],
+        number: int,
+    ) -> list[dict[int, Array]]:
+        """Run an operator whose ranks pass parts round."""
+        extents = [self.mesh.sizes[axis] for axis in info.axes]
+        members = {
+            rank: info.turns(
+                view,
+                self.mesh.index(rank, info.axes),
+                extents,
+                *(_widened(parts[rank]) for parts in operands),
+            )
+            for rank, view in instruction.views[number].items()
+        }
+        found = self.communicator.take_turns(info.axes, members)
+        return [
+            {rank: _settled(f[i], local, rank, instruction) for rank, f in found.items()}
+            for i, local in enumerate(instruction.results)
+        ]
 
     def _compute(
         self, instruction: Instruction, operands: Sequence[Mapping[int, Array]], number: int
@@ -423,7 +450,11 @@ def _kernel(info: OperatorInfo, view: ShardView, *operands: Array) -> Array | tu
 
     The results are rounded once, when they are stored.
     """
-    return info.kernel(view, *(x.astype(np.float32) if is_low(x.dtype) else x for x in operands))
+    return info.kernel(view, *map(_widened, operands))
+
+
+def _widened(x: Array) -> Array:
+    return x.astype(np.float32) if is_low(x.dtype) else x
 
 
 def _settled(array: Array, local: Local, rank: int, instruction: Instruction) -> Array:

@@ -11,7 +11,8 @@ mpi4py is imported with the first communicator, since the import starts MPI.
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +22,7 @@ from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.optional import optional
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import Message, Turns
 from shardwright.operators.halo import deal
 from shardwright.operators.info import Array
 from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
@@ -111,6 +113,22 @@ class MpiCommunicator:
             return {rank: self._collectives[operator.name](group, operator, part)}
         everything = group.allgather(part)
         return {rank: operator.exchange(everything, extents)[group.rank]}
+
+    def take_turns(
+        self, axes: tuple[str, ...], members: Mapping[int, Turns]
+    ) -> dict[int, tuple[Array, ...]]:
+        """Run the turns of this rank: messages are sent as it goes on computing."""
+        rank, group = self.ranks[0], self._group(axes)
+        turns, sends = members[rank], list[Any]()
+        try:
+            exchange = next(turns)
+            for tag in count():
+                sends += [group.isend(m, dest=to, tag=tag) for to, m in exchange.sends.items()]
+                exchange = turns.send(partial(_received_from, group, exchange.sources, tag))
+        except StopIteration as end:
+            self._mpi.Request.waitall(sends)
+            return {rank: end.value}
+        raise AssertionError("unreachable: the turns end")
 
     def collect(self, parts: Parts) -> dict[int, Array]:
         """Return the slices of all ranks that hold a value, in every process."""
@@ -274,6 +292,11 @@ class MpiCommunicator:
 
     def _operation(self, kind: str) -> Any:
         return {"sum": self._mpi.SUM, "max": self._mpi.MAX, "min": self._mpi.MIN}[kind]
+
+
+def _received_from(group: Any, sources: Sequence[int], tag: int) -> dict[int, Message]:
+    """Wait for the message of each source in one exchange."""
+    return {source: group.recv(source=source, tag=tag) for source in sources}
 
 
 def _neighbours(group: Any) -> list[int]:

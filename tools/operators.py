@@ -7,6 +7,7 @@ from pathlib import Path
 from shardwright.ir.files import begins, write_file
 from shardwright.ir.text import parse_type
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info, operator_names
 from shardwright.ops.names import Cover, cover, releases
 from shardwright.tools.tables import print_table
@@ -84,11 +85,9 @@ def document() -> str:
 def _operators() -> Iterator[str]:
     groups: dict[str, list[str]] = {"": [], "gradient": [], "communication": []}
     for name in operator_names():
-        if issubclass(operator_class(name), Communication):
-            groups["communication"].append(name)
-        else:
-            gradient = name.endswith("_gradient") and name != "stop_gradient"
-            groups["gradient" if gradient else ""].append(name)
+        gradient = name.endswith("_gradient") and name != "stop_gradient"
+        moves = issubclass(operator_class(name), (Communication, RingOperator))
+        groups["gradient" if gradient else "communication" if moves else ""].append(name)
     yield f"## The {len(groups[''])} operators of models\n"
     yield "| operator | rule | description |\n|---|---|---|"
     for name in groups[""]:

@@ -12,6 +12,7 @@ from shardwright.ir.liveness import accumulates, loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import operator_class
 
 
@@ -72,7 +73,8 @@ class _Binding:
         """Return a node on slices; a collective names the ranks of its group."""
         results = tuple(self.value(result) for result in node.results)
         attributes = dict(node.attributes)
-        moves = "axes" in attributes and issubclass(operator_class(node.operator), Communication)
+        kinds = (Communication, RingOperator)
+        moves = "axes" in attributes and issubclass(operator_class(node.operator), kinds)
         if moves and not accumulates(node, self.in_time):
             attributes["ranks"] = self.group(attributes["axes"])
         return replace(node, results=results, attributes=attributes, strategy=None)

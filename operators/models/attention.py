@@ -4,7 +4,7 @@ Blocks of queries keep the scores small; the gradient recomputes the scores inst
 (Rabe and Staats, 2021; Dao et al., 2022).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
-from shardwright.ir.layout import Strategy
+from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.halo import deal
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -24,9 +25,21 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.notation import resolve
-from shardwright.operators.rule import Rule, ShardView
+from shardwright.operators.rule import Ring, Rule, ShardView
 
-_SCORES_AT_ONCE = 1 << 21  # elements
+SCORES_AT_ONCE = 1 << 21  # elements
+
+
+def visible_pairs(queries: int, keys: int, causal: bool) -> int:
+    """Return the number of pairs of a key and one of the first queries that reads it.
+
+    >>> visible_pairs(3, 2, True)
+    5
+    """
+    if not causal:
+        return queries * keys
+    growing = min(queries, keys)
+    return growing * (growing + 1) // 2 + (queries - growing) * keys
 
 
 def _weights(scores: Array) -> Array:
@@ -55,6 +68,7 @@ class Attention(OperatorInfo):
 
     defaults: ClassVar = {"causal": False, "scale": None}
     first: ClassVar[int]  # the operand with the queries
+    keys: ClassVar[str] = "t"  # the factor of the keys
     passes: ClassVar[tuple[int, int]]  # products over d, and over e, for every score
 
     @property
@@ -76,9 +90,10 @@ class Attention(OperatorInfo):
             If the heads of keys cannot be shared evenly.
         """
         shapes = [operand.shape for operand in self.operand_types]
-        if len(shapes) - self.first not in (3, 4) or any(len(shape) != 4 for shape in shapes):
+        read = shapes[: self.first + 3 + self.has_mask]
+        if len(shapes) < self.first + 3 or any(len(shape) != 4 for shape in read):
             raise IRError(
-                f"queries, keys and values have the shapes {shapes}, expected four dimensions"
+                f"queries, keys and values have the shapes {read}, expected four dimensions"
             )
         queries, keys = shapes[self.first][1], shapes[self.first + 1][1]
         if queries % keys:
@@ -103,13 +118,26 @@ class Attention(OperatorInfo):
 
     @property
     def flops(self) -> float:
-        """Count the products, and five operations for each score."""
-        return self._scores * (self._product_flops_per_score + 5.0)
+        """Count the products, and five operations, for each score that the kernel computes.
+
+        The kernel is of the flash kind: with ``causal`` it skips the keys behind each query, about
+        half of the scores. Scores that a mask operand hides are computed.
+        """
+        return self._rows * self.visible(0, self.rule.sizes["s"]) * self.flops_per_score
 
     @property
     def product_flops(self) -> float:
-        """Count the products of all queries with all keys, whatever is masked."""
-        return self._scores * self._product_flops_per_score
+        """Count the products of all queries with all keys, whatever is masked.
+
+        Model flops are counted so by convention (Chowdhery et al., "PaLM", 2022, appendix B).
+        """
+        scores = self._rows * self.rule.sizes["s"] * self.rule.sizes[self.keys]
+        return scores * self._product_flops_per_score
+
+    @property
+    def flops_per_score(self) -> float:
+        """Operations for each pair of a query and a key that it reads."""
+        return self._product_flops_per_score + 5.0
 
     @property
     def _product_flops_per_score(self) -> float:
@@ -117,8 +145,25 @@ class Attention(OperatorInfo):
         return 2.0 * (over_d * self.rule.sizes["d"] + over_e * self.rule.sizes["e"])
 
     @property
-    def _scores(self) -> int:
-        return prod(self.rule.sizes.get(factor, 1) for factor in "bhgst")
+    def _rows(self) -> int:
+        return prod(self.rule.sizes.get(factor, 1) for factor in "bhg")
+
+    def visible(self, start: int, stop: int) -> int:
+        """Return the number of pairs of a query of an interval and a key that it reads."""
+        keys = self.rule.sizes[self.keys]
+        return visible_pairs(stop, keys, self.attributes["causal"]) - visible_pairs(
+            start, keys, self.attributes["causal"]
+        )
+
+    def imbalance(self, operands: Sequence[Layout], mesh: Mesh) -> float:
+        """Return the work of the rank with the last queries over its share, where causal."""
+        axes, queries = operands[self.first].splits[2], self.rule.sizes["s"]
+        if not axes or not self.attributes["causal"]:
+            return 1.0
+        slices = deal(queries, tuple(mesh.sizes[axis] for axis in axes))
+        busiest = max(self.visible(start, start + count) for start, count in slices)
+        longest = max(count for _, count in slices)
+        return busiest * queries / (self.visible(0, queries) * longest)
 
     def generate_strategies(
         self, mesh: Mesh, kinds: Mapping[str, int] | None = None
@@ -129,7 +174,7 @@ class Attention(OperatorInfo):
     def blocks(self, view: ShardView) -> Iterator[tuple[slice, slice]]:
         """Yield blocks of local queries, each with its keys."""
         b, h, g, s, t = (view.sizes.get(factor, 1) for factor in "bhgst")
-        count = max(1, _SCORES_AT_ONCE // (b * h * g * t))
+        count = max(1, SCORES_AT_ONCE // (b * h * g * t))
         for start in range(0, s, count):
             stop = min(start + count, s)
             seen = min(view.starts["s"] + stop, t) if self.attributes["causal"] else t
@@ -184,9 +229,14 @@ class ScaledDotProductAttention(Attention):
     )
 
     def make_rule(self) -> Rule:
-        """Keep the keys whole."""
+        """Keep the keys whole, or pass them round; not with a mask, which has all keys."""
         mask = f", {self.mask_notation()}" if self.has_mask else ""
-        return self.resolve_with_heads(f"b H s d^, b h t^ d^, b h t^ e{mask} -> b H s e")
+        rule = self.resolve_with_heads(f"b H s d^, b h t^ d^, b h t^ e{mask} -> b H s e")
+        if self.has_mask:
+            return rule
+        balanced = self.attributes["causal"] and rule.sizes["s"] == rule.sizes["t"]
+        attributes = {**self.attributes, "balanced": balanced}
+        return replace(rule, ring=Ring({"t": "s"}, "ring_attention", attributes, ("logsumexp",)))
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compute block by block of queries."""
@@ -254,7 +304,7 @@ class ScaledDotProductAttentionGradient(Attention):
             of_block = _of_block(mask, block, seen)
             rows = (q[:, :, :, block], dy[:, :, :, block])
             weights = self.probabilities(rows[0], k[:, :, seen], first, of_block)
-            dv[:, :, seen] += _summed(weights, rows[1])
+            dv[:, :, seen] += summed(weights, rows[1])
             slope = np.matmul(rows[1], np.swapaxes(v[:, :, None, seen], -1, -2))
             mean = (slope * weights).sum(axis=-1, keepdims=True)
             change = weights * (slope - mean)
@@ -262,12 +312,12 @@ class ScaledDotProductAttentionGradient(Attention):
                 _add_summed(dmask[..., block if dmask.shape[3] > 1 else slice(None), seen], change)
             dscores = self.scaled(change)
             dq[:, :, :, block] = np.matmul(dscores, k[:, :, None, seen])
-            dk[:, :, seen] += _summed(dscores, rows[0])
+            dk[:, :, seen] += summed(dscores, rows[0])
         found = [dq, dk, dv] if dmask is None else [dq, dk, dv, dmask]
         return tuple(x.reshape(s) for x, s in zip(found, view.result_shapes, strict=True))
 
 
-def _summed(scores: Array, rows: Array) -> Array:
+def summed(scores: Array, rows: Array) -> Array:
     """Return scores' @ rows for each head of keys, summed over the heads of queries at it."""
     b, h, g, s, t = scores.shape
     flat = scores.reshape(b, h, g * s, t)

@@ -31,7 +31,7 @@ from shardwright.operators.info import (
     operator_info,
     register,
 )
-from shardwright.operators.rule import Dims
+from shardwright.operators.rule import Dims, Ring
 
 _NO_HALO = {"size": 1, "windows": 1, "stride": 1, "before": 0, "span": 1}
 
@@ -231,13 +231,13 @@ class SplitOperator:
     Parameters
     ----------
     info : OperatorInfo
-        The emitted operator.
+        The emitted operator; another than that of the model, where parts are passed round.
     plan : HaloPlan
         Its exchanges and sums.
     read, made : tuple of Value
         Operands and results of the operator itself.
     results : tuple of Value
-        Results after the sums.
+        Results of the operator of the model, after the sums.
     """
 
     info: OperatorInfo
@@ -272,6 +272,8 @@ def emit_split(
     assert build.mesh is not None
     types = [value.type for value in operands]
     info = operator_info(node.operator, types, node.attributes)
+    if info.rule.ring is not None and info.rule.has_ring(strategy):
+        return _emit_ring(build, node, operands, strategy, info.rule.ring, stage)
     plan = halo_plan(info, node.attributes, strategy, build.mesh)
     read = []
     for i, (name, value) in enumerate(zip(node.operands, operands, strict=True)):
@@ -294,6 +296,36 @@ def emit_split(
         build.provenance = Provenance(node.provenance.operator, "redistribution", result.name)
         results.append(_moved(build, "halo_sum", value, plan.results.get(i, ()), result.name))
     return SplitOperator(inner, plan, tuple(read), made, tuple(results))
+
+
+def _emit_ring(
+    build: Builder,
+    node: Node,
+    operands: Sequence[Value],
+    strategy: Strategy,
+    ring: Ring,
+    stage: int | None,
+) -> SplitOperator:
+    """Emit the operator that passes parts round in the place of another."""
+    assert build.mesh is not None
+    attributes, strategy = ring.along(strategy)
+    info = operator_info(ring.operator, [value.type for value in operands], attributes)
+    more = [build.unique_name(f"{node.name}.{name}") for name in ring.more]
+    names = [*(result.name for result in node.results), *more]
+    left = [x.at(stage) for x in info.rule.result_layouts(strategy, build.mesh)]
+    made = tuple(map(Value, names, info.result_types, left))
+    build.append(
+        replace(
+            node,
+            operator=ring.operator,
+            operands=tuple(value.name for value in operands),
+            results=made,
+            attributes=attributes,
+            strategy=strategy,
+        )
+    )
+    plan = HaloPlan(attributes, {}, {})
+    return SplitOperator(info, plan, tuple(operands), made, made[: len(node.results)])
 
 
 @dataclass(frozen=True)

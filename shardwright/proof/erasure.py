@@ -12,9 +12,11 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 from shardwright.operators.windows.halo_exchange import OverHalo
 from shardwright.operators.windows.windowed import Windowed
+from shardwright.proof.rings import RingError, passed_round
 from shardwright.proof.step import attributes_text
 from shardwright.proof.terms import (
     ZERO,
@@ -161,11 +163,13 @@ class _Erased:
         if name == "unpack":
             return list(self._unpacked())
         try:
+            if isinstance(self.info, RingOperator):
+                return list(passed_round(self.info, self.operands, self._terms(), self.mesh))
             if isinstance(self.info, Windowed):
                 return list(windowed(self.node, self.info, self.held, self.strategy, self.mesh))
             if name == "add" and (sum_of_runs := self._sum_of_runs()):
                 return [sum_of_runs]
-        except RunsError as error:
+        except (RunsError, RingError) as error:
             raise self._refuse(str(error)) from None
         return list(self._computed(self._terms()))
 

@@ -36,7 +36,8 @@ TRUSTED = (
     "(tested for every operator on small shapes)",
     "the kernels and gradients of operators are right, those of optimizers included (tested "
     "against finite differences)",
-    "collectives and exchanges of halos do what their layouts say (tested on small meshes)",
+    "collectives and exchanges of halos do what their layouts say, and operators that pass parts "
+    "round compute what they stand for (tested on small meshes)",
     "the runtime runs the nodes of the program in order, and initial values depend on the seed, "
     "the parameter's name and the global index alone",
     "arithmetic is that of the real numbers: nothing is rounded, nothing overflows",

@@ -36,7 +36,7 @@ def expected(q: Array, k: Array, v: Array, causal: bool) -> Array:
 def test_attention_one_query_at_a_time(
     causal: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_SCORES_AT_ONCE", at_once)
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
     q, k, v = operands()
     info = operator_info("scaled_dot_product_attention", types([q, k, v]), {"causal": causal})
     (out,) = whole_kernel(info, q, k, v)
@@ -52,7 +52,7 @@ def test_the_gradient_does_not_depend_on_the_blocks(
     name = "scaled_dot_product_attention_gradient"
     info = operator_info(name, types([dy, q, k, v]), {"causal": True})
     whole = whole_kernel(info, dy, q, k, v)
-    monkeypatch.setattr(attention, "_SCORES_AT_ONCE", at_once)
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
     for found, right in zip(whole_kernel(info, dy, q, k, v), whole, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-15)
 

@@ -9,6 +9,7 @@ from shardwright.operators.checks.cases import Case, cases_of
 from shardwright.operators.checks.operator import check_operator
 from shardwright.operators.checks.traits import check_traits
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import (
     Example,
     OperatorInfo,
@@ -103,7 +104,7 @@ def test_reducing_operators_need_every_part(info: Communication) -> None:
 def test_only_communication_is_collective() -> None:
     for kind in CLASSES:
         if kind.is_collective or kind.keeps_tensor:
-            assert issubclass(kind, Communication)
+            assert issubclass(kind, (Communication, RingOperator))
         if issubclass(kind, Communication) and not kind.is_collective and kind.keeps_tensor:
             attributes = {"axes": ("x", "y")} if "axes" in kind.defaults else {}
             info = operator_info(kind.name, [parse_type("f64[4, 4]")[0]], attributes)

@@ -5,16 +5,19 @@ Prints a JSON list of the cases that differ, from rank 0.
 
 import json
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ExecutionError
+from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator, Turns
 from shardwright.operators.info import Array, operator_info
 from shardwright.runtime import (
     Executor,
@@ -92,6 +95,41 @@ def exchanges(mpi: MpiCommunicator, tolerance: float, dtypes: tuple[str, ...]) -
     return wrong
 
 
+def rings(mpi: MpiCommunicator) -> list[str]:
+    """Return the rings in which a rank gets something else than it does locally."""
+    local, wrong = LocalCommunicator(MESH), []
+    for axes, causal in product(AXES, (False, True)):
+        attributes = {"axes": axes, "causal": causal, "balanced": causal}
+        shapes = [(1, 2, 7, 3)] * 2 + [(1, 2, 7, 5), (1, 2, 7, 5), (1, 2, 7)]
+        q, k, v, dy, sums = (TensorType("float64", shape) for shape in shapes)
+        for name, read in (("", [q, k, v]), ("_gradient", [dy, q, k, v, dy, sums])):
+            info = operator_info(f"ring_attention{name}", read, attributes)
+            assert isinstance(info, RingOperator)
+            turns = _turns(info, axes)
+            expected = local.take_turns(axes, turns)
+            found = mpi.take_turns(axes, _turns(info, axes))
+            for rank, results in found.items():
+                pairs = zip(results, expected[rank], strict=True)
+                if not all(np.array_equal(a, b) for a, b in pairs):
+                    wrong.append(f"{info.name} over {axes} on rank {rank}")
+    return wrong
+
+
+def _turns(info: RingOperator, axes: tuple[str, ...]) -> dict[int, Turns]:
+    """Return the work of all ranks, on slices of random tensors."""
+    strategy, random = Strategy.of({"s": axes}), np.random.default_rng(5)
+    whole = [random.standard_normal(kind.shape) for kind in info.operand_types]
+    layouts = info.rule.operand_layouts(strategy)
+    extents = [MESH.sizes[axis] for axis in axes]
+    found = {}
+    for rank in range(MESH.size):
+        regions = (x.slices(w.shape, MESH, rank) for x, w in zip(layouts, whole, strict=True))
+        parts = [w[region] for w, region in zip(whole, regions, strict=True)]
+        view = info.rule.view(strategy, MESH, rank)
+        found[rank] = info.turns(view, MESH.index(rank, axes), extents, *parts)
+    return found
+
+
 def training(mpi: MpiCommunicator, directory: Path) -> list[str]:
     """Return what differs between a local training run and one over MPI."""
     graph = parse(TRAINING)
@@ -121,6 +159,8 @@ def main(task: str, directory: Path) -> None:
             wrong = exchanges(mpi, 1e-12, ("float64",))
         elif task == "training":
             wrong = training(mpi, directory)
+        elif task == "rings":
+            wrong = rings(mpi)
         else:
             wrong = exchanges(mpi, 0.0, ("float32", "float64", "float16", "int32"))
         found = mpi.collect({mpi.ranks[0]: np.array(wrong, object)})
