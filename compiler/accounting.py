@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from shardwright.compiler.driver import Compiled
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.roofline import local_bytes, node_seconds
+from shardwright.cost_model.roofline import local_bytes, node_axes, node_seconds, value_bytes
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.collectives import Communication, Transfer
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import SplitCounts, info_of, operator_info
 
@@ -81,6 +81,8 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
     if isinstance(info, RingOperator):
         layouts = [value.layout or Layout.replicated(value.type.rank) for value in operands]
         return sum(turn.sent_bytes for turn in info.rounds(layouts, mesh))
+    if isinstance(info, Transfer):
+        return value_bytes(operand, mesh) if node_axes(node, program) else None
     if not isinstance(info, Communication) or not info.is_collective:
         return None
     if mesh.in_time and accumulates(node, mesh.in_time):
@@ -98,16 +100,34 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
 
 
 def traffic(program: Graph) -> dict[str, Volume]:
-    """Return the traffic of a step, by the name of the collective, sorted."""
-    volumes: dict[str, Volume] = {}
-    for node, times in zip(program.nodes, times_run(program), strict=True):
-        _add_volume(volumes, node, program, times)
-    return dict(sorted(volumes.items()))
+    """Return the traffic of a step, by the name of the collective, sorted.
+
+    With pipeline stages, that of the device group that sends most.
+    """
+    mesh = program.mesh or Mesh(())
+    groups: list[dict[str, Volume]] = []
+    for group in range(mesh.stages):
+        volumes: dict[str, Volume] = {}
+        for node, times in zip(program.nodes, times_run(program), strict=True):
+            if mesh.is_in(_sender(node, program), group):
+                _add_volume(volumes, node, program, times)
+        groups.append(volumes)
+    most = max(groups, key=lambda found: sum(volume.bytes for volume in found.values()))
+    return dict(sorted(most.items()))
+
+
+def _sender(node: Node, program: Graph) -> int | None:
+    """Return the stage that runs a node, or sends what it transfers."""
+    if node.operator != "transfer":
+        return program.stage_of(node)
+    layout = program.values[node.operands[0]].layout
+    return None if layout is None else layout.stage
 
 
 def _add_volume(volumes: dict[str, Volume], node: Node, program: Graph, times: int) -> None:
-    # Collectives have axes, and few others: the operands of those need no look-up.
-    size = sent_bytes(node, program) if node.attributes.get("axes") is not None else None
+    # Few others have axes or cross stages: the operands of those need no look-up.
+    moves = node.attributes.get("axes") is not None or node.operator == "transfer"
+    size = sent_bytes(node, program) if moves else None
     if size is not None:
         volumes[node.operator] = volumes.get(node.operator, Volume()) + Volume(times, times * size)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from shardwright.compiler.fitting import bounded
+from shardwright.compiler.given_stages import GivenStages, StagedPlan, given_stages
 from shardwright.compiler.micro_batch_counts import (
     CompiledCounts,
     candidate_counts,
@@ -201,8 +202,7 @@ def _compile(
     else:
         if options.pins or options.result_pins:
             options = _with_moved_pins(options, canonicalize.merged_values(graph))
-        mesh = mesh or mesh_of_options(cluster, devices, options)
-        emitted = Partitioning(source, cluster, mesh, options, passes, progress).emit()
+        emitted = _partitioned(source, cluster, devices, options, mesh, passes, progress)
     return Compiled(
         source,
         emitted.program,
@@ -217,6 +217,47 @@ def _compile(
         time.perf_counter() - begin,
         passes,
     )
+
+
+def _partitioned(
+    source: Graph,
+    cluster: Cluster,
+    devices: int,
+    options: CompileOptions,
+    mesh: Mesh | None,
+    passes: PassManager,
+    progress: Progress | None,
+) -> Emitted:
+    """Return the program that the compiler partitions, in stages where they are given."""
+    stages = given_stages(source, cluster, devices, options)
+    if stages is None:
+        mesh = mesh or mesh_of_options(cluster, devices, options)
+        return Partitioning(source, cluster, mesh, options, passes, progress).emit()
+    mesh = _mesh_of_stage(cluster, devices, options, mesh, stages)
+    return StagedPlan(source, cluster, mesh, options, passes, progress, stages).emit()
+
+
+def _mesh_of_stage(
+    cluster: Cluster, devices: int, options: CompileOptions, mesh: Mesh | None, stages: GivenStages
+) -> Mesh:
+    """Return the mesh of one stage.
+
+    Raises
+    ------
+    OptionError
+        If a mesh of all devices is given, other than the default.
+    """
+    if options.named_plan is not None:
+        return mesh or mesh_of_options(cluster, devices, options)
+    if mesh is None or mesh == default_mesh(cluster, devices, options.cost_model):
+        return default_mesh(cluster, devices // stages.groups, options.cost_model)
+    if mesh.size * stages.groups != devices:
+        raise OptionError(
+            f"the mesh {mesh} has {mesh.size} ranks, each of the {stages.groups} device groups of "
+            f"the pipeline has {devices // stages.groups}",
+            hint="leave the mesh out",
+        )
+    return mesh
 
 
 def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) -> CompileOptions:

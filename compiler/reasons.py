@@ -130,6 +130,8 @@ class _Explanation:
             return f"the ranks of {own} pass parts round while they compute (time of both)"
         if node.provenance.role == "forward":
             return "the model itself asks for it"
+        if node.operator == "transfer":
+            return self._crossing(node, tensor)
         forward, steps = node.provenance.phase == "forward", self.moves[_move(node)]
         if node.operator == "halo_exchange" and forward:
             return f"{self._reader(node)} reads {self._called(tensor)} beyond the edges of a slice"
@@ -147,6 +149,14 @@ class _Explanation:
         if forward:
             return f"{self._reader(node)} reads {self._called(tensor)} {_way(steps)}"
         return f"{tensor} takes the layout of its tensor, {_way(steps)}"
+
+    def _crossing(self, node: Node, tensor: str) -> str:
+        """Return why a tensor goes to another pipeline stage."""
+        stage = self.program.stage_of(node)
+        place = "every stage" if stage is None else f"stage {stage}"
+        if node.provenance.phase == "forward":
+            return f"{self._reader(node)} in {place} reads {self._called(tensor)}"
+        return f"{self._called(tensor) or 'the scale of the loss'} is needed in {place}"
 
     def _storage_reason(self, node: Node, tensor: str, forward: bool) -> str:
         reader = self._reader(node)

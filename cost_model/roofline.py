@@ -16,7 +16,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
-from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.collectives import Communication, Transfer
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 from shardwright.operators.windows.halo_exchange import OverHalo
@@ -102,6 +102,8 @@ def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:
     In a hand-written program a communication operator without axes spans all ranks. An axis that is
     run in time has no links.
     """
+    if node.operator == "transfer" and graph.mesh is not None:
+        return graph.mesh.of_stages if crosses_groups(node, graph) else ()
     if not operator_class(node.operator).is_collective:
         return ()
     axes = node.attributes.get("axes")
@@ -110,6 +112,19 @@ def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:
         return tuple(str(axis) for axis in axes if axis not in in_time)
     bare = node.results[0].layout is None
     return graph.mesh.names if graph.mesh is not None and bare else ()
+
+
+def crosses_groups(node: Node, graph: Graph) -> bool:
+    """Return whether a transfer moves a tensor from one device group to another."""
+    source = graph.values[node.operands[0]].layout
+    target = node.results[0].layout
+    return source is not None and target is not None and _moves(source, target, graph.mesh)
+
+
+def _moves(source: Layout, target: Layout, mesh: Mesh | None) -> bool:
+    if source.stage is None or mesh is None or mesh.stages == 1:
+        return False
+    return target.stage is None or (target.stage - source.stage) % mesh.stages != 0
 
 
 def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
@@ -185,6 +200,8 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
     if mesh.in_time and accumulates(node, mesh.in_time):
         return _accumulation_cost(info, taken[0], mesh, prices)
     size = local_bytes(operands[0].type, taken[0], mesh)
+    if isinstance(info, Transfer):
+        return _transfer_cost(taken[0], left[0], size, mesh, prices)
     bare = node.results[0].layout is None
     axes = info.axes or (mesh.names if bare and info.is_collective else ())
     if not isinstance(info, OverHalo):
@@ -195,6 +212,19 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
     if sent[0]:
         cost += float(prices.move_costs(node.operator, axes, sent)[0])
     return cost
+
+
+def _transfer_cost(
+    source: Layout, target: Layout, size: float, mesh: Mesh, prices: NodePrices
+) -> float:
+    """Return the cost of a transfer between stages: a message, or a broadcast to every stage.
+
+    What is on every stage, or goes to a stage of the same device group, does not move.
+    """
+    if not _moves(source, target, mesh):
+        return 0.0
+    operator = "broadcast" if target.stage is None else "transfer"
+    return float(prices.move_costs(operator, mesh.of_stages, np.array([size]))[0])
 
 
 def _accumulation_cost(info: OperatorInfo, taken: Layout, mesh: Mesh, prices: NodePrices) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from shardwright.dataflow.segments import block_of
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
@@ -187,3 +188,45 @@ class Placement:
         if parameter in self.free and (len(read) > 1 or None in read):
             return None
         return min((stage for stage in read if stage is not None), default=0)
+
+
+def even_cuts(graph: Graph, stages: int) -> tuple[str, ...]:
+    """Return the cuts that give every stage as many of the model's repeated blocks.
+
+    What comes before the first block is in the first stage, what comes after the last in the last.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program.
+    stages : int
+        Number of stages.
+
+    Raises
+    ------
+    OptionError
+        If the blocks cannot be divided so.
+    """
+    first: dict[str, str] = {}
+    current = ""
+    for node in graph.nodes:
+        block = block_of(node.scope)
+        if block and block != current:
+            if block in first:
+                raise OptionError(
+                    f"`{node.name}` of the block `{block}` comes after the block `{current}` has "
+                    f"begun: blocks are not in program order, and cannot be cut into {stages} "
+                    "stages",
+                    node_text(node),
+                    "give the stages yourself, with `cell.pipeline_stage`",
+                )
+            first[block], current = node.name, block
+    if len(first) < stages or len(first) % stages:
+        found = f"{len(first)} repeated blocks" if first else "no repeated blocks"
+        raise OptionError(
+            f"the model has {found}, which cannot be divided evenly between {stages} stages",
+            hint="use a number of stages that divides them, or give the stages yourself, with "
+            "`cell.pipeline_stage`",
+        )
+    names = list(first.values())
+    return tuple(names[:: len(names) // stages][1:])

@@ -126,6 +126,10 @@ class Mesh:
         """
         return self.index(rank, self.of_stages)
 
+    def is_in(self, stage: int | None, group: int) -> bool:
+        """Return whether a device group runs a stage; every one does for None."""
+        return stage is None or stage % self.stages == group
+
     def ranks_of(self, stage: int | None) -> range:
         """Return the ranks that run a stage; all ranks for None, which is every stage.
 

@@ -109,7 +109,7 @@ def _verify_cuts(graph: Graph) -> None:
                 f"cut {name}",
             )
         last = positions[name]
-    if graph.cuts and (graph.mesh is None or not graph.mesh.of_stages):
+    if graph.cuts and graph.mesh is not None and not graph.mesh.of_stages:
         raise IRError(f"the mesh has no axis of stages, and `{graph.cuts[0]}` begins a stage")
 
 

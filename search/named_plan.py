@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from math import gcd, prod
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.schedules import SCHEDULES, check_options
 from shardwright.ir.errors import OptionError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.values import (
@@ -22,7 +23,6 @@ from shardwright.ir.values import (
     wrong_value,
 )
 
-SCHEDULES = ("1f1b",)
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 2, 3)
 _OF = "of the plan"
@@ -38,7 +38,8 @@ class NamedPlan:
     tensor : int
         Ranks that share every weight of a product.
     pipeline : int
-        Stages.
+        Device groups that run different stages: equal numbers of the model's repeated blocks, what
+        comes before them in the first stage, what comes after them in the last.
     data : int or None
         Ranks that share the batch; None for the ranks that the other degrees leave.
     context : int
@@ -48,9 +49,10 @@ class NamedPlan:
     micro_batch : int or None
         Samples of one micro-batch on one data rank; None for all of its samples.
     chunks : int
-        Interleaved stages of a device.
-    schedule : str
-        Order of the micro-batches in a pipeline.
+        Stages of each device group.
+    schedule : str or None
+        Order of the micro-batches in a pipeline; by default ``1f1b``, interleaved with several
+        chunks.
     recompute : str
         Activations that are recomputed in the backward pass: ``none``, ``selective`` or ``full``.
     zero : int
@@ -76,7 +78,7 @@ class NamedPlan:
     expert: int = 1
     micro_batch: int | None = None
     chunks: int = 1
-    schedule: str = SCHEDULES[0]
+    schedule: str | None = None
     recompute: str = RECOMPUTE[0]
     zero: int = 0
     sequence_parallel: bool = False
@@ -85,7 +87,8 @@ class NamedPlan:
         for name in _COUNTS:
             if getattr(self, name) is not None:
                 POSITIVE_INTEGER.check(name, getattr(self, name), _OF)
-        check_choice("schedule", self.schedule, SCHEDULES, _OF)
+        if self.schedule is not None:
+            check_choice("schedule", self.schedule, SCHEDULES, _OF)
         check_choice("recompute", self.recompute, RECOMPUTE, _OF)
         if isinstance(self.zero, bool) or self.zero not in ZERO:
             raise wrong_value("zero", self.zero, "0, 1, 2 or 3", of=_OF)
@@ -105,6 +108,14 @@ class NamedPlan:
                 f"`chunks={self.chunks}` interleaves stages, and the plan has one stage",
                 hint="leave `chunks` out",
             )
+        if self.schedule is not None and self.pipeline == 1:
+            raise OptionError(
+                f"`schedule={self.schedule}` orders the stages of a pipeline, and the plan has one "
+                "stage",
+                hint="leave `schedule` out",
+            )
+        if self.pipeline > 1:
+            check_options(self.order, self.pipeline, self.chunks, self.pipeline)
         if self.data is not None and self.data % self.expert:
             raise OptionError(
                 f"`expert={self.expert}` does not divide `data={self.data}`: experts are divided "
@@ -119,7 +130,6 @@ class NamedPlan:
     def _check_supported(self) -> None:
         """Refuse what cannot be built."""
         unsupported = {
-            "pipeline": self.pipeline > 1,
             "context": self.context > 1,
         }
         for name, asked in unsupported.items():
@@ -168,6 +178,11 @@ class NamedPlan:
         }
         ways = in_words([way for way, is_left in unused.items() if is_left])
         return f"try {ways}, or leave the plan out and search"
+
+    @property
+    def order(self) -> str:
+        """The schedule of a pipeline."""
+        return self.schedule or ("interleaved" if self.chunks > 1 else "1f1b")
 
     # On devices
 
@@ -221,7 +236,7 @@ class NamedPlan:
         return batch // (data * self.micro_batch)
 
     def mesh(self, cluster: Cluster, devices: int) -> Mesh:
-        """Return the mesh: tensor ranks nearest to each other, then experts, then data.
+        """Return the mesh of a stage: tensor ranks nearest to each other, then experts, then data.
 
         A degree that spans levels of the cluster has an axis on each.
 
@@ -230,17 +245,29 @@ class NamedPlan:
         ShardwrightError
             If the degrees do not fit the devices, or the levels of the cluster.
         """
-        plan = self.on(devices)
-        assert plan.data is not None
-        degrees = {"tensor": plan.tensor, "expert": plan.expert, "data": plan.data // plan.expert}
-        left = [*cluster.for_devices(devices)]
         axes: list[MeshAxis] = []
-        for name, degree in degrees.items():
-            parts = list(_on_levels(name, degree, left, cluster))
-            for size, level in parts:
+        for name, parts in self._parts(cluster, devices).items():
+            for size, level in parts if name != "pipeline" else ():
                 suffix = f"_{cluster.levels[level].name}" if len(parts) > 1 else ""
                 axes.append(MeshAxis(name + suffix, size, level))
         return Mesh(tuple(reversed(axes)))
+
+    def stage_level(self, cluster: Cluster, devices: int) -> int:
+        """Return the level of the cluster whose links the stages use: the outermost."""
+        return max((level for _, level in self._parts(cluster, devices)["pipeline"]), default=0)
+
+    def _parts(self, cluster: Cluster, devices: int) -> dict[str, list[tuple[int, int]]]:
+        """Return for each degree its (size, level), innermost first."""
+        plan = self.on(devices)
+        assert plan.data is not None
+        degrees = {
+            "tensor": plan.tensor,
+            "expert": plan.expert,
+            "data": plan.data // plan.expert,
+            "pipeline": plan.pipeline,
+        }
+        left = [*cluster.for_devices(devices)]
+        return {n: list(_on_levels(n, degree, left, cluster)) for n, degree in degrees.items()}
 
 
 @dataclass(frozen=True)

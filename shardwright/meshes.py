@@ -43,6 +43,11 @@ def mesh_of(
                 f"`mesh` has the axis `{mesh.in_time[0]}`, which is run in time",
                 hint=f"pass `mesh.of_ranks`, and `micro_batches={mesh.passes}`",
             )
+        if mesh.of_stages:
+            raise OptionError(
+                f"`mesh` has the axis `{mesh.of_stages[0]}`, which is of pipeline stages",
+                hint=f"name a plan, such as `pipeline={mesh.stages}`, or give cells stages",
+            )
         if mesh.size != devices:
             raise wrong_value("mesh", str(mesh), f"{devices} ranks, it has {mesh.size}")
         return mesh

@@ -48,7 +48,7 @@ def random_step(
     graph = ApplyPrecision(PRECISIONS[precision]).run(graph)
     source, lowering = Canonicalize().run(graph), LowerRedistributions(CPU)
     request = SearchRequest(source, CPU, lowering.planner(mesh), options)
-    assignment = _random_assignment(request.space, np.random.default_rng(seed))
+    assignment = random_assignment(request.space, np.random.default_rng(seed))
     found = evaluate(request.space.problem, assignment)
     assert request.micro is not None
     decisions = request.micro.lifted(request.space.decisions(assignment))
@@ -63,7 +63,7 @@ def random_step(
     )
 
 
-def _random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[int, ...]:
+def random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[int, ...]:
     strategies = {
         choice.name: choice.options[int(random.integers(len(choice.options)))]
         for choice in space.choices

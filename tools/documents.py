@@ -102,7 +102,7 @@ def compile_document(
         "devices": document.devices,
         "cluster": document.cluster.name,
         "mesh": document.device_mesh.of_ranks.sizes,
-        "stages": 1,
+        "stages": max(compiled.program.stages, 1),
         "micro_batches": document.micro_batches,
         "micro_batch_statistics": list(document.micro_batch_statistics),
         "named_plan": document.how if document.search == "named_plan" else None,

@@ -61,7 +61,9 @@ def print_compilation(
     axes = document.device_mesh.of_ranks.axes
     mesh = " ".join(f"{axis.name}={axis.size}" for axis in axes)
     passes = document.micro_batches
-    parts = f", {passes} micro-batches" if passes > 1 else ""
+    stages = compilation.plan.program.stages
+    parts = f", {stages} stages ({compilation.plan.program.schedule})" if stages else ""
+    parts += f", {passes} micro-batches" if passes > 1 else ""
     search = "" if document.search == "none" else f", search {document.search}"
     devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
     lines = [

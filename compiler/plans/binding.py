@@ -43,6 +43,7 @@ def bind_rank(program: Graph, rank: int) -> Graph:
             hint=f"ranks are 0 to {mesh.size - 1}",
         )
     bind = _Binding(mesh, rank)
+    program = _of_device_group(program, mesh, mesh.device_group(rank))
     return replace(
         program,
         name=f"{program.name}.rank_{rank:05d}",
@@ -51,6 +52,29 @@ def bind_rank(program: Graph, rank: int) -> Graph:
         nodes=tuple(bind.node(node) for node in program.nodes),
         mesh=None,
     )
+
+
+def _of_device_group(program: Graph, mesh: Mesh, group: int) -> Graph:
+    """Return what a device group runs and holds of a program with pipeline stages."""
+    if not mesh.of_stages:
+        return program
+
+    def is_held(name: str) -> bool:
+        layout = program.values[name].layout
+        return layout is None or mesh.is_in(layout.stage, group)
+
+    return replace(
+        program,
+        parameters=tuple(p for p in program.parameters if is_held(p.name)),
+        nodes=tuple(n for n in program.nodes if any(map(is_held, _touched(n)))),
+        outputs=tuple(name for name in program.outputs if is_held(name)),
+        updates=tuple((name, new) for name, new in program.updates if is_held(name)),
+    )
+
+
+def _touched(node: Node) -> tuple[str, ...]:
+    """Return the values by which a device group runs a node; a transfer has two ends."""
+    return (node.name, *node.operands) if node.operator == "transfer" else (node.name,)
 
 
 class _Binding:
@@ -84,7 +108,7 @@ def rank_text(program: Graph, rank: int) -> str:
     """Return the listing of one rank: its coordinates, its slices and its program."""
     mesh = program.mesh or Mesh(())
     bound = bind_rank(program, rank)
-    names = mesh.of_ranks.names
+    names = (*mesh.of_stages, *mesh.of_ranks.names)
     place = " ".join(f"{name}={mesh.coordinate(rank, name)}" for name in names)
     lines = [f"# rank {rank} of {mesh.size}" + (f" at {place}" if place else "")]
     loop = loop_of(program)
@@ -95,7 +119,7 @@ def rank_text(program: Graph, rank: int) -> str:
             f"those of the first"
         )
     for value in (*program.inputs, *(parameter.value for parameter in program.parameters)):
-        if value.layout is not None and value.layout.split_axes:
+        if value.layout is not None and value.layout.split_axes and value.name in bound.values:
             slices = value.layout.slices(value.type.shape, mesh, rank)
             text = ", ".join(f"{part.start}:{part.stop}" for part in slices)
             lines.append(f"# {value.name} is [{text}] of {value.type}")

@@ -44,12 +44,13 @@ class AxisDocument(_Part):
     size: int
     level: int
     in_time: bool = False
+    of_stages: bool = False
 
     @model_serializer(mode="wrap")
     def _without_default(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what an axis of ranks does not say."""
         content: dict[str, Any] = serialize(self)
-        return content if self.in_time else {k: v for k, v in content.items() if k != "in_time"}
+        return {k: v for k, v in content.items() if v is not False}
 
 
 class InputDocument(_Part):
@@ -258,8 +259,7 @@ class PlanDocument(_Part):
     @property
     def device_mesh(self) -> Mesh:
         """The mesh as an object."""
-        axes = ((axis.name, axis.size, axis.level, axis.in_time) for axis in self.mesh)
-        return Mesh(tuple(MeshAxis(*axis) for axis in axes))
+        return Mesh(tuple(MeshAxis(**dict(axis)) for axis in self.mesh))
 
     @property
     def micro_batches(self) -> int:
@@ -272,6 +272,7 @@ class PlanDocument(_Part):
         mesh = self.device_mesh
         shape = "x".join(str(axis.size) for axis in mesh.of_ranks.axes)
         place = f"on mesh {shape}" if shape else "on one device"
+        place += f" for each of {mesh.stages} device groups" if mesh.of_stages else ""
         if self.micro_batches_tried:
             return f"{place} in {in_words([*map(str, self.micro_batches_tried)])} micro-batches"
         return f"{place} in {mesh.passes} micro-batches" if mesh.in_time else place

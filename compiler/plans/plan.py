@@ -152,7 +152,14 @@ def make_plan(
 
 def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:
     return tuple(
-        AxisDocument(name=a.name, size=a.size, level=a.level, in_time=a.in_time) for a in mesh.axes
+        AxisDocument(
+            name=axis.name,
+            size=axis.size,
+            level=axis.level,
+            in_time=axis.in_time,
+            of_stages=axis.of_stages,
+        )
+        for axis in mesh.axes
     )
 
 

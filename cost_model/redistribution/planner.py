@@ -42,6 +42,7 @@ _KINDS = {
     "halo_sum": "permute",
     "neighbor_exchange": "permute",
     "receive": "send",
+    "transfer": "send",
 }
 _MOST_AXES = 4  # of a mesh that is not too fine; an axis of one rank does not count
 

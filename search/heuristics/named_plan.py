@@ -47,7 +47,7 @@ class ByName(Heuristic):
         InfeasibleError
             If it exceeds the memory limit: its program takes at least what the search counts.
         """
-        plan = self.plan.on(space.mesh.size)
+        plan = self.plan.on(space.mesh.size * self.plan.pipeline)
         result = replace(super().find(space, options), how=plan.text)
         limit = options.limit_bytes
         if result.memory_bytes > limit:

@@ -1,0 +1,178 @@
+"""Plans whose pipeline stages are given: by a named plan, by options, or by the cells of a model.
+
+The decisions are those of the mode or of the named plan, on the mesh of one stage; their cost is
+that of the whole program on one device group, so nothing is said of how good they are. The emitted
+program has its stages: what it takes of the memory of each device group is compared with the limit.
+"""
+
+from dataclasses import dataclass, replace
+
+from shardwright.compiler.buckets import fusion_text
+from shardwright.compiler.fitting import memory_text
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.partitioning import Emitted
+from shardwright.compiler.pipelines import partitioned
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.memory import MemoryUseReport, peak_memory
+from shardwright.cost_model.roofline import program_seconds
+from shardwright.dataflow.placement import even_cuts, in_stages, stages_of
+from shardwright.dataflow.schedules import check_options
+from shardwright.ir.errors import InfeasibleError, OptionError
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.units import bytes_text
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.search.options import Progress
+
+
+@dataclass(frozen=True)
+class GivenStages:
+    """The stages of a pipeline, as they are given.
+
+    Parameters
+    ----------
+    cuts : tuple of str
+        The first operators of the stages 1, 2, ...
+    groups : int
+        Number of device groups.
+    schedule : str
+        Name of the schedule.
+    level : int
+        Level of the cluster whose links the stages use.
+    """
+
+    cuts: tuple[str, ...]
+    groups: int
+    schedule: str
+    level: int
+
+    @property
+    def count(self) -> int:
+        """Number of stages."""
+        return len(self.cuts) + 1
+
+
+def given_stages(
+    source: Graph, cluster: Cluster, devices: int, options: CompileOptions
+) -> GivenStages | None:
+    """Return the stages that a compilation is given; None without any.
+
+    Raises
+    ------
+    OptionError
+        If the model's cells and a named plan both give some, or they fit neither the model, the
+        devices nor the schedule.
+    """
+    plan = options.named_plan
+    asked = 1 if plan is None else plan.pipeline
+    if asked > 1 and source.cuts:
+        raise OptionError(
+            f"the cells of the model have pipeline stages, and the plan has `pipeline={asked}`",
+            hint="leave one of them out",
+        )
+    if asked == 1 and not source.cuts:
+        return None
+    if plan is not None and asked > 1:
+        cuts = even_cuts(source, plan.pipeline * plan.chunks)
+        level = plan.stage_level(cluster, devices)
+        given = GivenStages(cuts, plan.pipeline, plan.order, level)
+    else:
+        given = _of_cells(source, cluster, devices)
+    check_options(given.schedule, given.groups, given.count // given.groups, options.passes)
+    return given
+
+
+def _of_cells(source: Graph, cluster: Cluster, devices: int) -> GivenStages:
+    """Return the stages that the cells of a model name, each on a device group of its own."""
+    groups = len(source.cuts) + 1
+    if devices % groups:
+        raise OptionError(
+            f"the {groups} pipeline stages of the model do not divide the {devices} devices",
+            hint="use a multiple of the stages",
+        )
+    outermost = max(i for i, n in enumerate(cluster.for_devices(devices)) if n > 1)
+    return GivenStages(source.cuts, groups, "1f1b", outermost)
+
+
+@dataclass(frozen=True)
+class StagedPlan:
+    """The plan of a program whose stages are given.
+
+    Parameters
+    ----------
+    source : Graph
+        The whole program, in canonical form.
+    cluster, mesh : Cluster, Mesh
+        Where it runs; the mesh is that of one stage.
+    options : CompileOptions
+        How to compile.
+    passes : PassManager
+        Gets the records of the passes.
+    progress : callable or None
+        Follows the search.
+    stages : GivenStages
+        The stages.
+    """
+
+    source: Graph
+    cluster: Cluster
+    mesh: Mesh
+    options: CompileOptions
+    passes: PassManager
+    progress: Progress | None
+    stages: GivenStages
+
+    def emit(self) -> Emitted:
+        """Return the program, if each device group has the memory for it.
+
+        Raises
+        ------
+        InfeasibleError
+            If one has not.
+        """
+        lowering = LowerRedistributions(self.cluster, self.options.cost_model)
+        planner = lowering.planner(self.mesh)
+        request = SearchRequest(self.source, self.cluster, planner, self.options)
+        limits = self.options.limits_on(self.cluster, self.progress)
+        result = request.solve(request.space, replace(limits, memory_limit=None))
+        given, source = self.stages, replace(self.source, cuts=self.stages.cuts)
+        decisions = in_stages(
+            request.decisions(result), given.groups, stages_of(source), given.schedule, given.level
+        )
+        program = self.passes.run_all(
+            partitioned(self.options, decisions, lowering), replace(source, cuts=())
+        )
+        memory = peak_memory(program)
+        self._check_fits(memory, limits.limit_bytes)
+        result = replace(
+            result,
+            decisions=decisions,
+            cost=program_seconds(program, self.cluster),
+            lower_bound=0.0,
+            status="feasible",
+            memory_bytes=memory.peak_bytes,
+            unlimited=False,
+        )
+        assert program.mesh is not None
+        return Emitted(
+            program,
+            program.mesh,
+            memory,
+            decisions,
+            result,
+            buckets=fusion_text(self.options.fusion),
+        )
+
+    def _check_fits(self, memory: MemoryUseReport, limit: float) -> None:
+        if memory.peak_bytes <= limit:
+            return
+        plan = self.options.named_plan
+        hint = "use more stages, or more devices"
+        raise InfeasibleError(
+            f"the program in {self.stages.count} stages takes {memory_text(memory)} on a device, "
+            f"the limit is {bytes_text(limit)}",
+            hint=hint if plan is None else plan.hint,
+            least_memory_bytes=memory.peak_bytes,
+        )
