@@ -218,20 +218,33 @@ class Attempts:
             result = replace(result, how=f"{result.how}; the time limit ended the search")
         return self._emit(limits, result)
 
-    def with_buckets(self, attempt: Attempt) -> Bucketed:
+    def with_buckets(
+        self, attempt: Attempt, bound: float = 0.0, timeline: Timeline | None = None
+    ) -> Bucketed:
         """Return a plan whose gradients are reduced in the fastest buckets.
 
         An explicit option is kept, and so is the program of the least serial step.
+
+        Parameters
+        ----------
+        attempt : Attempt
+            The plan, and its program as the options ask for.
+        bound : float
+            A lower bound of the overlapped step.
+        timeline : Timeline, optional
+            The overlapped step of the program, if it is known.
         """
         options, limit = self.request.options, self.limits.limit_bytes
-        if options.objective != "overlapped":
+        if not self.request.simulates_step:
             return Bucketed(attempt, options.fusion, None)
         if options.fusion != NO_BUCKETS:
-            return self._simulated(attempt, options.fusion)
+            return self._simulated(attempt, options.fusion, timeline)
         records = attempt.records
         position = [record.name for record in records].index(FuseAllReduces.name)
         alone = records[position].before
-        fusion, timeline = fastest_fusion(alone, self.request.cluster, limit, options.gap)
+        cluster = self.request.cluster
+        plain = None if options.extra_passes else timeline
+        fusion, timeline = fastest_fusion(alone, cluster, limit, options.gap, bound, plain)
         if fusion != NO_BUCKETS:
             passes = PassManager(records=list(records[:position]), verify_later=self._verify_later)
             program = passes.run_all(fused(replace(options, fusion=fusion)), alone)
@@ -244,8 +257,12 @@ class Attempts:
             return self._simulated(attempt, fusion)
         return Bucketed(attempt, fusion, timeline)
 
-    def _simulated(self, attempt: Attempt, fusion: Fusion) -> Bucketed:
-        timeline = simulate(attempt.program, self.request.cluster, self.limits.limit_bytes)
+    def _simulated(
+        self, attempt: Attempt, fusion: Fusion, timeline: Timeline | None = None
+    ) -> Bucketed:
+        if timeline is None:
+            limit = self.limits.limit_bytes
+            timeline = simulate(attempt.program, self.request.cluster, limit)
         return Bucketed(attempt, fusion, timeline)
 
     def least_memory(self) -> LeastMemory:

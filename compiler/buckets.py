@@ -31,7 +31,12 @@ _TAIL = 10  # MindSpore's algorithm 2: the tail takes so many times the latency
 
 
 def fastest_fusion(
-    program: Graph, cluster: Cluster, memory_limit: float = math.inf, gap: float = 0.0
+    program: Graph,
+    cluster: Cluster,
+    memory_limit: float = math.inf,
+    gap: float = 0.0,
+    bound: float = 0.0,
+    timeline: Timeline | None = None,
 ) -> tuple[Fusion, Timeline]:
     """Return the fastest way to bucket the all-reduces of gradients, and the overlapped step.
 
@@ -44,16 +49,20 @@ def fastest_fusion(
     memory_limit : float
         Bytes of a device.
     gap : float
-        Relative distance of the step from its computation at which nothing is tried.
+        Relative distance of the step from a lower bound at which nothing more is tried.
+    bound : float
+        A lower bound of the overlapped step, beside the computation of the program.
+    timeline : Timeline, optional
+        The overlapped step without buckets, if it is known.
     """
     best: Fusion = NO_BUCKETS
     plain = FuseAllReduces(NO_BUCKETS).run(program)
-    timeline = simulate(plain, cluster, memory_limit)
-    computed = loads(plain, cluster)[COMPUTE]  # buckets take no less
-    if relative_gap(timeline.step_seconds, computed) <= gap:
-        return best, timeline
+    timeline = timeline or simulate(plain, cluster, memory_limit)
+    least = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
     seen = [plain]
     for fusion in _candidates(program, cluster):
+        if relative_gap(timeline.step_seconds, least) <= gap:
+            break
         fused = FuseAllReduces(fusion).run(program)
         if any(_same_buckets(fused, other) for other in seen):
             continue

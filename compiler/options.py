@@ -217,12 +217,13 @@ class CompileOptions:
             default="the device's memory less its reserve",
         ),
     )
-    objective: Literal["serial", "overlapped"] = field(
-        default="serial",
+    objective: Literal["overlapped", "serial"] = field(
+        default="overlapped",
         metadata=_about(
-            "what the exact search minimizes: the sum of all seconds, or the step with "
-            "communication concurrent with computation, and gradients in the fastest buckets",
-            choices=("serial", "overlapped"),
+            "what the exact search minimizes, by the cost model `time`: the step with "
+            "communication concurrent with computation, and gradients in the fastest buckets, "
+            "or the sum of all seconds",
+            choices=("overlapped", "serial"),
             partition=True,
         ),
     )
@@ -307,7 +308,6 @@ class CompileOptions:
                 option.check(name, value)
         object.__setattr__(self, "loss_scale", loss_scale(self.loss_scale))
         self._check_used()
-        self._check_objective()
 
     def __repr__(self) -> str:
         changed = {name: getattr(self, name) for name in OPTIONS}
@@ -343,23 +343,6 @@ class CompileOptions:
     def limits_on(self, cluster: Cluster, progress: Progress | None) -> SearchOptions:
         """Return the limits of a search for a cluster."""
         return SearchOptions(self.memory_on(cluster), self.time_limit, self.gap, progress)
-
-    def _check_objective(self) -> None:
-        """Refuse the overlapped step where its search does not bound it."""
-        if self.objective == "serial":
-            return
-        needed: dict[str, object] = {
-            "mode": "auto_parallel",
-            "search": "exact",
-            "cost_model": "time",
-        }
-        for name, value in needed.items():
-            if getattr(self, name) != value:
-                raise OptionError(
-                    f"the objective `overlapped` is not supported with `{name}` "
-                    f"{getattr(self, name)}",
-                    hint="leave one of them out",
-                )
 
     def _check_used(self) -> None:
         """Refuse options that have no effect in the mode."""

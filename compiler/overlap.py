@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.timeline import simulate
+from shardwright.cost_model.timeline import Timeline, simulate
 from shardwright.cost_model.weighted_profile import ResourceWeights, least_loads
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh
@@ -35,10 +35,9 @@ Floats = NDArray[np.float64]
 _ROUNDING = 1e-9
 _LEAST_WEIGHT = 1e-10  # no resource is free, or paths would go round in circles
 _LINKS = 0.05  # weight of the links together, where the search for weights begins
-_ROUNDS = 5  # searches, the serial one included
+_ROUNDS = 4  # searches by further weights
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
-_BUCKETED = 2  # candidates whose buckets are chosen
-_NEAR = 1.1  # of the fastest step: how slow such candidates may be without buckets
+_BUCKETED = 3  # candidates whose buckets are chosen
 _WORTHWHILE = 0.1  # of the gap, by which another search must be able to raise the bound
 
 
@@ -50,12 +49,20 @@ class Candidate:
     ----------
     attempt : Attempt
         The plan, and the program without buckets.
-    step_seconds : float
+    timeline : Timeline
         The overlapped step of the program.
+    least_seconds : float
+        Its greatest load: no buckets make the step shorter.
     """
 
     attempt: Attempt
-    step_seconds: float
+    timeline: Timeline
+    least_seconds: float
+
+    @property
+    def step_seconds(self) -> float:
+        """The overlapped step."""
+        return self.timeline.step_seconds
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,6 @@ class Overlapped:
     ----------
     candidates : tuple of Candidate
         The plans that were met, fastest first.
-    serial : Candidate
-        The plan of the least serial step.
     lower_bound : float
         Proven: no plan has a shorter overlapped step, whatever its buckets.
     searches : int
@@ -79,7 +84,6 @@ class Overlapped:
     """
 
     candidates: tuple[Candidate, ...]
-    serial: Candidate
     lower_bound: float
     searches: int
     seconds: float
@@ -117,6 +121,8 @@ class OverlapSearch:
     ----------
     fit : callable
         Returns the plan of the least serial step whose program fits a share of the memory limit.
+    attempt : callable
+        Returns the plan of one search by weights, whose program may not fit; raises `NoPlanError`.
     probe : callable
         Returns the plan of a search by weights, whose program may not fit and whose lower bound is
         of every plan, then others; raises `NoPlanError`.
@@ -131,9 +137,12 @@ class OverlapSearch:
         plan; None where it finds nothing in time.
     by_rule : callable, optional
         Where memory is short, returns plans that fit and were built by rule.
+    is_large : bool
+        Whether the plan of the least serial step is searched only where memory is short.
     """
 
     fit: Callable[[float], Attempt]
+    attempt: Callable[[ResourceWeights], Attempt]
     probe: Callable[[ResourceWeights], Sequence[Attempt]]
     mesh: Mesh
     cluster: Cluster
@@ -141,10 +150,12 @@ class OverlapSearch:
     deadline: float
     relaxed: Callable[[], Overlapped | None] = lambda: None
     by_rule: Callable[[], Iterable[Attempt]] = tuple
+    is_large: bool = False
     found: list[Candidate] = field(default_factory=list)
     cuts: list[Floats] = field(default_factory=list)
-    searches: int = 1
+    searches: int = 0
     seconds: float = 0.0
+    is_short: bool = False  # memory, by the account of the search
 
     def run(self) -> Overlapped:
         """Return the plans that were met, and the bound.
@@ -154,16 +165,41 @@ class OverlapSearch:
         NoPlanError
             If no plan fits, or none was found.
         """
-        self._meet(self.fit(1.0))
-        self.center, bound, relaxed = self._first_weights(), 0.0, None
-        if not self.found[0].attempt.result.unlimited:
-            relaxed = self.relaxed()
-            bound = self._bound_without_limit(relaxed)
+        self.center = self._first_weights()
+        bound = self._first_bound()
+        if self.found and (self._is_near(bound) or self.is_large):
+            return self._raised(bound)
+        self.searches += 1
+        serial = self.fit(1.0)
+        self._meet(serial)
+        self.is_short = not serial.result.unlimited
+        if self.is_short:
+            bound = max(bound, self._bound_without_limit())
             for attempt in () if self._is_near(bound) else self.by_rule():
                 self._meet(attempt)
             self._leave_room()
+        return self._raised(bound)
+
+    def _first_bound(self) -> float:
+        """Search by the first weights, and return the bound if memory does not matter there."""
+        try:
+            first = self.attempt(self._as_weights(self.center))
+        except NoPlanError:  # the search that fits a plan says why
+            return 0.0
+        self.searches += 1
+        if not first.result.unlimited:
+            self.seconds += first.result.seconds
+            return 0.0
+        self._meet(first)
+        return first.result.lower_bound
+
+    def _raised(self, bound: float) -> Overlapped:
+        """Search by other weights as long as the bound may rise."""
         cut_short = False
-        while (weights := self._next_weights(bound)) is not None:
+        for _ in range(_ROUNDS):
+            weights = self._next_weights(bound)
+            if weights is None:
+                break
             self.searches += 1
             try:
                 attempts = self.probe(self._as_weights(weights))
@@ -175,14 +211,18 @@ class OverlapSearch:
                 self.center = self.center if _is_compute(weights) else weights
             for attempt in attempts:
                 self._meet(attempt)
-        ranked = tuple(sorted(self.found, key=lambda candidate: candidate.step_seconds))
-        searches = self.searches + (0 if relaxed is None else relaxed.searches)
-        return Overlapped(ranked, self.found[0], bound, searches, self.seconds, cut_short)
+        return self._overlapped(bound, cut_short)
 
-    def _bound_without_limit(self, relaxed: Overlapped | None) -> float:
+    def _overlapped(self, bound: float, cut_short: bool = False) -> Overlapped:
+        ranked = tuple(sorted(self.found, key=lambda candidate: candidate.step_seconds))
+        return Overlapped(ranked, bound, self.searches, self.seconds, cut_short)
+
+    def _bound_without_limit(self) -> float:
         """Meet the plans of a search without the memory limit that fit, and return its bound."""
+        relaxed = self.relaxed()
         if relaxed is None:
             return 0.0
+        self.searches += relaxed.searches
         self.seconds += relaxed.seconds
         for candidate in relaxed.candidates:
             if candidate.attempt.fits(self.limits.limit_bytes):
@@ -203,11 +243,13 @@ class OverlapSearch:
         self._consider(attempt)
 
     def _consider(self, attempt: Attempt) -> None:
-        self.cuts.append(least_loads(attempt.program, self.cluster)[self._used])
+        loads = least_loads(attempt.program, self.cluster)[self._used]
+        self.cuts.append(loads)
         limit = self.limits.limit_bytes
         if attempt.fits(limit):
             timeline = simulate(attempt.program, self.cluster, limit)
-            self.found.append(Candidate(attempt, timeline.step_seconds))
+            least = float(loads.max())
+            self.found.append(Candidate(attempt, timeline, least))
 
     @cached_property
     def _used(self) -> list[int]:
@@ -230,13 +272,12 @@ class OverlapSearch:
         """
         step = self._shortest
         late = time.perf_counter() >= self.deadline
-        if self._is_near(bound) or late or self.searches == _ROUNDS:
+        if self._is_near(bound) or late:
             return None
         height, weights = highest_weights(np.array(self.cuts))
         if min(height, step) - bound <= _WORTHWHILE * (step - bound):
             return None
-        unlimited = self.found[0].attempt.result.unlimited
-        extreme = _is_compute(weights) and unlimited
+        extreme = _is_compute(weights) and not self.is_short
         return weights if extreme else (weights + self.center) / 2
 
     @property
@@ -257,12 +298,12 @@ def _is_compute(weights: Floats) -> bool:
     return bool(weights[0] > 1 - _LEAST_WEIGHT)
 
 
-def nearly_fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the first candidates whose programs differ, as long as buckets may decide."""
+def to_be_bucketed(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates whose programs differ: the fastest, then those of the least loads."""
     kept: list[Candidate] = []
-    for candidate in candidates:
-        near = candidate.step_seconds <= _NEAR * candidates[0].step_seconds
+    others = sorted(candidates[1:], key=lambda candidate: candidate.least_seconds)
+    for candidate in (*candidates[:1], *others):
         programs = [other.attempt.program for other in kept]
-        if near and candidate.attempt.program not in programs and len(kept) < _BUCKETED:
+        if len(kept) < _BUCKETED and candidate.attempt.program not in programs:
             kept.append(candidate)
     return kept

@@ -10,7 +10,7 @@ from shardwright.compiler.attempts import Attempts, Bucketed
 from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
 from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.overlap import Overlapped, OverlapSearch, nearly_fastest
+from shardwright.compiler.overlap import Overlapped, OverlapSearch, to_be_bucketed
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
@@ -30,6 +30,7 @@ from shardwright.search.options import Progress, SearchOptions
 
 _ROUGH = 2e-3  # gap of searches by weights
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
+_LARGE = 200  # operators of a program
 _BY_RULE = 8  # plans built by rule whose overlapped step is simulated
 
 
@@ -105,36 +106,60 @@ class Partitioning:
 
     def emit(self) -> Emitted:
         """Search for the best plan that fits, and emit it."""
-        attempts = self._serial
-        if attempts.request.minimizes_step:
+        attempts, request = self._serial, self._serial.request
+        if request.simulates_step and request.minimizes_step:
             return self._fastest(attempts)
         found = _priced(attempts, attempts.fit)
-        prices = pin_prices(attempts.request, found.result, found, self.deadline)
+        prices = pin_prices(request, found.result, found, self.deadline)
+        if request.simulates_step:
+            return self._emitted(
+                _by_step(attempts.with_buckets(found)), prices, minimizes_step=True
+            )
         return self._emitted(attempts.with_buckets(found), prices)
 
     def _fastest(self, attempts: Attempts) -> Emitted:
         """Return the plan with the least overlapped step."""
         found = OverlapSearch(
             self._fit,
+            self._attempt,
             self._probe,
             *(self.mesh, self.cluster, self.limits, self.deadline),
-            *(self._relaxed, self._by_rule),
+            relaxed=self._relaxed,
+            by_rule=self._by_rule,
+            is_large=len(self.source) > _LARGE,
         ).run()
-        tried = nearly_fastest(found.candidates)
-        best = attempts.with_buckets(tried[0].attempt)
-        for candidate in tried[1:]:
-            if found.gap(best.step_seconds) > self.options.gap:
-                other = attempts.with_buckets(candidate.attempt)
+        fastest, *others = to_be_bucketed(found.candidates)
+        best = attempts.with_buckets(fastest.attempt, found.lower_bound, fastest.timeline)
+        for candidate in others:
+            near = found.gap(best.step_seconds) <= self.options.gap
+            if not near and candidate.least_seconds < best.step_seconds:
+                other = attempts.with_buckets(
+                    candidate.attempt, found.lower_bound, candidate.timeline
+                )
                 best = min(best, other, key=lambda one: one.step_seconds)
         if self.options.extra_passes:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
         result = found.result(best.attempt, best.step_seconds)
         best = replace(best, attempt=replace(best.attempt, result=result))
-        serial = found.serial.attempt
-        prices = pin_prices(attempts.request, serial.result, serial, self.deadline)
-        return self._emitted(best, prices, minimizes_step=True)
+        return self._emitted(best, self._serial_pin_prices(attempts), minimizes_step=True)
+
+    def _serial_pin_prices(self, attempts: Attempts) -> Mapping[str, float]:
+        """Return the prices of pins in seconds of the serial step."""
+        if not self.options.pins:
+            return {}
+        try:
+            serial = self._fit(1.0)
+        except NoPlanError:  # no time is left
+            return {}
+        return pin_prices(attempts.request, serial.result, serial, self.deadline)
 
     def _attempts(self, weights: ResourceWeights | None) -> Attempts:
+        """Return the searches by weights, or of the serial step; the same in every call."""
+        if weights not in self._searches:
+            self._searches[weights] = self._make_attempts(weights)
+        return self._searches[weights]
+
+    def _make_attempts(self, weights: ResourceWeights | None) -> Attempts:
         options = self.options
         lowering = LowerRedistributions(self.cluster, options.cost_model, weights)
         planner = lowering.planner(self.mesh)
@@ -165,7 +190,8 @@ class Partitioning:
             return freed(self._serial)
 
         try:
-            return OverlapSearch(fit, probe, self.mesh, self.cluster, limits, deadline).run()
+            where = (self.mesh, self.cluster, limits, deadline)
+            return OverlapSearch(fit, lambda weights: probe(weights)[0], probe, *where).run()
         except NoPlanError:
             return None
 
@@ -182,9 +208,18 @@ class Partitioning:
         attempts = replace(self._serial, limits=limits)
         return _priced(attempts, attempts.fit)
 
-    @cached_property
+    @property
     def _serial(self) -> Attempts:
         return self._attempts(None)
+
+    @cached_property
+    def _searches(self) -> dict[ResourceWeights | None, Attempts]:
+        return {}
+
+    def _attempt(self, weights: ResourceWeights) -> Attempt:
+        """Return the plan of one search by weights, whose program may not fit."""
+        attempts = self._attempts(weights)
+        return _priced(attempts, lambda: attempts.attempt(self.limits))
 
     def _probe(self, weights: ResourceWeights) -> list[Attempt]:
         """Return the plan of one search by weights, and where it does not fit, one that does."""
@@ -219,6 +254,13 @@ class Partitioning:
             fusion_text(bucketed.fusion),
             minimizes_step,
         )
+
+
+def _by_step(bucketed: Bucketed) -> Bucketed:
+    """Return a plan that was not searched, with its overlapped step for a cost."""
+    attempt = bucketed.attempt
+    result = replace(attempt.result, cost=bucketed.step_seconds, lower_bound=0.0, status="feasible")
+    return replace(bucketed, attempt=replace(attempt, result=result))
 
 
 def _priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:

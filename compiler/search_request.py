@@ -10,6 +10,7 @@ from shardwright.cost_model.profile import CostProfile, ProfileRequest, UpdateRu
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.cost_model.weighted_profile import ResourceWeights, WeightedProfile
 from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
@@ -82,9 +83,16 @@ class SearchRequest:
         return ByName if self.options.named_plan is not None else SEARCHES[self.search]
 
     @property
+    def simulates_step(self) -> bool:
+        """Whether the cost of a plan is its overlapped step, in the fastest buckets."""
+        in_seconds = self.options.cost_model == TimeProfile.name
+        known = self.minimizes_step or self.options.named_plan is not None
+        return known and in_seconds and self.options.objective == "overlapped"
+
+    @property
     def minimizes_step(self) -> bool:
-        """Whether the search minimises the overlapped step."""
-        return self.options.objective == "overlapped"
+        """Whether the search method can minimise the overlapped step."""
+        return self.method.minimizes_step
 
     @cached_property
     def micro(self) -> MicroBatches | None:

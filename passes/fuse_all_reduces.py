@@ -114,10 +114,26 @@ def fused_by_ids(graph: Graph, ids: Mapping[str, int]) -> Graph:
     ids : mapping of str to int
         Fusion ids of parameters. The attribute ``fusion`` of a parameter overrides them.
     """
-    for (fusion, *_), names in _groups(graph, ids).items():
-        assert isinstance(fusion, int)
-        graph = _fuse(graph, names, fusion)
+    groups = [(names, int(str(fusion))) for (fusion, *_), names in _groups(graph, ids).items()]
+    graph = _marked(graph, {names[0]: fusion for names, fusion in groups if len(names) == 1})
+    for names, fusion in groups:
+        if len(names) > 1:
+            graph = _fuse(graph, names, fusion)
     return graph
+
+
+def _marked(graph: Graph, fusions: Mapping[str, int]) -> Graph:
+    """Mark all-reduces that are alone in their bucket."""
+    if not fusions:
+        return graph
+    return graph.with_nodes(
+        tuple(
+            replace(node, attributes={**node.attributes, "fusion": fusions[node.name]})
+            if node.name in fusions
+            else node
+            for node in graph
+        )
+    )
 
 
 def reduced_gradients(graph: Graph) -> dict[str, int]:
@@ -191,11 +207,9 @@ def _fuse(graph: Graph, names: Sequence[str], fusion: int) -> Graph:
         members = _independent(graph, left)
         left -= {member.name for member in members}
         if len(members) > 1:
-            nodes = _with_fused(graph, members, fusion)
+            graph = graph.with_nodes(tuple(_with_fused(graph, members, fusion)))
         else:
-            marked = replace(members[0], attributes={**members[0].attributes, "fusion": fusion})
-            nodes = [marked if node is members[0] else node for node in graph]
-        graph = graph.with_nodes(tuple(nodes))
+            graph = _marked(graph, {members[0].name: fusion})
     return graph
 
 

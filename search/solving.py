@@ -51,7 +51,8 @@ def solve_space(
     )
     if solution.assignment is None:
         raise no_assignment(options, solver, proven=solution.status != "unknown")
-    return _result(space, problem, solution, begin, settle=solver == "exact")
+    result = _result(space, problem, solution, begin, settle=solver == "exact")
+    return replace(result, unlimited=bool(solution.statistics.get("unlimited")))
 
 
 def _assignment_of(solution: Solution) -> tuple[int, ...]:

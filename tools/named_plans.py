@@ -13,6 +13,7 @@ from typing import Any
 
 from shardwright.api import compile
 from shardwright.compilation import Compilation
+from shardwright.compiler.options import DEFAULTS
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.streams import loads
 from shardwright.cost_model.timeline import simulate
@@ -99,7 +100,8 @@ def best_named_plan(
     samples = samples_of(definition.graph) or 1
 
     def build(plan: NamedPlan) -> Compilation:
-        return compile(definition, devices, cluster=cluster, plan=plan, **options)
+        serial = {**options, "objective": "serial"}  # buckets are chosen for the best plan alone
+        return compile(definition, devices, cluster=cluster, plan=plan, **serial)
 
     levels = _levels(definition.graph)
     enumeration = _Enumeration(build, levels, BestNamedPlan(candidates=len(candidates)))
@@ -107,7 +109,14 @@ def best_named_plan(
         if time.perf_counter() - begin > time_limit:
             break
         enumeration.add(base, samples // (base.data or 1))
-    return enumeration.best
+    best = enumeration.best
+    if best.plan is None or options.get("objective", DEFAULTS["objective"]) == "serial":
+        return best
+    found = compile(definition, devices, cluster=cluster, plan=best.plan, **options)
+    document = found.plan.document
+    if document.objective_is != "overlapped step":  # the cost model prices something else
+        return best
+    return replace(best, compilation=found, step_seconds=document.objective)
 
 
 def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[NamedPlan]:

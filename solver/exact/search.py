@@ -120,6 +120,7 @@ class ExactSearch:
 
     def _search(self, network: Network) -> None:
         self._without_memory(network)
+        self.statistics["unlimited"] = float(self.incumbent.closed)
         if not self.incumbent.closed and self.incumbent.bound < math.inf:
             self._with_memory(drop_dominated(network, respect_memory=True))
 

@@ -37,7 +37,11 @@ def answers(
 
     def compiled(limit: float):
         options = CompileOptions(
-            memory_limit=limit, optimizer=optimizer, gap=gap, recompute=recompute
+            objective="serial",
+            memory_limit=limit,
+            optimizer=optimizer,
+            gap=gap,
+            recompute=recompute,
         )
         return compile_graph(graph, CPU, devices, options)
 
@@ -120,12 +124,12 @@ def test_a_program_that_exceeds_what_the_search_counts_is_no_proof(
     """Where only emitted programs are too large, nothing is proven."""
     graph = random_graph(3, nodes=4)
     with pytest.raises(InfeasibleError) as caught:
-        compile_graph(graph, CPU, 4, CompileOptions(memory_limit=1.0))
+        compile_graph(graph, CPU, 4, CompileOptions(objective="serial", memory_limit=1.0))
     bound = caught.value.least_memory_bound
     assert bound is not None
     monkeypatch.setattr("shardwright.compiler.attempts.peak_memory", doubled)
     with pytest.raises(NotFoundError, match="no plan was found that fits") as missed:
-        compile_graph(graph, CPU, 4, CompileOptions(memory_limit=1.5 * bound))
+        compile_graph(graph, CPU, 4, CompileOptions(objective="serial", memory_limit=1.5 * bound))
     assert missed.value.least_memory_bound == bound
     assert missed.value.least_memory_bytes is not None
     assert missed.value.least_memory_bytes >= 2 * bound
@@ -167,7 +171,7 @@ RULES = ("data_parallel", "fully_sharded", "tensor_parallel", "sharding_propagat
 def by_rules(graph: Graph, devices: int, recompute: str):
     """Yield the programs that the rules build."""
     for search in RULES:
-        options = CompileOptions(search=search, recompute=recompute)
+        options = CompileOptions(objective="serial", search=search, recompute=recompute)
         yield compile_graph(graph, CPU, devices, options)
 
 
@@ -176,7 +180,9 @@ def test_no_plan_of_a_rule_that_fits_is_cheaper_than_the_answer(model: str) -> N
     graph = zoo.load(SMALL[model]).graph
     plans = list(by_rules(graph, 4, "full"))
     limit = min(plan.memory.peak_bytes for plan in plans)
-    found = compile_graph(graph, CPU, 4, CompileOptions(memory_limit=limit, time_limit=1.0))
+    found = compile_graph(
+        graph, CPU, 4, CompileOptions(objective="serial", memory_limit=limit, time_limit=1.0)
+    )
     assert found.result is not None
     assert found.memory.peak_bytes <= limit
     fitting = [plan for plan in plans if plan.memory.peak_bytes <= limit]
@@ -200,13 +206,13 @@ def test_where_the_search_finds_nothing_a_plan_of_a_rule_is_taken_if_it_fits(
     limit = best.memory.peak_bytes
     monkeypatch.setattr(Fitting, "fit", nothing)
     monkeypatch.setattr(Attempts, "attempt", nothing_fits)
-    found = compile_graph(graph, CPU, 4, CompileOptions(memory_limit=limit))
+    found = compile_graph(graph, CPU, 4, CompileOptions(objective="serial", memory_limit=limit))
     assert found.result is not None
     assert best.result is not None
     assert found.memory.peak_bytes <= limit
     assert 0 < found.result.lower_bound <= found.result.cost <= best.result.cost * (1 + 1e-9)
     with pytest.raises(NotFoundError, match="no plan was found that fits"):
-        compile_graph(graph, CPU, 4, CompileOptions(memory_limit=0.9 * limit))
+        compile_graph(graph, CPU, 4, CompileOptions(objective="serial", memory_limit=0.9 * limit))
 
 
 def nothing_fits(_: Attempts, limits: SearchOptions) -> Attempt:

@@ -109,14 +109,16 @@ def test_a_plan_s_own_strategies_give_it_again(seed: int, gap: float) -> None:
     graph = any_graph(seed, nodes=5, outputs=1 + seed % 2)
     definition = Definition(graph, tuple(InputSpec(v.name, v.type) for v in graph.inputs))
     where, devices = described(seed), (2, 4, 8)[seed % 3]
-    plan = sw.compile(definition, devices, cluster=where, gap=gap).plan
+    options = {"cluster": where, "gap": gap, "objective": "serial"}
+    plan = sw.compile(definition, devices, **options).plan
     pins = own_strategies(plan)
-    again = sw.compile(definition, devices, cluster=where, gap=gap, strategies=pins).plan
+    again = sw.compile(definition, devices, strategies=pins, **options).plan
     assert again.program == plan.program
     assert again.document.objective == plan.document.objective
 
 
 @pytest.mark.parametrize("model", ["lenet5:batch=16", "bert:layers=2", "two_matmul", "dlrm"])
 def test_a_zoo_model_s_own_strategies_give_its_plan_again(model: str) -> None:
-    plan = sw.compile(model, 4).plan
-    assert sw.compile(model, 4, strategies=own_strategies(plan)).plan.program == plan.program
+    plan = sw.compile(model, 4, objective="serial").plan
+    again = sw.compile(model, 4, objective="serial", strategies=own_strategies(plan)).plan
+    assert again.program == plan.program
