@@ -24,8 +24,9 @@ from shardwright.compiler.pipelines import (
     partitioned,
     stand_alone,
 )
+from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.memory import MemoryUseReport, peak_memory
+from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, samples_of, undivided

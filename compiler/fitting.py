@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.cost_model.memory import MemoryUseReport
+from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text

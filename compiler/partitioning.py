@@ -14,8 +14,8 @@ from shardwright.compiler.overlap import Overlapped, OverlapSearch, to_be_bucket
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.memory import MemoryUseReport
 from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted_profile import ResourceWeights

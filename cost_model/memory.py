@@ -1,83 +1,28 @@
 """Peak memory of an emitted program on one rank, by kind of tensor."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-
-from shardwright.cost_model.roofline import value_bytes
-from shardwright.dataflow.cotangents import gradient_name
-from shardwright.dataflow.liveness import Liveness, liveness
+from shardwright.cost_model.buffers import KINDS, MemoryUseReport, buffer_kinds, buffers
+from shardwright.cost_model.pipelines.memory import pipeline_memory
+from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph
-from shardwright.ir.liveness import loop_of
-from shardwright.ir.mesh import Mesh
-
-_KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
-
-
-@dataclass(frozen=True)
-class MemoryUseReport:
-    """Peak memory of one rank.
-
-    Parameters
-    ----------
-    peak_bytes : float
-        The sum.
-    by_kind : mapping of str to float
-        Parameters (with buffers of the model, and copies in lower precision), optimizer states,
-        gradients, inputs, and activations with all other buffers.
-    at : str
-        The node during which the peak is reached.
-    """
-
-    peak_bytes: float
-    by_kind: Mapping[str, float]
-    at: str
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """The buffers of a program on one rank.
-
-    Parameters
-    ----------
-    sizes : mapping of str to float
-        Bytes of every value; 0 for a view, and for the new value of a parameter, which is updated
-        in place. An input counts with the slices of all passes over micro-batches.
-    live : Liveness
-        Their live ranges.
-    """
-
-    sizes: Mapping[str, float]
-    live: Liveness
-
-
-def buffers(graph: Graph) -> Buffers:
-    """Return the buffers of a program; without a mesh it runs whole on one device."""
-    mesh, live = graph.mesh or Mesh(()), liveness(graph)
-    in_place = {new for _, new in graph.updates}
-    sizes = {
-        name: 0.0 if name in live.roots or name in in_place else value_bytes(value, mesh)
-        for name, value in graph.values.items()
-    }
-    for value in graph.inputs if mesh.in_time else ():
-        if value.layout is not None:
-            fed = replace(value, layout=value.layout.without(mesh.in_time))
-            sizes[value.name] = value_bytes(fed, mesh)
-    return Buffers(sizes, live)
 
 
 def peak_memory(graph: Graph) -> MemoryUseReport:
     """Return the peak memory of one rank.
 
-    Buffers are freed after their last use; views take no memory, and updates are in place.
+    Buffers are freed after their last use; views take no memory, and updates are in place. Of a
+    pipeline, on the device group that takes most.
 
     Parameters
     ----------
     graph : Graph
         A program; without a mesh it runs whole on one device.
     """
+    pipeline = pipeline_of(graph)
+    if pipeline is not None:
+        return pipeline_memory(pipeline)
     held = buffers(graph)
-    sizes, kinds = held.sizes, _kinds(graph)
-    now = dict.fromkeys(_KINDS, 0.0)
+    sizes, kinds = held.sizes, buffer_kinds(graph)
+    now = dict.fromkeys(KINDS, 0.0)
     for name in (*(v.name for v in graph.inputs), *(p.name for p in graph.parameters)):
         now[kinds[name]] += sizes[name]
     dies = held.live.freed_after()
@@ -94,23 +39,3 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
             now[kinds[name]] -= sizes[name]
             total -= sizes[name]
     return MemoryUseReport(peak, best, at)
-
-
-def _kinds(graph: Graph) -> dict[str, str]:
-    kinds = dict.fromkeys(graph.values, "activations")
-    kinds.update((value.name, "inputs") for value in graph.inputs)
-    for parameter in graph.parameters:
-        is_state, gradient = parameter.role == "state", gradient_name(parameter.name)
-        kinds[parameter.name] = "optimizer states" if is_state else "parameters"
-        if parameter.trainable and gradient in graph.producers:
-            kinds[gradient] = "gradients"
-    parameters = {parameter.name for parameter in graph.parameters}
-    for node in graph.nodes:
-        if node.operator == "cast" and node.operands[0] in parameters:
-            kinds[node.name] = "parameters"
-    loop = loop_of(graph)
-    for name in loop.accumulated if loop is not None else ():
-        origin = graph.producers[name].provenance
-        if origin.role == "gradient_redistribution" and kinds.get(origin.tensor) == "parameters":
-            kinds[name] = "gradients"
-    return kinds

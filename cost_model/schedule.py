@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
 
+from shardwright.cost_model.buffers import Buffers, buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.memory import Buffers, buffers
 from shardwright.cost_model.roofline import node_cost, second_prices
 from shardwright.cost_model.streams import COMPUTE, Placement, placements
 from shardwright.ir.graph import Graph, Node

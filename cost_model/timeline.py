@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwright.cost_model.buffers import Buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.memory import Buffers
 from shardwright.cost_model.schedule import Tasks, schedule, tasks_of
 from shardwright.cost_model.streams import COMPUTE, Placement
 from shardwright.ir.graph import Graph, Node

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array, operator_class
 from shardwright.operators.models.optimizer import Update
@@ -64,7 +66,7 @@ def update_in_place(
         for i in replaced:
             waiting[key[i]] -= 1
             if waiting[key[i]] or not _can_be_written(arrays[i]):
-                arrays[i] = arrays[i].copy()
+                arrays[i] = np.array(arrays[i])  # a scalar has no room to write to
         _write(kernel, views[ranks[0]], arrays, replaced)
         for parts, i in zip(results, replaced, strict=True):
             parts.update(dict.fromkeys(ranks, arrays[i]))

@@ -20,8 +20,8 @@ from shardwright.compiler.plans.document import (
     StrategyDocument,
     VolumeDocument,
 )
+from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.memory import MemoryUseReport
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh

@@ -9,8 +9,9 @@ from shardwright import zoo
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import CompileOptions, compile_graph
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory
+from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.memory import MemoryUseReport, peak_memory
+from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer

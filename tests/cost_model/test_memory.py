@@ -3,8 +3,9 @@ import pytest
 
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.buffers import buffers
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.memory import buffers, peak_memory
+from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import parse

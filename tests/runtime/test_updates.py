@@ -5,6 +5,7 @@ import pytest
 
 import shardwright
 from shardwright.ir.graph import Graph, Value
+from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.models.optimizer import STATES
@@ -76,3 +77,21 @@ def test_a_parameter_that_is_read_through_a_view_later_is_not_overwritten():
 
     assert len(names(updated(late=False))) == 1
     assert names(updated(late=True)) == []
+
+
+SCALAR = """graph scalar {
+  parameter w: f64[]
+  g: f64[] = mul(w, w)
+  next: f64[] = sgd_update(w, g) {learning_rate=0.5}
+  update w = next
+  return g
+}"""
+
+
+def test_a_scalar_parameter_is_updated():
+    communicator, found = LocalCommunicator(), []
+    for in_place in (False, True):
+        state = {"w": {0: np.float64(2.0)}}
+        Executor(parse(SCALAR), communicator, in_place=in_place).step({}, state)
+        found.append(float(state["w"][0]))
+    assert found == [0.0, 0.0]

@@ -1,0 +1,89 @@
+"""The buffers of an emitted program on one rank: their bytes, live ranges and kinds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from shardwright.cost_model.roofline import value_bytes
+from shardwright.dataflow.cotangents import gradient_name
+from shardwright.dataflow.liveness import Liveness, liveness
+from shardwright.ir.graph import Graph
+from shardwright.ir.liveness import loop_of
+from shardwright.ir.mesh import Mesh
+
+KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
+
+
+@dataclass(frozen=True)
+class MemoryUseReport:
+    """Peak memory of one rank.
+
+    Parameters
+    ----------
+    peak_bytes : float
+        The sum.
+    by_kind : mapping of str to float
+        Parameters (with buffers of the model, and copies in lower precision), optimizer states,
+        gradients, inputs, and activations with all other buffers.
+    at : str
+        The node during which the peak is reached.
+    by_group : tuple of float
+        Peak memory of a rank of each device group of a pipeline; `peak_bytes` is the greatest.
+    """
+
+    peak_bytes: float
+    by_kind: Mapping[str, float]
+    at: str
+    by_group: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The buffers of a program on one rank.
+
+    Parameters
+    ----------
+    sizes : mapping of str to float
+        Bytes of every value; 0 for a view, and for the new value of a parameter, which is updated
+        in place. An input counts with the slices of all passes over micro-batches.
+    live : Liveness
+        Their live ranges.
+    """
+
+    sizes: Mapping[str, float]
+    live: Liveness
+
+
+def buffers(graph: Graph) -> Buffers:
+    """Return the buffers of a program; without a mesh it runs whole on one device."""
+    mesh, live = graph.mesh or Mesh(()), liveness(graph)
+    in_place = {new for _, new in graph.updates}
+    sizes = {
+        name: 0.0 if name in live.roots or name in in_place else value_bytes(value, mesh)
+        for name, value in graph.values.items()
+    }
+    for value in graph.inputs if mesh.in_time else ():
+        if value.layout is not None:
+            fed = replace(value, layout=value.layout.without(mesh.in_time))
+            sizes[value.name] = value_bytes(fed, mesh)
+    return Buffers(sizes, live)
+
+
+def buffer_kinds(graph: Graph) -> dict[str, str]:
+    """Return the kind of every value, one of `KINDS`."""
+    kinds = dict.fromkeys(graph.values, "activations")
+    kinds.update((value.name, "inputs") for value in graph.inputs)
+    for parameter in graph.parameters:
+        is_state, gradient = parameter.role == "state", gradient_name(parameter.name)
+        kinds[parameter.name] = "optimizer states" if is_state else "parameters"
+        if parameter.trainable and gradient in graph.producers:
+            kinds[gradient] = "gradients"
+    parameters = {parameter.name for parameter in graph.parameters}
+    for node in graph.nodes:
+        if node.operator == "cast" and node.operands[0] in parameters:
+            kinds[node.name] = "parameters"
+    loop = loop_of(graph)
+    for name in loop.accumulated if loop is not None else ():
+        origin = graph.producers[name].provenance
+        if origin.role == "gradient_redistribution" and kinds.get(origin.tensor) == "parameters":
+            kinds[name] = "gradients"
+    return kinds

@@ -1,0 +1,1 @@
+"""Pipelines: the memory of every device group, and the simulated step."""
