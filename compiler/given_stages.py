@@ -13,8 +13,9 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Emitted
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.memory import MemoryUseReport, peak_memory
+from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.dataflow.placement import even_cuts, in_stages, stages_of
 from shardwright.dataflow.schedules import check_options
