@@ -2,19 +2,21 @@
 
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 
-from shardwright.compiler.fitting import bounded
+from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.given_stages import GivenStages, StagedPlan, given_stages
-from shardwright.compiler.micro_batch_counts import (
-    CompiledCounts,
-    candidate_counts,
-    compile_each,
-)
 from shardwright.compiler.names import check_tensor_names
-from shardwright.compiler.options import SEARCHED, CompileOptions
+from shardwright.compiler.option_checks import SEARCHED
+from shardwright.compiler.options import UNPARTITIONED, CompileOptions
+from shardwright.compiler.outer.configuration import candidate_counts, configurations
+from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
+from shardwright.compiler.outer.meshes import mesh_of_options
+from shardwright.compiler.outer.run import OuterRun
+from shardwright.compiler.outer.search import Found
 from shardwright.compiler.partitioning import Emitted, Partitioning
 from shardwright.compiler.pipelines import (
     as_asked,
@@ -24,83 +26,36 @@ from shardwright.compiler.pipelines import (
     partitioned,
     stand_alone,
 )
-from shardwright.cost_model.buffers import MemoryUseReport
+from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, samples_of, undivided
-from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, OptionError
 from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager
+from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
-from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A compiled program, with its plan, costs and graphs.
-
-    Parameters
-    ----------
-    source : Graph
-        The whole program, in canonical form.
-    program : Graph
-        The training step that every rank runs.
-    mesh : Mesh
-        The ranks.
-    decisions : Decisions or None
-        The decisions of the search; None in modes without one.
-    result : SearchResult or None
-        Their cost and lower bound.
-    pin_prices : mapping of str to float
-        The price of each pin, in the unit of the profile.
-    step_seconds : float
-        The serial step: the sum of the predicted seconds of all nodes.
-    memory : MemoryUseReport
-        The peak memory of a rank.
-    buckets : str
-        How gradients are reduced together, in words.
-    minimizes_step : bool
-        Whether the cost of the result is the overlapped step.
-    seconds : float
-        Wall time of the compilation.
-    passes : PassManager
-        The graph after every pass.
-    micro_batches_tried : tuple of int
-        The numbers of micro-batches that the bound covers, where the compiler chose one.
-    """
+class _Prepared:
+    """A program in canonical form, as each configuration is compiled from it."""
 
     source: Graph
-    program: Graph
-    mesh: Mesh
-    decisions: Decisions | None
-    result: SearchResult | None
-    pin_prices: Mapping[str, float]
-    step_seconds: float
-    memory: MemoryUseReport
-    buckets: str
-    minimizes_step: bool
+    options: CompileOptions
+    records: tuple[PassRecord, ...]
     seconds: float
-    passes: PassManager
-    micro_batches_tried: tuple[int, ...] = ()
 
-    @property
-    def cost(self) -> float:
-        """What programs of one model are compared by: the cost of the plan, or the serial step."""
-        return self.step_seconds if self.result is None else self.result.cost
 
-    def __repr__(self) -> str:
-        return (
-            f"<Compiled {self.source.name} on {self.mesh}: {len(self.program)} nodes, "
-            f"{seconds_text(self.step_seconds)}, {bytes_text(self.memory.peak_bytes)}>"
-        )
+def _layouts_of_options(mesh: Mesh | None) -> Mapping[str, Layout]:
+    """Return no layouts of inputs beside those of the options."""
+    return {}
 
 
 def compile_graph(
@@ -108,8 +63,9 @@ def compile_graph(
     cluster: Cluster,
     devices: int,
     options: CompileOptions | None = None,
-    mesh: Mesh | None = None,
+    mesh: Mesh | Sequence[Mesh | None] | None = None,
     progress: Progress | None = None,
+    layouts_on: LayoutsOn = _layouts_of_options,
 ) -> Compiled:
     """Compile a program for a number of devices of a cluster.
 
@@ -123,10 +79,12 @@ def compile_graph(
         Number of devices to use.
     options : CompileOptions, optional
         The options; the defaults if not given.
-    mesh : Mesh, optional
-        The mesh; by default as the cluster suggests.
+    mesh : Mesh or sequence of Mesh, optional
+        The mesh, or several for the best of them; by default as the cluster suggests.
     progress : callable, optional
         Follows the search.
+    layouts_on : callable, optional
+        Returns the layouts of the inputs on a mesh, beside those of the options.
 
     Raises
     ------
@@ -135,29 +93,53 @@ def compile_graph(
     """
     options = options or CompileOptions()
     check_tensor_names(graph, options.optimizer, options.loss_scale)
-    if mesh is not None and options.micro_batches != 1:
-        check_axes(mesh)
+    meshes = (mesh,) if mesh is None or isinstance(mesh, Mesh) else tuple(mesh)
+    for one in meshes:
+        if one is not None and options.micro_batches != 1:
+            check_axes(one)
+    options = _with_passes_of_plan(options, graph, devices)
+    prepare = cache(lambda count: _prepared(graph, replace(options, micro_batches=count)))
     with _earlier_objects_ignored():
-        if options.micro_batches != SEARCHED:
-            return _compile(graph, cluster, devices, options, mesh, progress)
-
-        def compile_one(count: int) -> Compiled:
-            chosen = replace(options, micro_batches=count)
-            return _compile(graph, cluster, devices, chosen, mesh, progress)
-
-        return _cheapest(compile_each(compile_one, candidate_counts(graph)))
+        if len(meshes) == 1 and options.micro_batches != SEARCHED and not options.explain_search:
+            prepared = prepare(options.passes)
+            given = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
+            single = replace(prepared.options, input_layouts=given)
+            return _compile(prepared, cluster, devices, single, meshes[0], progress)
+        return _searched(prepare, cluster, devices, options, meshes, progress, layouts_on)
 
 
-def _cheapest(compiled: CompiledCounts[Compiled]) -> Compiled:
-    """Return the cheapest program for some numbers of micro-batches, with a bound for all."""
-    best = min(compiled.found.values(), key=lambda one: one.cost)
-    seconds = sum(one.seconds for one in compiled.found.values())
-    results = [one.result for one in compiled.found.values() if one.result is not None]
-    result = best.result
-    if result is not None:
-        result = bounded(result, min(found.lower_bound for found in results))
-        result = replace(result, seconds=sum(found.seconds for found in results))
-    return replace(best, result=result, seconds=seconds, micro_batches_tried=compiled.tried)
+def _searched(
+    prepare: Callable[[int], _Prepared],
+    cluster: Cluster,
+    devices: int,
+    options: CompileOptions,
+    meshes: Sequence[Mesh | None],
+    progress: Progress | None,
+    layouts_on: LayoutsOn,
+) -> Compiled:
+    """Return the best program of several configurations, with a bound on all."""
+    if options.mode not in UNPARTITIONED:
+        meshes = [mesh or mesh_of_options(cluster, devices, options) for mesh in meshes]
+
+    def source_of(count: int) -> Graph:
+        return prepare(count).source
+
+    searched = options.micro_batches == SEARCHED
+    counts = candidate_counts(source_of) if searched else (options.passes,)
+
+    def compile_one(
+        options: CompileOptions, mesh: Mesh | None, known: SearchRequest | None
+    ) -> Found[Compiled]:
+        prepared = prepare(options.passes)
+        found = _compile(prepared, cluster, devices, options, mesh, None, known)
+        bound = 0.0 if found.result is None else found.result.lower_bound
+        return Found(found.cost, bound, found.memory.peak_bytes, found)
+
+    # The same operators are merged for any number of micro-batches.
+    moved = prepare(counts[0]).options
+    options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
+    judge = ProgramJudge(source_of, cluster, devices, options, layouts_on, compile_one)
+    return OuterRun(judge, configurations(meshes, counts), progress).run()
 
 
 @contextmanager
@@ -176,20 +158,30 @@ def _earlier_objects_ignored() -> Iterator[None]:
         gc.unfreeze()
 
 
+def _prepared(graph: Graph, options: CompileOptions) -> _Prepared:
+    """Return the canonical form of a program in micro-batches, and the options for it."""
+    begin = time.perf_counter()
+    passes = PassManager()
+    canonicalize = canonical_form(options)
+    graph = passes.run_all(as_asked(options, options.passes), graph)
+    source = passes.run_all((canonicalize, *marking(options)), graph)
+    if options.pins or options.result_pins:
+        options = _with_moved_pins(options, canonicalize.merged_values(graph))
+    return _Prepared(source, options, tuple(passes.records), time.perf_counter() - begin)
+
+
 def _compile(
-    graph: Graph,
+    prepared: _Prepared,
     cluster: Cluster,
     devices: int,
     options: CompileOptions,
     mesh: Mesh | None,
     progress: Progress | None,
+    known: SearchRequest | None = None,
 ) -> Compiled:
+    """Compile for one configuration, whose problem may be known."""
     begin = time.perf_counter()
-    options = _with_passes_of_plan(options, graph, devices)
-    passes = PassManager()
-    canonicalize = canonical_form(options)
-    graph = passes.run_all(as_asked(options, options.passes), graph)
-    source = passes.run_all((canonicalize, *marking(options)), graph)
+    passes, source = PassManager(records=list(prepared.records)), prepared.source
     if options.mode == "hybrid_parallel":
         program = passes.run_all(hybrid_parallel(options, devices), source)
         mesh = mesh_of_world(devices)
@@ -201,9 +193,7 @@ def _compile(
         program = passes.run_all(pipeline, source)
         emitted = _unpartitioned(program, program.mesh or Mesh(()), cluster, options)
     else:
-        if options.pins or options.result_pins:
-            options = _with_moved_pins(options, canonicalize.merged_values(graph))
-        emitted = _partitioned(source, cluster, devices, options, mesh, passes, progress)
+        emitted = _partitioned(source, cluster, devices, options, mesh, passes, progress, known)
     return Compiled(
         source,
         emitted.program,
@@ -215,7 +205,7 @@ def _compile(
         emitted.memory,
         emitted.buckets,
         emitted.minimizes_step,
-        time.perf_counter() - begin,
+        prepared.seconds + time.perf_counter() - begin,
         passes,
     )
 
@@ -228,12 +218,16 @@ def _partitioned(
     mesh: Mesh | None,
     passes: PassManager,
     progress: Progress | None,
+    known: SearchRequest | None,
 ) -> Emitted:
     """Return the program that the compiler partitions, in stages where they are given."""
     stages = given_stages(source, cluster, devices, options)
     if stages is None:
         mesh = mesh or mesh_of_options(cluster, devices, options)
-        return Partitioning(source, cluster, mesh, options, passes, progress).emit()
+        emissions = {} if known is None else known.emissions
+        return Partitioning(
+            source, cluster, mesh, options, passes, progress, emissions, known
+        ).emit()
     mesh = _mesh_of_stage(cluster, devices, options, mesh, stages)
     return StagedPlan(source, cluster, mesh, options, passes, progress, stages).emit()
 
@@ -250,8 +244,8 @@ def _mesh_of_stage(
     """
     if options.named_plan is not None:
         return mesh or mesh_of_options(cluster, devices, options)
-    if mesh is None or mesh == default_mesh(cluster, devices, options.cost_model):
-        return default_mesh(cluster, devices // stages.groups, options.cost_model)
+    if mesh is None or mesh == mesh_of_options(cluster, devices, options):
+        return mesh_of_options(cluster, devices // stages.groups, options)
     if mesh.size * stages.groups != devices:
         raise OptionError(
             f"the mesh {mesh} has {mesh.size} ranks, each of the {stages.groups} device groups of "
@@ -283,18 +277,6 @@ def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) ->
             hint="leave one of them out",
         )
     return replace(options, micro_batches=count)
-
-
-def mesh_of_options(cluster: Cluster, devices: int, options: CompileOptions) -> Mesh:
-    """Return the mesh of a named plan, or the default one."""
-    if options.named_plan is not None:
-        return options.named_plan.mesh(cluster, devices)
-    return default_mesh(cluster, devices, options.cost_model)
-
-
-def default_mesh(cluster: Cluster, devices: int, cost_model: str) -> Mesh:
-    """Return the mesh of a compilation whose user gives none."""
-    return PROFILES[cost_model].default_mesh(cluster, devices)
 
 
 def _with_moved_pins(options: CompileOptions, names: Mapping[str, str]) -> CompileOptions:

@@ -11,6 +11,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from textwrap import fill, indent
 from typing import Any, Literal, get_args
 
+from shardwright.compiler import option_checks as checks
+from shardwright.compiler.option_checks import SEARCHED
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.profiles import PROFILES
@@ -18,21 +20,16 @@ from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.ir.layout import Layout
 from shardwright.ir.units import shortened
 from shardwright.ir.values import (
-    NOT_NEGATIVE,
     POSITIVE,
-    POSITIVE_INTEGER,
     SHARE,
     Range,
     check_choice,
     check_flag,
-    check_split_counts,
-    wrong_value,
 )
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.loss_scale import DynamicLossScale, LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Optimizer
 from shardwright.operators.models.precision import MASTER, PRECISIONS
-from shardwright.passes.base import Pass
 from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.search.driver import SEARCHES
 from shardwright.search.named_plan import NamedPlan
@@ -44,56 +41,10 @@ Mode = Literal[
 MODES: tuple[Mode, ...] = get_args(Mode)
 # Modes in which the compiler does not partition the model.
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
-SEARCHED = "search"
-"""The value of the option ``micro_batches`` that leaves the number to the compiler."""
 _MEMORY = Range(above=0, infinite=True)
+_WORKERS = Range(least=0, whole=True)
 # Options that a named plan decides itself.
 _DECIDED_BY_PLAN = ("search", "pins", "result_pins", "input_layouts", "optimizer_parallel")
-
-
-# Checks of the values that are neither numbers nor names
-
-
-def _check_optimizer(name: str, value: object) -> None:
-    if not isinstance(value, Optimizer):
-        hint = 'write `optimizer="adam"`, or a `shardwright.operators.models.optimizer.Optimizer`'
-        raise wrong_value(name, value, "the rule of an update", hint)
-
-
-def _check_fusion(name: str, value: object) -> None:
-    if not isinstance(value, FusionSettings):
-        NOT_NEGATIVE.check(name, value)
-
-
-def _check_loss_scale(name: str, value: object) -> None:
-    loss_scale(value, name)
-
-
-def _check_micro_batches(name: str, value: object) -> None:
-    if value != SEARCHED and value not in POSITIVE_INTEGER:
-        raise wrong_value(name, value, f"{POSITIVE_INTEGER.expected}, or `{SEARCHED}`")
-
-
-def _check_mapping(name: str, value: object) -> None:
-    if not isinstance(value, Mapping):
-        raise wrong_value(name, value, "a mapping from names")
-
-
-def _check_pins(name: str, value: object) -> None:
-    if not isinstance(value, Mapping):
-        raise wrong_value(name, value, "a mapping from names")
-    for operator, counts in value.items():
-        check_split_counts(operator, counts)
-
-
-def _check_passes(name: str, value: object) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(item, Pass) for item in value):
-        raise wrong_value(name, value, "a tuple of passes, or a text such as `clean_up`")
-
-
-def _check_plan(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, NamedPlan):
-        raise wrong_value(name, value, "a named plan", "write `tensor=8,data=4,zero=1`")
 
 
 @dataclass(frozen=True)
@@ -163,7 +114,7 @@ class CompileOptions:
         default=None,
         metadata=_about(
             "build this plan without a search: `tensor=8,data=4,zero=1,sequence_parallel`",
-            validate=_check_plan,
+            validate=checks.check_plan,
             partition=True,
         ),
     )
@@ -179,7 +130,7 @@ class CompileOptions:
         default_factory=Optimizer,
         metadata=_about(
             f"update rule of the parameters: {', '.join(STATES)}",
-            validate=_check_optimizer,
+            validate=checks.check_optimizer,
             default="the model's, or sgd",
         ),
     )
@@ -194,20 +145,22 @@ class CompileOptions:
     pins: Mapping[str, SplitCounts] = field(
         default_factory=dict,
         metadata=_about(
-            "strategies pinned by the user, by operator", validate=_check_pins, partition=True
+            "strategies pinned by the user, by operator", validate=checks.check_pins, partition=True
         ),
     )
     result_pins: Mapping[str, SplitCounts] = field(
         default_factory=dict,
         metadata=_about(
             "splits of results pinned by the user, by operator",
-            validate=_check_pins,
+            validate=checks.check_pins,
             partition=True,
         ),
     )
     input_layouts: Mapping[str, Layout] = field(
         default_factory=dict,
-        metadata=_about("layouts of inputs, by input", validate=_check_mapping, partition=True),
+        metadata=_about(
+            "layouts of inputs, by input", validate=checks.check_mapping, partition=True
+        ),
     )
     memory_limit: float | None = field(
         default=None,
@@ -231,7 +184,7 @@ class CompileOptions:
         default_factory=FusionSettings,
         metadata=_about(
             "fuse all-reduces of gradients, up to so many megabytes each",
-            validate=_check_fusion,
+            validate=checks.check_fusion,
             default="each gradient alone",
             partition=True,
         ),
@@ -241,7 +194,7 @@ class CompileOptions:
         metadata=_about(
             "micro-batches of a step, one after the other, whose gradients are accumulated; "
             "`search` for the best number of them",
-            validate=_check_micro_batches,
+            validate=checks.check_micro_batches,
         ),
     )
     optimizer_parallel: bool = field(
@@ -263,7 +216,7 @@ class CompileOptions:
         default=1.0,
         metadata=_about(
             "factor on the loss, and so on the gradients; `dynamic` for one that follows overflows",
-            validate=_check_loss_scale,
+            validate=checks.check_loss_scale,
             default="the model's",
         ),
     )
@@ -288,10 +241,25 @@ class CompileOptions:
         ),
     )
 
+    explain_search: bool = field(
+        default=False,
+        metadata=_about(
+            "tell what was tried and why it was cut, ten plans, and the price of memory",
+            validate=check_flag,
+            partition=True,
+        ),
+    )
+    workers: int = field(
+        default=0,
+        metadata=_about(
+            "processes of the outer search; 0 for as many as cores and free memory allow",
+            allowed=_WORKERS,
+        ),
+    )
     extra_passes: Pipeline | str = field(
         default=(),
         metadata=_about(
-            "passes that run after those of the mode, or their text", validate=_check_passes
+            "passes that run after those of the mode, or their text", validate=checks.check_passes
         ),
     )
 

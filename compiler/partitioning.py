@@ -84,6 +84,8 @@ class Partitioning:
         Follows the search.
     emissions : dict
         Emitted operators, to share them with other searches for the same program and optimizer.
+    known : SearchRequest, optional
+        A problem of this configuration that has been searched before.
     """
 
     source: Graph
@@ -93,6 +95,7 @@ class Partitioning:
     passes: PassManager
     progress: Progress | None
     emissions: Emissions = field(default_factory=dict)
+    known: SearchRequest | None = None
 
     @cached_property
     def limits(self) -> SearchOptions:
@@ -163,9 +166,12 @@ class Partitioning:
         options = self.options
         lowering = LowerRedistributions(self.cluster, options.cost_model, weights)
         planner = lowering.planner(self.mesh)
-        request = SearchRequest(
-            self.source, self.cluster, planner, options, weights, self.emissions
-        )
+        if self.known is not None and self.known.weights == weights:
+            request = self.known
+        else:
+            request = SearchRequest(
+                self.source, self.cluster, planner, options, weights, self.emissions
+            )
         rules = RulePlans(request) if weights is None else None
         return Attempts(request, lowering, self.limits, self.deadline, rules=rules)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shardwright.compiler.accounting import sent_bytes
-from shardwright.compiler.driver import Compiled
+from shardwright.compiler.compiled import Compiled
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import node_axes, node_seconds
 from shardwright.ir.graph import Graph, Node

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardwright.compiler.driver import Compiled
+from shardwright.compiler.compiled import Compiled
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import node_seconds, value_bytes
 from shardwright.ir.graph import Graph, Node

@@ -54,6 +54,10 @@ class StrategyError(ShardwrightError):
     """A strategy is not legal for an operator."""
 
 
+class TimeLimitError(StrategyError):
+    """The time limit ended a search before its problem was built; more time may help."""
+
+
 class ClusterError(ShardwrightError):
     """A cluster description is invalid, or does not fit the number of devices."""
 

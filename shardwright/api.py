@@ -14,6 +14,7 @@ from shardwright.arguments import (
 )
 from shardwright.batches import Samples, samples_for
 from shardwright.compilation import Compilation, Request
+from shardwright.compiler.outer.meshes import meshes_of
 from shardwright.compiler.plans.binding import rank_text
 from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
@@ -24,7 +25,6 @@ from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
 from shardwright.ir.values import POSITIVE_INTEGER, SEED, wrong_value
-from shardwright.meshes import candidate_meshes, mesh_of
 from shardwright.models import check_batch, reference_graph, training_definition
 from shardwright.operators.info import SplitCounts
 from shardwright.proof import Proof
@@ -109,10 +109,7 @@ def compile(
     request = Request(
         definition, name, described, devices, chosen, dataset_strategy, traced, seed, progress
     )
-    if mesh == "search":
-        compilation = request.compile_on_cheapest(candidate_meshes(described, devices))
-    else:
-        compilation = request.compile_on(mesh_of(described, devices, mesh, chosen))
+    compilation = request.compile_on(meshes_of(described, devices, mesh, chosen))
     check_trained(compilation.compiled.source)
     return compilation
 

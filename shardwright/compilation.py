@@ -1,12 +1,14 @@
 """A compilation: the plan of a model for a cluster, and how the compiler came to it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardwright.arguments import DatasetStrategy
-from shardwright.compiler.driver import Compiled, compile_graph
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer.trace import SearchTrace
 from shardwright.compiler.plans.document import InputDocument
 from shardwright.compiler.plans.files import write_plan
 from shardwright.compiler.plans.plan import Plan, make_plan
@@ -17,7 +19,6 @@ from shardwright.ir.html import html_table
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import seconds_text
-from shardwright.meshes import compile_on_each
 from shardwright.search.options import Progress
 from shardwright.tracing import Definition
 
@@ -34,17 +35,34 @@ class Compilation:
         The graphs after every pass, times and decisions.
     cluster : Cluster
         The cluster it was compiled for.
-    objectives : mapping of str to float
-        Cost of the best plan on each shape of the mesh, where several were compiled.
-    lower_bounds : mapping of str to float
-        Lower bound of the cost of any plan on each of these shapes.
     """
 
     plan: Plan
     compiled: Compiled
     cluster: Cluster
-    objectives: Mapping[str, float] = field(default_factory=dict)
-    lower_bounds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def search_trace(self) -> SearchTrace | None:
+        """What the outer search tried, and why it cut the rest; None where there was none."""
+        return self.compiled.trace
+
+    @property
+    def objectives(self) -> Mapping[str, float]:
+        """Cost of the best plan found on each shape of the mesh, where several were searched."""
+        return self._by_shape(SearchTrace.best_by_shape)
+
+    @property
+    def lower_bounds(self) -> Mapping[str, float]:
+        """Lower bound of the cost of any plan on each of these shapes."""
+        return self._by_shape(SearchTrace.bounds_by_shape)
+
+    def _by_shape(
+        self, figures: Callable[[SearchTrace], Mapping[str, float]]
+    ) -> Mapping[str, float]:
+        trace = self.compiled.trace
+        if trace is None or len({item.configuration.shape for item in trace.tried}) < 2:
+            return {}
+        return figures(trace)
 
     def __repr__(self) -> str:
         return f"<Compilation {self.plan.document.summary}>"
@@ -96,13 +114,17 @@ class Request:
     seed: int
     progress: Progress | None
 
-    def compile_on(self, mesh: Mesh | None) -> Compilation:
-        """Compile for one mesh; None in a mode without a mesh of the cluster's."""
+    def compile_on(self, meshes: Sequence[Mesh | None]) -> Compilation:
+        """Compile for the best of some meshes; None in a mode without a mesh of the cluster's."""
         definition, options = self.definition, self.options
-        layouts = {**self._input_layouts(mesh), **options.input_layouts}
-        options = replace(options, input_layouts=layouts)
         compiled = compile_graph(
-            definition.graph, self.cluster, self.devices, options, mesh, self.progress
+            definition.graph,
+            self.cluster,
+            self.devices,
+            options,
+            meshes,
+            self.progress,
+            self._input_layouts,
         )
         plan = make_plan(
             compiled,
@@ -116,35 +138,10 @@ class Request:
         )
         return Compilation(plan, compiled, self.cluster)
 
-    def compile_on_cheapest(self, meshes: Sequence[Mesh]) -> Compilation:
-        """Compile for several meshes and return the cheapest compilation.
-
-        Raises
-        ------
-        ShardwrightError
-            If there is no plan on any of them.
-        """
-        compilations = compile_on_each(self.compile_on, meshes)
-        documents = {shape: item.plan.document for shape, item in compilations.items()}
-        objectives = {shape: document.objective for shape, document in documents.items()}
-        bounds = {shape: document.lower_bound for shape, document in documents.items()}
-        best = compilations[min(objectives, key=objectives.__getitem__)]
-        compiled = _with_total_seconds(
-            best.compiled, [item.compiled for item in compilations.values()]
-        )
-        return replace(best, compiled=compiled, objectives=objectives, lower_bounds=bounds)
-
     def _input_layouts(self, mesh: Mesh | None) -> dict[str, Layout]:
         if mesh is None:
             return {}
         return input_layouts(self.definition.inputs, self.dataset_strategy, mesh)
-
-
-def _with_total_seconds(best: Compiled, tried: Sequence[Compiled]) -> Compiled:
-    """Return the best compiled program with the times of all that were tried."""
-    searched = sum(compiled.result.seconds for compiled in tried if compiled.result)
-    result = best.result and replace(best.result, seconds=searched)
-    return replace(best, seconds=sum(compiled.seconds for compiled in tried), result=result)
 
 
 def _inputs(definition: Definition) -> tuple[InputDocument, ...]:

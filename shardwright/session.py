@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from shardwright.communication import get_group_size, world
-from shardwright.compiler.driver import Compiled, compile_graph
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import (
     DEFAULTS,
     UNPARTITIONED,
@@ -20,14 +21,15 @@ from shardwright.compiler.options import (
     no_effect,
     warn_of_idle_devices,
 )
+from shardwright.compiler.outer.meshes import meshes_of
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import DTYPES, TensorType
 from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
-from shardwright.meshes import candidate_meshes, compile_on_each, mesh_of
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
 from shardwright.operators.models.loss_scale import LossScale
@@ -150,19 +152,15 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
             result_pins={**definition.result_pins, **how.result_pins},
         )
 
-    def compile_on(mesh: Mesh | None) -> Compiled:
-        layouts = how.input_layouts
-        if mesh is not None:
-            own = input_layouts(definition.inputs, options.dataset_strategy, mesh)
-            layouts = {**own, **layouts}
-        on_mesh = replace(how, input_layouts=layouts)
-        return compile_graph(definition.graph, described, options.devices, on_mesh, mesh)
+    def layouts_on(mesh: Mesh | None) -> Mapping[str, Layout]:
+        if mesh is None:
+            return {}
+        return input_layouts(definition.inputs, options.dataset_strategy, mesh)
 
-    if options.mesh == "search":
-        candidates = compile_on_each(compile_on, candidate_meshes(described, options.devices))
-        program = min(candidates.values(), key=lambda one: one.cost)
-    else:
-        program = compile_on(mesh_of(described, options.devices, options.mesh, how))
+    meshes = meshes_of(described, options.devices, options.mesh, how)
+    program = compile_graph(
+        definition.graph, described, options.devices, how, meshes, layouts_on=layouts_on
+    )
     check_trained(program.source)
     return program
 

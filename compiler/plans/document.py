@@ -174,8 +174,9 @@ class PlanDocument(_Part):
         The decisions.
     pins, pin_prices
         Strategies pinned by the user, and the cost of each pin.
-    micro_batches_tried : tuple of int
-        The numbers of micro-batches that the bound covers, where the compiler chose one.
+    meshes_tried, micro_batches_tried : tuple
+        The meshes, and the numbers of micro-batches, that the bound covers, where the compiler
+        chose one.
     micro_batch_statistics : tuple of str
         Tensors of the model that are statistics of a batch, and here of each micro-batch.
     files : dict of str to str
@@ -211,6 +212,7 @@ class PlanDocument(_Part):
     parameters: dict[str, ParameterDocument]
     pins: dict[str, tuple[tuple[int, ...], ...]] = {}
     pin_prices: dict[str, float] = {}
+    meshes_tried: tuple[str, ...] = ()
     micro_batches_tried: tuple[int, ...] = ()
     micro_batch_statistics: tuple[str, ...] = ()
     files: dict[str, str] = {}
@@ -268,10 +270,12 @@ class PlanDocument(_Part):
 
     @property
     def bound_covers(self) -> str:
-        """The plans that the lower bound covers: those on this mesh."""
+        """The plans that the lower bound covers: those on this mesh, or on all that were tried."""
         mesh = self.device_mesh
         shape = "x".join(str(axis.size) for axis in mesh.of_ranks.axes)
         place = f"on mesh {shape}" if shape else "on one device"
+        if self.meshes_tried:
+            place = f"on mesh {in_words(self.meshes_tried)}"
         place += f" for each of {mesh.stages} device groups" if mesh.of_stages else ""
         if self.micro_batches_tried:
             return f"{place} in {in_words([*map(str, self.micro_batches_tried)])} micro-batches"
@@ -280,7 +284,7 @@ class PlanDocument(_Part):
     def to_text(self) -> str:
         """Return the document as JSON with sorted keys."""
         content = self.model_dump(mode="json")
-        for name in ("micro_batches_tried", "micro_batch_statistics"):
+        for name in ("meshes_tried", "micro_batches_tried", "micro_batch_statistics"):
             if not content[name]:
                 del content[name]
         return json.dumps(content, indent=1, sort_keys=True) + "\n"

@@ -7,7 +7,8 @@ from math import isfinite
 from typing import Any
 
 from shardwright.compiler.accounting import split_counts, traffic
-from shardwright.compiler.driver import Compiled
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.pipelines import as_asked
 from shardwright.compiler.plans.document import (
@@ -136,7 +137,7 @@ def make_plan(
             }
         ),
         **_quality(compiled, options),
-        micro_batches_tried=compiled.micro_batches_tried,
+        **_searched(compiled, options),
         micro_batch_statistics=_statistics(traced, model_graph),
         predicted_step_seconds=compiled.step_seconds,
         memory=_memory(compiled.memory, options.memory_on(cluster)),
@@ -148,6 +149,17 @@ def make_plan(
         pin_prices=dict(compiled.pin_prices),
     )
     return Plan(document, model_graph, compiled.program, initial or {})
+
+
+def _searched(compiled: Compiled, options: CompileOptions) -> dict[str, Any]:
+    """Return the meshes and the numbers of micro-batches that the bound covers, if several."""
+    covered = () if compiled.trace is None else compiled.trace.covered
+    shapes = tuple(dict.fromkeys(item.shape for item in covered))
+    counts = tuple(sorted({item.micro_batches for item in covered}))
+    return {
+        "meshes_tried": shapes if len(shapes) > 1 else (),
+        "micro_batches_tried": counts if options.micro_batches == SEARCHED else (),
+    }
 
 
 def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:

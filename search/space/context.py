@@ -17,7 +17,7 @@ from shardwright.cost_model.streams import parameter_tensors
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.dataflow.stretches import Stretch
-from shardwright.ir.errors import StrategyError
+from shardwright.ir.errors import TimeLimitError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
@@ -174,13 +174,13 @@ class BuildContext:
 
         Raises
         ------
-        StrategyError
+        TimeLimitError
             If it is.
         """
         if time.perf_counter() - self.started <= self.time_limit:
             return
         name, table = max(self.tables.items(), key=lambda item: len(item[1].strategies))
-        raise StrategyError(
+        raise TimeLimitError(
             f"building the search takes longer than the time limit of {self.time_limit:g} s: "
             f"`{name}` alone has {len(table.strategies)} strategies on mesh {self.mesh}",
             hint="merge axes of the mesh, or allow more time",

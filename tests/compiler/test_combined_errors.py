@@ -1,9 +1,6 @@
 """The error for several candidates claims no more than the errors of all together."""
 
-import pytest
-
-from shardwright.compiler.micro_batch_counts import compile_each
-from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError, combined
+from shardwright.ir.errors import InfeasibleError, NotFoundError, combined
 
 
 def infeasible(found, bound):
@@ -20,15 +17,3 @@ def test_nothing_is_proven_unless_it_is_for_each():
     told = combined([infeasible(10.0, 9.0), NotFoundError("none found", least_memory_bytes=11.0)])
     assert isinstance(told, NotFoundError)
     assert (told.least_memory_bytes, told.least_memory_bound) == (10.0, None)
-
-
-def test_numbers_of_micro_batches_are_candidates():
-    errors = {1: infeasible(10.0, 9.0), 2: infeasible(12.0, 7.0)}
-
-    def compile_one(count):
-        raise errors[count]
-
-    with pytest.raises(NoPlanError) as caught:
-        compile_each(compile_one, (1, 2))
-    assert caught.value.least_memory_bound == 7.0
-    assert str(caught.value) == "no plan fits (in one micro-batch)"

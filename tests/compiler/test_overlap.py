@@ -5,7 +5,8 @@ import pytest
 
 from shardwright import zoo
 from shardwright.compiler.buckets import fastest_fusion
-from shardwright.compiler.driver import Compiled, compile_graph
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.driver import Compiled, compile_graph
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.driver import Compiled, compile_graph
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.ir.graph import Graph

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from shardwright import api, compilation, meshes
 from shardwright.ir.errors import InfeasibleError, NotFoundError
 from shardwright.tools import bench, options
 from shardwright.tools.main import main
@@ -100,28 +99,6 @@ def test_searches_that_find_nothing(error, fits, capsys, monkeypatch):
         {False: "no", None: "unknown"}[fits],
     ]
     assert f"exact: {error.what}" in lines
-
-
-@pytest.mark.parametrize(
-    ("errors", "kind", "least", "bound"),
-    [
-        ([PROVEN, PROVEN], InfeasibleError, 9.0, 8.0),
-        ([PROVEN, UNPROVEN], NotFoundError, 7.0, None),
-        ([UNPROVEN, PROVEN], NotFoundError, 7.0, None),
-    ],
-)
-def test_meshes_on_which_nothing_fits(errors, kind, least, bound, monkeypatch):
-    remaining = list(errors)
-
-    def compile_graph(*arguments):
-        raise remaining.pop(0)
-
-    monkeypatch.setattr(compilation, "compile_graph", compile_graph)
-    monkeypatch.setattr(meshes, "mesh_shapes", lambda cluster, devices: ["2x2", "4"])
-    with pytest.raises((InfeasibleError, NotFoundError)) as caught:
-        api.compile(MLP, 4, mesh="search")
-    assert type(caught.value) is kind
-    assert (caught.value.least_memory_bytes, caught.value.least_memory_bound) == (least, bound)
 
 
 def test_training(capsys):

@@ -1,0 +1,77 @@
+"""Configurations: what the outer search chooses, and an exact search is given."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from shardwright.dataflow.micro_batches import micro_batches, samples_of
+from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The mesh of an exact search, and its number of micro-batches.
+
+    Parameters
+    ----------
+    mesh : Mesh or None
+        The ranks; None where the mode has no mesh of the cluster's.
+    micro_batches : int
+        Micro-batches of a step.
+    """
+
+    mesh: Mesh | None
+    micro_batches: int = 1
+
+    @property
+    def shape(self) -> str:
+        """The sizes of the mesh axes, from the outermost inwards; empty without axes.
+
+        Examples
+        --------
+        >>> from shardwright.ir.mesh import MeshAxis
+        >>> Configuration(Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 8, 0)))).shape
+        '2x8'
+        """
+        return "" if self.mesh is None else "x".join(map(str, self.mesh.shape))
+
+    def __str__(self) -> str:
+        number = self.micro_batches
+        count = "one micro-batch" if number == 1 else f"{number} micro-batches"
+        return f"mesh {self.shape}, {count}" if self.shape else count
+
+    def divides(self, other: "Configuration") -> bool:
+        """Return whether the other one has the same mesh, and each micro-batch divided further."""
+        return self.mesh == other.mesh and other.micro_batches % self.micro_batches == 0
+
+
+def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:
+    """Return the numbers of micro-batches that are tried: the powers of two that divide the batch.
+
+    One alone where the program has no form in two.
+
+    Parameters
+    ----------
+    source_of : callable
+        Returns the program in a number of micro-batches, in canonical form.
+
+    Examples
+    --------
+    A batch of 24 samples can be divided into 1, 2, 4 or 8 micro-batches.
+    """
+    batch = samples_of(source_of(1)) or 1
+    counts = tuple(2**i for i in range(batch.bit_length()) if batch % 2**i == 0)
+    try:
+        micro_batches(source_of(2), 2)
+    except ShardwrightError:
+        return counts[:1]
+    return counts
+
+
+def configurations(
+    meshes: Iterable[Mesh | None], counts: Sequence[int]
+) -> tuple[Configuration, ...]:
+    """Return every mesh with every number of micro-batches, few micro-batches first."""
+    listed = tuple(meshes)
+    return tuple(Configuration(mesh, count) for count in counts for mesh in listed)

@@ -1,0 +1,142 @@
+"""The account of an outer search for its reader: other plans, and what memory is worth."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.outer.judge import ProgramJudge
+from shardwright.compiler.outer.processes import OutOfTimeError, answering
+from shardwright.compiler.outer.search import Entry, Found
+from shardwright.compiler.outer.trace import MemoryPoint, RankedPlan
+from shardwright.ir.errors import InfeasibleError, ShardwrightError
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+
+_LIMITS = (0.8, 0.9, 1.1, 1.25)  # of the memory limit, whose best plans are searched too
+_MOST = 10  # plans that are told of
+_MOST_OPERATORS = 3  # kinds of operators that a difference names
+
+
+def ranked_plans(entries: Sequence[Entry[Compiled]]) -> tuple[RankedPlan, ...]:
+    """Return the best plans of different configurations, with their differences from the best."""
+    found = [(entry, entry.found) for entry in entries if entry.found is not None]
+    found.sort(key=lambda item: item[1].cost)
+    best = found[0][1].plan
+    return tuple(
+        RankedPlan(entry.configuration, plan.cost, plan.memory_bytes, differences(best, plan.plan))
+        for entry, plan in found[:_MOST]
+    )
+
+
+def differences(best: Compiled, other: Compiled) -> tuple[str, ...]:
+    """Return what a plan decides otherwise than the best one, in words."""
+    if other is best:
+        return ()
+    told = [
+        *_split_otherwise(best, other),
+        *_stored_otherwise(best, other),
+        *_recomputed_otherwise(best, other),
+    ]
+    return tuple(told) or ("the same decisions",)
+
+
+def _split_otherwise(best: Compiled, other: Compiled) -> list[str]:
+    kinds = {node.name: node.operator for node in best.source.nodes}
+    ours, theirs = _splits(best), _splits(other)
+    changed = Counter(kinds[name] for name, splits in ours.items() if splits != theirs.get(name))
+    if not changed:
+        return []
+    named = ", ".join(f"{count} {kind}" for kind, count in changed.most_common(_MOST_OPERATORS))
+    rest = sum(changed.values()) - sum(n for _, n in changed.most_common(_MOST_OPERATORS))
+    return [f"splits {named}{f' and {rest} more operators' if rest else ''} otherwise"]
+
+
+def _splits(compiled: Compiled) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return the number of slices of every result, by operator."""
+    if compiled.decisions is None:
+        return {}
+    mesh, program = compiled.mesh, compiled.program
+    made = {
+        node.name: tuple(_counts(value.layout, mesh) for value in node.results)
+        for node in program.nodes
+        if node.provenance.role == "forward"
+    }
+    return {node.name: made[node.name] for node in compiled.source.nodes if node.name in made}
+
+
+def _counts(layout: Layout | None, mesh: Mesh) -> tuple[int, ...]:
+    """Return the number of slices of each dimension, over the ranks."""
+    if layout is None:
+        return ()
+    ranks = mesh.of_ranks
+    return tuple(
+        ranks.extent([axis for axis in axes if axis in ranks.names]) for axes in layout.splits
+    )
+
+
+def _stored_otherwise(best: Compiled, other: Compiled) -> list[str]:
+    ours, theirs = (
+        {p.name: _counts(p.value.layout, one.mesh) for p in one.program.parameters}
+        for one in (best, other)
+    )
+    changed = sum(counts != theirs.get(name) for name, counts in ours.items())
+    return [f"stores {changed} of {len(ours)} parameters otherwise"] if changed else []
+
+
+def _recomputed_otherwise(best: Compiled, other: Compiled) -> list[str]:
+    ours, theirs = (
+        len(one.decisions.recomputed) if one.decisions is not None else 0 for one in (best, other)
+    )
+    return [] if ours == theirs else [f"recomputes {theirs} operators instead of {ours}"]
+
+
+def memory_points(
+    judge: ProgramJudge, best: Entry[Compiled], deadline: float, workers: int
+) -> tuple[MemoryPoint, ...]:
+    """Return the best plans of a configuration within limits around the user's, as time allows."""
+    limit = judge.options.memory_on(judge.cluster)
+    plan = best.found
+    assert plan is not None
+    seconds = max(deadline - time.perf_counter(), 1e-3) * workers / len(_LIMITS) / 2
+    answers: dict[float, MemoryPoint] = {}
+
+    def compiled(share: float) -> Found[Compiled]:
+        options = replace(judge.options, memory_limit=share * limit)
+        return replace(judge, options=options).compile(best.configuration, seconds)
+
+    tasks = answering(compiled, workers, deadline)
+    for share in _LIMITS:
+        tasks.submit(share)
+    try:
+        for share in _LIMITS:
+            found = tasks.next_answer()
+            if not isinstance(found, ShardwrightError):
+                answers[share] = MemoryPoint(
+                    share * limit, found.cost, found.lower_bound, found.memory_bytes
+                )
+            elif isinstance(found, InfeasibleError):
+                answers[share] = MemoryPoint(share * limit, None, float("inf"))
+    except OutOfTimeError:
+        pass
+    finally:
+        tasks.close()
+    answers[1.0] = MemoryPoint(limit, plan.cost, best.bound, plan.memory_bytes)
+    return _monotone([answers[share] for share in sorted(answers)])
+
+
+def _monotone(points: Sequence[MemoryPoint]) -> tuple[MemoryPoint, ...]:
+    """Return the points with what one says of another.
+
+    A plan within less memory is one within more, and a bound within more holds within less.
+    """
+    told = list(points)
+    for i in range(1, len(told)):
+        before, point = told[i - 1], told[i]
+        if before.cost is not None and (point.cost is None or before.cost < point.cost):
+            told[i] = replace(point, cost=before.cost, memory_bytes=before.memory_bytes)
+    for i in reversed(range(len(told) - 1)):
+        bound = max(told[i].lower_bound, told[i + 1].lower_bound)
+        told[i] = replace(told[i], lower_bound=bound)
+    return tuple(told)

@@ -1,0 +1,180 @@
+"""Bounds and plans of configurations, by exact searches of one program."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.search import Bound, Found
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.weighted_profile import ResourceWeights
+from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.search.options import SearchOptions
+
+WITHOUT_LIMIT = "search without the memory limit"
+WITHIN_LIMIT = "rough search within the memory limit"
+_ROUGH = 5e-3  # gap of a search for a bound
+_LINKS = 0.05  # weight of the links together in a bound on the overlapped step
+_KEPT = 2  # problems that a process keeps for the next task
+
+LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
+"""Returns the layouts of the inputs on a mesh, as far as the user decides them."""
+
+CompileOne = Callable[[CompileOptions, Mesh | None, SearchRequest | None], Found[Compiled]]
+
+
+@dataclass
+class ProgramJudge:
+    """Judges the configurations of one program.
+
+    Parameters
+    ----------
+    source_of : callable
+        Returns the whole program in a number of micro-batches, in canonical form.
+    cluster : Cluster
+        The devices.
+    devices : int
+        Number of ranks.
+    options : CompileOptions
+        How to compile; the number of micro-batches is of no account.
+    layouts_on : callable
+        The layouts of the inputs on a mesh.
+    compile_one : callable
+        Compiles with options on a mesh, from the problem that is searched if it is given.
+    """
+
+    source_of: Callable[[int], Graph]
+    cluster: Cluster
+    devices: int
+    options: CompileOptions
+    layouts_on: LayoutsOn
+    compile_one: CompileOne
+    requests: OrderedDict[Configuration, SearchRequest] = field(default_factory=OrderedDict)
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """What proves bounds: searches, where the method minimises the cost to a proof."""
+        return (WITHOUT_LIMIT, WITHIN_LIMIT) if self._is_bounded else ()
+
+    @property
+    def _is_bounded(self) -> bool:
+        options = self.options
+        exact = options.mode == "auto_parallel" and options.search == "exact"
+        unchanged = options.objective == "serial" or not options.extra_passes
+        staged = bool(self.source_of(1).cuts)
+        return exact and unchanged and options.plan is None and not staged
+
+    def floor(self) -> float:
+        """Return a bound on the cost of every configuration: the computation, evenly divided.
+
+        A rank of N computes at least 1/N of what one device computes: no slice is less than 1/N of
+        its tensor, and the roofline is no less than its part of compute and of memory time. Passes
+        over micro-batches compute no less than one.
+        """
+        if not self._is_bounded or not self._is_in_seconds:
+            return 0.0
+        alone = Mesh((MeshAxis("x", 1, 0),))
+        options = replace(
+            self.options, micro_batches=1, objective="serial", pins={}, result_pins={}
+        )
+        request = self._request_on(alone, options, None)
+        if not self._is_one_program:
+            return 0.0
+        try:
+            found = request.solve(request.space, SearchOptions(time_limit=options.time_limit))
+        except ShardwrightError:
+            return 0.0
+        return found.lower_bound / self.devices
+
+    @property
+    def _is_in_seconds(self) -> bool:
+        return self.options.cost_model == "time"
+
+    def holds_for(self, bounded: Configuration, other: Configuration) -> bool:
+        """Return whether a bound without memory limit holds for another configuration.
+
+        A plan in more micro-batches is one in fewer, of no greater cost: layouts that divide a
+        slice of the batch divide the batch, and a pass costs no less than its part of one pass over
+        all, by the roofline and by every algorithm of a collective.
+        """
+        one = bounded == other or self._is_one_program
+        return self._is_in_seconds and one and bounded.divides(other)
+
+    @cached_property
+    def _is_one_program(self) -> bool:
+        """Whether the program is the same for any number of micro-batches, without statistics."""
+        try:
+            return self.source_of(1) == self.source_of(2)
+        except ShardwrightError:  # it has no form in two
+            return False
+
+    def bound(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
+        """Return a bound: without the memory limit, or within it.
+
+        Raises
+        ------
+        ShardwrightError
+            If the configuration has no plan, or no bound was found in time.
+        """
+        request = self._request(configuration, seconds)
+        limits = SearchOptions(
+            None, seconds, max(self.options.gap, _ROUGH) * (self.options.gap > 0)
+        )
+        free = request.solve(request.space, limits)
+        limit = self.options.memory_on(self.cluster)
+        if tier == 0 or free.memory_bytes <= limit:
+            return Bound(free.lower_bound, is_last=free.memory_bytes <= limit)
+        space = request.recompute_space if request.recomputes else request.space
+        within = request.solve(space, replace(limits, memory_limit=limit))
+        return Bound(max(free.lower_bound, within.lower_bound))
+
+    def compile(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
+        """Return the best plan of a configuration within the memory limit."""
+        options, known = self.options_of(configuration, seconds), self.requests.get(configuration)
+        return self.compile_one(options, configuration.mesh, known)
+
+    def options_of(self, configuration: Configuration, seconds: float) -> CompileOptions:
+        """Return the options of a compilation of one configuration."""
+        given = {**self.layouts_on(configuration.mesh), **self.options.input_layouts}
+        return replace(
+            self.options,
+            micro_batches=configuration.micro_batches,
+            input_layouts=given,
+            time_limit=seconds,
+        )
+
+    def _request(self, configuration: Configuration, seconds: float) -> SearchRequest:
+        """Return the problem of a configuration, which may have been built for another bound."""
+        known = self.requests.pop(configuration, None)
+        if known is None:
+            assert configuration.mesh is not None
+            known = self._request_on(
+                configuration.mesh, self.options_of(configuration, seconds), self._weights()
+            )
+        self.requests[configuration] = known
+        while len(self.requests) > _KEPT:
+            self.requests.popitem(last=False)
+        return known
+
+    def _weights(self) -> ResourceWeights | None:
+        """Return the weights of a bound on the overlapped step; None for the serial one."""
+        if self.options.objective == "serial":
+            return None
+        levels = len(self.cluster.levels)
+        return ResourceWeights(1 - _LINKS, (_LINKS / levels,) * levels)
+
+    def _request_on(
+        self, mesh: Mesh, options: CompileOptions, weights: ResourceWeights | None
+    ) -> SearchRequest:
+        lowering = LowerRedistributions(self.cluster, options.cost_model, weights)
+        planner = lowering.planner(mesh)
+        source = self.source_of(options.passes)
+        return SearchRequest(source, self.cluster, planner, options, weights, {})

@@ -1,0 +1,85 @@
+"""The meshes of a compilation: the user's, those of a search, or the default of the cluster."""
+
+from shardwright.compiler.option_checks import SEARCHED
+from shardwright.compiler.options import UNPARTITIONED, CompileOptions, decided_by_plan
+from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
+from shardwright.cost_model.profiles import PROFILES
+from shardwright.ir.errors import OptionError
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.values import wrong_value
+
+
+def meshes_of(
+    cluster: Cluster, devices: int, mesh: str | Mesh | None, options: CompileOptions
+) -> tuple[Mesh | None, ...]:
+    """Return the meshes of a compilation; None stands for a mode without a mesh of the cluster's.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The devices.
+    devices : int
+        Number of ranks.
+    mesh : str or Mesh, optional
+        A shape such as ``2x4`` or ``data=2,model=4``, the mesh itself, or ``search`` for the finest
+        meshes; the default of the cluster and the cost model if not given.
+    options : CompileOptions
+        The options of the compilation.
+
+    Raises
+    ------
+    ShardwrightError
+        If the mesh has another number of ranks or an axis in time or of stages, or is none.
+    """
+    if options.plan is not None and mesh is not None:
+        raise decided_by_plan("mesh")
+    if isinstance(mesh, Mesh):
+        return (_checked(mesh, devices),)
+    if options.mode in UNPARTITIONED:
+        return (None,)
+    if mesh is None:
+        return (mesh_of_options(cluster, devices, options),)
+    if not isinstance(mesh, str):
+        raise wrong_value("mesh", mesh, "a text such as `2x4`, or a `Mesh`")
+    if mesh == SEARCHED:
+        return candidate_meshes(cluster, devices)
+    return (mesh_for(cluster, devices, mesh),)
+
+
+def _checked(mesh: Mesh, devices: int) -> Mesh:
+    """Return a mesh of the user.
+
+    Raises
+    ------
+    OptionError
+        If it is not one of so many ranks.
+    """
+    if mesh.in_time:
+        raise OptionError(
+            f"`mesh` has the axis `{mesh.in_time[0]}`, which is run in time",
+            hint=f"pass `mesh.of_ranks`, and `micro_batches={mesh.passes}`",
+        )
+    if mesh.of_stages:
+        raise OptionError(
+            f"`mesh` has the axis `{mesh.of_stages[0]}`, which is of pipeline stages",
+            hint=f"name a plan, such as `pipeline={mesh.stages}`, or give cells stages",
+        )
+    if mesh.size != devices:
+        raise wrong_value("mesh", str(mesh), f"{devices} ranks, it has {mesh.size}")
+    return mesh
+
+
+def candidate_meshes(cluster: Cluster, devices: int) -> tuple[Mesh, ...]:
+    """Return the meshes of ``mesh="search"``: every factorisation of the levels in use.
+
+    A mesh that only merges axes of one level of another is left out: its collectives cost what
+    those over the several axes cost, so its plans are among those of the finer mesh.
+    """
+    return tuple(mesh_for(cluster, devices, shape) for shape in mesh_shapes(cluster, devices))
+
+
+def mesh_of_options(cluster: Cluster, devices: int, options: CompileOptions) -> Mesh:
+    """Return the mesh of a named plan, or the default one."""
+    if options.named_plan is not None:
+        return options.named_plan.mesh(cluster, devices)
+    return PROFILES[options.cost_model].default_mesh(cluster, devices)

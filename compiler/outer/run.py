@@ -1,0 +1,117 @@
+"""The outer search of a compilation, from the configurations to the best plan and its account."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.fitting import bounded
+from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.explanation import memory_points, ranked_plans
+from shardwright.compiler.outer.judge import ProgramJudge
+from shardwright.compiler.outer.processes import usable_workers
+from shardwright.compiler.outer.search import Entry, OuterSearch
+from shardwright.compiler.outer.trace import SearchTrace
+from shardwright.ir.errors import NoPlanError, NotFoundError, ShardwrightError, combined
+from shardwright.search.options import Progress
+
+_EXPLAINED = 10  # plans that are told of
+_MOST_WORKERS = 4
+_SHARE = 3 / 4  # of the time limit that is the search's, where its account takes time too
+
+
+@dataclass(frozen=True)
+class OuterRun:
+    """An outer search.
+
+    Parameters
+    ----------
+    judge : ProgramJudge
+        Bounds and compiles configurations.
+    candidates : sequence of Configuration
+        The configurations.
+    progress : callable or None
+        Follows the search.
+    """
+
+    judge: ProgramJudge
+    candidates: Sequence[Configuration]
+    progress: Progress | None
+
+    def run(self) -> Compiled:
+        """Return the best plan of all configurations, with a bound on them all.
+
+        Raises
+        ------
+        ShardwrightError
+            If there is none.
+        """
+        begin = time.perf_counter()
+        options = self.judge.options
+        explained = options.explain_search
+        end = begin + options.time_limit
+        search = OuterSearch(
+            self.judge,
+            self.candidates,
+            self.judge.floor() if len(self.candidates) > 1 else 0.0,
+            begin + (_SHARE if explained else 1) * options.time_limit,
+            options.gap,
+            self.workers,
+            self.progress,
+            _EXPLAINED if explained else 1,
+        )
+        entries = search.run()
+        best = search.best
+        if best is None or best.found is None:
+            raise self._no_plan(entries)
+        plans = ranked_plans(entries) if explained else ()
+        points = memory_points(self.judge, best, end, self.workers) if explained else ()
+        tried = tuple(entry.tried() for entry in entries)
+        trace = SearchTrace(tried, best.configuration, plans, points)
+        return _answer(best.found.plan, trace, time.perf_counter() - begin)
+
+    @property
+    def workers(self) -> int:
+        """Number of processes: the user's, or as the machine allows."""
+        if self.judge.options.workers:
+            return self.judge.options.workers
+        return usable_workers(min(_MOST_WORKERS, len(self.candidates)))
+
+    def _no_plan(self, entries: Sequence[Entry[Compiled]]) -> ShardwrightError:
+        """Return the error of a search without a plan."""
+        several = len({entry.configuration.micro_batches for entry in entries}) > 1
+        errors = [_placed(entry, several) for entry in entries if entry.error is not None]
+        left = sum(entry.outcome in (None, "left") for entry in entries)
+        if left:
+            errors.append(
+                NotFoundError(
+                    f"no plan was found within the time limit of "
+                    f"{self.judge.options.time_limit:g} s, which left {left} of {len(entries)} "
+                    "configurations out",
+                    hint="allow more time, or give the mesh or the number of micro-batches",
+                )
+            )
+        return combined(errors)
+
+
+def _placed(entry: Entry[Compiled], several: bool) -> ShardwrightError:
+    """Return the error of a configuration, with its number of micro-batches where others differ."""
+    error = entry.error
+    assert error is not None
+    if several and isinstance(error, NoPlanError):
+        number = entry.configuration.micro_batches
+        count = "one micro-batch" if number == 1 else f"{number} micro-batches"
+        error.where = count if error.where is None else f"{error.where} in {count}"
+    return error
+
+
+def _answer(best: Compiled, trace: SearchTrace, seconds: float) -> Compiled:
+    """Return the best program with the account of the search, and the bound on all plans."""
+    result = best.result
+    if result is not None:
+        how = result.how
+        if trace.is_cut_short and "time limit" not in how:
+            how = f"{how}; the time limit ended the search"
+        searched = sum(item.seconds for item in trace.tried)
+        result = bounded(replace(result, how=how, seconds=searched), trace.lower_bound)
+    return replace(best, result=result, trace=trace, seconds=seconds)

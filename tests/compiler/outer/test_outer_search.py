@@ -1,0 +1,243 @@
+"""The outer search against every configuration, with judges whose bounds and costs are drawn."""
+
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from math import inf
+
+import pytest
+
+from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.processes import Inline, OutOfTimeError, answering
+from shardwright.compiler.outer.search import Bound, Found, OuterSearch
+from shardwright.ir.errors import (
+    InfeasibleError,
+    ModelError,
+    NotFoundError,
+    OptionError,
+    ShardwrightError,
+    StrategyError,
+    TimeLimitError,
+)
+from shardwright.ir.mesh import Mesh, MeshAxis
+
+FLOOR = 1.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A configuration's bounds, tier by tier, and its cost or error."""
+
+    bounds: tuple[float, ...]
+    answer: float | ShardwrightError
+
+
+@dataclass
+class DrawnJudge:
+    drawn: dict[Configuration, Drawn]
+    tiers: tuple[str, ...] = ("free", "within")
+    asked: list[tuple[Configuration, int]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def bound(self, configuration, tier, seconds):
+        self.asked.append((configuration, tier))
+        time.sleep(self.seconds)
+        bound = self.drawn[configuration].bounds[tier]
+        if bound == inf:
+            raise InfeasibleError("no plan fits", least_memory_bytes=2.0, least_memory_bound=1.0)
+        return Bound(bound)
+
+    def compile(self, configuration, seconds):
+        self.asked.append((configuration, len(self.tiers)))
+        drawn = self.drawn[configuration]
+        if isinstance(drawn.answer, ShardwrightError):
+            raise drawn.answer
+        return Found(drawn.answer, drawn.bounds[-1], 1.0, str(configuration))
+
+    def holds_for(self, bounded, other):
+        return bounded.divides(other)
+
+
+def candidates(shapes: int, counts: int) -> list[Configuration]:
+    meshes = [Mesh((MeshAxis("x", 2**i, 0),)) for i in range(shapes)]
+    return [Configuration(mesh, 2**j) for j in range(counts) for mesh in meshes]
+
+
+def drawn_judge(seed: int) -> DrawnJudge:
+    """Return a judge whose bounds are true, and whose first ones rise with the micro-batches."""
+    draw = random.Random(seed)
+    drawn: dict[Configuration, Drawn] = {}
+    for configuration in candidates(draw.randint(1, 4), draw.randint(1, 4)):
+        before = [d.bounds[0] for c, d in drawn.items() if c.divides(configuration)]
+        free = max([draw.uniform(FLOOR, 2.0), *before])
+        within = draw.choice([free, draw.uniform(free, 3.0), inf])
+        cost = draw.choice([within, within * draw.uniform(1.0, 1.5)])
+        answer: float | ShardwrightError = cost
+        if within == inf:
+            answer = InfeasibleError("no plan fits")
+        elif draw.random() < 0.2:
+            answer = draw.choice([NotFoundError("none found"), StrategyError("no such split")])
+        drawn[configuration] = Drawn((free, within), answer)
+    return DrawnJudge(drawn)
+
+
+def searched(judge: DrawnJudge, workers: int = 1, gap: float = 0.0, seconds: float = 60.0):
+    deadline = time.perf_counter() + seconds
+    search = OuterSearch(judge, list(judge.drawn), FLOOR, deadline, gap, workers)
+    return search, search.run()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_best_of_all_configurations_is_found_and_the_bound_is_below_it(seed):
+    judge = drawn_judge(seed)
+    search, entries = searched(judge)
+    costs = [d.answer for d in judge.drawn.values() if isinstance(d.answer, float)]
+    if not costs:
+        assert search.best is None
+        return
+    assert search.best.found.cost == min(costs)
+    bound = min(entry.tried().lower_bound for entry in entries)
+    assert bound <= min(costs)
+    left_out = [d.bounds[1] for d in judge.drawn.values() if isinstance(d.answer, NotFoundError)]
+    assert bound >= min([*costs, *left_out, *(d.bounds[1] for d in judge.drawn.values())])
+    for entry in entries:
+        assert entry.bound <= judge.drawn[entry.configuration].bounds[-1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_account_does_not_depend_on_the_number_of_processes(seed):
+    def account(workers):
+        _, entries = searched(drawn_judge(seed), workers)
+        return [(e.outcome, e.bound, e.proof, e.tier, str(e.error)) for e in entries]
+
+    assert account(1) == account(2) == account(3)
+
+
+def test_a_configuration_whose_bound_exceeds_a_plan_is_not_judged_further():
+    one, two = candidates(2, 1)
+    judge = DrawnJudge({one: Drawn((1.0, 1.1), 1.2), two: Drawn((1.5, 1.6), 1.7)})
+    search, entries = searched(judge)
+    assert search.best.configuration == one
+    assert (two, 2) not in judge.asked
+    assert [entry.outcome for entry in entries] == ["compiled", "cut"]
+
+
+def test_a_bound_holds_for_more_micro_batches():
+    one, two = candidates(1, 2)
+    judge = DrawnJudge({one: Drawn((1.2, 1.2), 1.2), two: Drawn((1.2, 1.2), 1.2)})
+    _, entries = searched(judge)
+    assert entries[1].outcome == "cut"
+    assert entries[1].proof == "free, of mesh 1, one micro-batch"
+    assert (two, 2) not in judge.asked
+
+
+def test_the_gap_is_the_users():
+    one, two = candidates(2, 1)
+    judge = DrawnJudge({one: Drawn((1.0, 1.0), 1.0), two: Drawn((0.96, 0.96), 0.97)})
+    judge.drawn[two] = Drawn((1.0 - 1e-6, 1.0 - 1e-6), 1.0 - 1e-6)
+    exact, _ = searched(judge)
+    assert exact.best.configuration == two
+    rough, entries = searched(judge, gap=0.1)
+    assert rough.best.found.cost <= min(e.tried().lower_bound for e in entries) / 0.9
+
+
+def test_errors_that_are_not_about_a_configuration_are_raised():
+    (one,) = candidates(1, 1)
+    for error in (ModelError("the input is not divisible"), OptionError("wrong")):
+        for workers in (1, 2):
+            with pytest.raises(type(error), match=error.what):
+                searched(DrawnJudge({one: Drawn((1.0, 1.0), error)}), workers)
+
+
+def test_options_that_refuse_more_micro_batches_leave_one():
+    one, two = candidates(1, 2)
+    drawn = {one: Drawn((1.0, 1.0), 1.5), two: Drawn((1.0, 1.0), OptionError("indivisible"))}
+    search, entries = searched(DrawnJudge(drawn))
+    assert search.best.configuration == one
+    assert (entries[1].outcome, entries[1].tried().lower_bound) == ("refused", inf)
+
+
+def test_what_the_time_limit_leaves_keeps_the_bound_honest():
+    one, two = candidates(2, 1)
+    drawn = {one: Drawn((1.1, 1.4), 1.4), two: Drawn((1.2, 1.3), TimeLimitError("too long"))}
+    search, entries = searched(DrawnJudge(drawn))
+    assert search.best.found.cost == 1.4
+    assert entries[1].outcome == "left"
+    assert min(entry.tried().lower_bound for entry in entries) == 1.3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_search_ends_at_the_deadline(workers):
+    judge = drawn_judge(3)
+    judge.seconds = 0.05
+    begin = time.perf_counter()
+    _, entries = searched(judge, workers, seconds=0.1)
+    assert time.perf_counter() - begin < 5.0
+    assert any(entry.outcome is None for entry in entries)
+    assert all(entry.tried().lower_bound >= FLOOR for entry in entries)
+
+
+def test_where_nothing_fits_each_configuration_is_compiled_for_its_reason():
+    told = InfeasibleError("no plan fits", least_memory_bytes=9.0, least_memory_bound=8.0)
+    drawn = {one: Drawn((1.0, inf), told) for one in candidates(2, 1)}
+    search, entries = searched(DrawnJudge(drawn))
+    assert search.best is None
+    assert [entry.outcome for entry in entries] == ["infeasible"] * 2
+    assert {entry.error.least_memory_bound for entry in entries} == {8.0}
+
+
+# Processes
+
+
+def _double(number):
+    if number < 0:
+        raise NotFoundError("negative")
+    if number == 13:
+        raise ZeroDivisionError("a fault of the program")
+    if number == 99:
+        os._exit(1)
+    return 2 * number
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_answers_come_in_the_order_of_the_tasks(workers):
+    tasks = answering(_double, workers, time.perf_counter() + 60)
+    try:
+        for number in (5, -1, 7, 8, 9):
+            tasks.submit(number)
+        answers = [tasks.next_answer() for _ in range(5)]
+    finally:
+        tasks.close()
+    assert [answers[0], *answers[2:]] == [10, 14, 16, 18]
+    assert isinstance(answers[1], NotFoundError)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_fault_of_the_program_is_raised(workers):
+    tasks = answering(_double, workers, time.perf_counter() + 60)
+    try:
+        tasks.submit(13)
+        with pytest.raises(ZeroDivisionError):
+            tasks.next_answer()
+    finally:
+        tasks.close()
+
+
+def test_a_process_that_dies_is_replaced():
+    tasks = answering(_double, 2, time.perf_counter() + 60)
+    try:
+        for number in (99, 4, 5):
+            tasks.submit(number)
+        answers = [tasks.next_answer() for _ in range(3)]
+    finally:
+        tasks.close()
+    assert "ended before its answer" in str(answers[0])
+    assert answers[1:] == [8, 10]
+
+
+def test_no_task_begins_after_the_deadline():
+    tasks = Inline(_double, time.perf_counter() - 1)
+    tasks.submit(1)
+    with pytest.raises(OutOfTimeError):
+        tasks.next_answer()
