@@ -19,7 +19,7 @@ from shardwright.search.named_plan import ZERO, NamedPlan
 from shardwright.search.space.space import SearchSpace
 
 _BY_RULE = ("fully_sharded", "data_parallel", "tensor_parallel", ShardingPropagation.name)
-_DEGREES = ("tensor", "expert", "data")
+_DEGREES = ("tensor", "expert", "data", "context")
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,13 @@ class RulePlans:
                 return
             degrees[kind] *= axis.size
         tensor, expert = degrees["tensor"], degrees["expert"]
-        plain = NamedPlan(tensor=tensor, expert=expert, data=degrees["data"] * expert)
-        for zero, by_position in product(ZERO, (False, True)):
-            if (plain.data == 1 and zero) or (tensor == 1 and by_position):
+        context, data = degrees["context"], degrees["data"] * expert
+        plain = NamedPlan(tensor=tensor, context=context, expert=expert, data=data)
+        for zero, by_position, ring in product(ZERO, (False, True), (False, True)):
+            if (data == context == 1 and zero) or (tensor == 1 and by_position):
                 continue
-            yield ByName(replace(plain, zero=zero, sequence_parallel=by_position))
+            if context > 1 or not ring:
+                yield ByName(replace(plain, zero=zero, sequence_parallel=by_position, ring=ring))
 
 
 def _result(space: SearchSpace, method: str | SearchMethod, mark: str) -> Iterator[SearchResult]:

@@ -43,7 +43,9 @@ class NamedPlan:
     data : int or None
         Ranks that share the batch; None for the ranks that the other degrees leave.
     context : int
-        Ranks that share a sequence.
+        Ranks that share a sequence: attention splits its queries over them.
+    ring : bool
+        Whether keys and values pass round the context ranks; else they are gathered.
     expert : int
         Ranks, out of those that share the batch, between which experts are divided.
     micro_batch : int or None
@@ -75,6 +77,7 @@ class NamedPlan:
     pipeline: int = 1
     data: int | None = None
     context: int = 1
+    ring: bool = False
     expert: int = 1
     micro_batch: int | None = None
     chunks: int = 1
@@ -92,9 +95,9 @@ class NamedPlan:
         check_choice("recompute", self.recompute, RECOMPUTE, _OF)
         if isinstance(self.zero, bool) or self.zero not in ZERO:
             raise wrong_value("zero", self.zero, "0, 1, 2 or 3", of=_OF)
-        check_flag("sequence_parallel", self.sequence_parallel, _OF)
+        for name in _FLAGS:
+            check_flag(name, getattr(self, name), _OF)
         self._check_combination()
-        self._check_supported()
 
     def _check_combination(self) -> None:
         """Refuse a value that has no effect beside the others."""
@@ -102,6 +105,11 @@ class NamedPlan:
             raise OptionError(
                 "`sequence_parallel` splits activations over tensor ranks, and the plan has one",
                 hint="leave it out, or write `tensor=2` or more",
+            )
+        if self.ring and self.context == 1:
+            raise OptionError(
+                "`ring` passes keys round the context ranks, and the plan has one",
+                hint="leave it out, or write `context=2` or more",
             )
         if self.chunks > 1 and self.pipeline == 1:
             raise OptionError(
@@ -121,23 +129,11 @@ class NamedPlan:
                 f"`expert={self.expert}` does not divide `data={self.data}`: experts are divided "
                 "between the ranks that share the batch"
             )
-        if self.zero and self.data == 1:
+        if self.zero and self.data == self.context == 1:
             raise OptionError(
                 f"`zero={self.zero}` divides over the data ranks, and the plan has one",
                 hint="leave `zero` out",
             )
-
-    def _check_supported(self) -> None:
-        """Refuse what cannot be built."""
-        unsupported = {
-            "context": self.context > 1,
-        }
-        for name, asked in unsupported.items():
-            if asked:
-                raise OptionError(
-                    f"`{name}={getattr(self, name)}` is not supported in a named plan yet",
-                    hint=f"leave `{name}` out",
-                )
 
     @classmethod
     def parse(cls, text: str) -> "NamedPlan":
@@ -236,7 +232,7 @@ class NamedPlan:
         return batch // (data * self.micro_batch)
 
     def mesh(self, cluster: Cluster, devices: int) -> Mesh:
-        """Return the mesh of a stage: tensor ranks nearest to each other, then experts, then data.
+        """Return the mesh of a stage: tensor ranks nearest to each other, context, experts, data.
 
         A degree that spans levels of the cluster has an axis on each.
 
@@ -262,6 +258,7 @@ class NamedPlan:
         assert plan.data is not None
         degrees = {
             "tensor": plan.tensor,
+            "context": plan.context,
             "expert": plan.expert,
             "data": plan.data // plan.expert,
             "pipeline": plan.pipeline,
@@ -278,26 +275,33 @@ class PlanAxes:
     ----------
     data : tuple of str
         The batch; those of the experts are among them.
-    expert, tensor : tuple of str
-        Experts; weights.
+    expert, tensor, context : tuple of str
+        Experts; weights; sequences.
     """
 
     data: tuple[str, ...]
     expert: tuple[str, ...]
     tensor: tuple[str, ...]
+    context: tuple[str, ...] = ()
+
+    @property
+    def storage(self) -> tuple[str, ...]:
+        """The axes over which ZeRO divides: those with copies of the weights."""
+        return (*self.data, *self.context)
 
     @staticmethod
     def of(mesh: Mesh) -> "PlanAxes":
         """Return the axes of a mesh made by `NamedPlan.mesh`."""
         kinds = {name: name.partition("_")[0] for name in mesh.names}
-        return PlanAxes(
-            tuple(name for name in mesh.names if kinds[name] != "tensor"),
-            tuple(name for name in mesh.names if kinds[name] == "expert"),
-            tuple(name for name in mesh.names if kinds[name] == "tensor"),
-        )
+
+        def of(*wanted: str) -> tuple[str, ...]:
+            return tuple(name for name in mesh.names if kinds[name] in wanted)
+
+        return PlanAxes(of("data", "expert"), of("expert"), of("tensor"), of("context"))
 
 
 _KEYS = tuple(item.name for item in fields(NamedPlan))
+_FLAGS = ("ring", "sequence_parallel")
 _COUNTS = ("tensor", "pipeline", "data", "context", "expert", "micro_batch", "chunks")
 
 
@@ -307,7 +311,7 @@ def _item(item: str, text: str) -> tuple[str, object]:
     if not key:
         raise OptionError(f"the plan `{text}` has an empty item", hint=_HINT)
     check_names("a named plan has no", [key], _KEYS)
-    if key == "sequence_parallel":
+    if key in _FLAGS:
         if equals:
             raise OptionError(
                 f"`{key}` of the plan has the value `{value}`, expected the word alone"

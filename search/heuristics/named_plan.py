@@ -18,7 +18,7 @@ from shardwright.ir.errors import InfeasibleError, OptionError, StrategyError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.search.heuristics.completion import Preference, complete, replicated
-from shardwright.search.heuristics.tensor_ranks import Walk, walk
+from shardwright.search.heuristics.tensor_ranks import Walk, attended_lengths, walk
 from shardwright.search.method import Heuristic, SearchResult
 from shardwright.search.named_plan import NamedPlan, PlanAxes
 from shardwright.search.options import SearchOptions
@@ -69,7 +69,8 @@ class ByName(Heuristic):
         """
         axes = PlanAxes.of(space.mesh)
         self._check_batch(space, axes)
-        found = walk(space.graph, space.mesh, axes, by_position=self.plan.sequence_parallel)
+        scattered, ring = self.plan.sequence_parallel, self.plan.ring
+        found = walk(space.graph, space.mesh, axes, by_position=scattered, ring=ring)
         self._check_divided(found)
         for choice in space.choices:
             if choice.kind == "operator" and found.strategies[choice.name] not in choice.options:
@@ -90,15 +91,30 @@ class ByName(Heuristic):
                 f"the batch of {batch} cannot be split over `data={ranks}` of the plan",
                 hint=f"use a batch that {ranks} divides",
             )
+        ranks = space.mesh.extent(axes.context)
+        for length in attended_lengths(space.graph):
+            if length < ranks:
+                raise OptionError(
+                    f"the sequence of {length} positions cannot be split over `context={ranks}` of "
+                    "the plan",
+                    hint=f"use a sequence of at least {ranks}",
+                )
 
     def _check_divided(self, found: Walk) -> None:
         """Refuse a degree with which nothing is divided."""
         unused = {
             f"tensor={self.plan.tensor}": self.plan.tensor > 1 and not found.divided,
             f"expert={self.plan.expert}": self.plan.expert > 1 and not found.with_experts,
+            f"context={self.plan.context}": self.plan.context > 1 and not found.with_context,
+            "ring": self.plan.ring and not found.with_ring,
             "sequence_parallel": self.plan.sequence_parallel and not found.scattered,
         }
-        missing = {"tensor": "product", "expert": "product of experts"}
+        missing = {
+            "tensor": "product",
+            "expert": "product of experts",
+            "context": "attention over positions of an input [batch, position]",
+            "ring": "attention without a mask operand",
+        }
         for item, idle in unused.items():
             what = missing.get(item.partition("=")[0], "activation [batch, position, feature]")
             if idle:
@@ -110,12 +126,12 @@ class ByName(Heuristic):
 
     def _check_storage(self, space: SearchSpace, chosen: Sequence[int], axes: PlanAxes) -> None:
         """Refuse a ZeRO stage that divides no parameter, or that the cost model does not allow."""
-        ranks, divided = space.mesh.extent(axes.data), False
+        ranks, divided = space.mesh.extent(axes.storage), False
         for choice, position in zip(space.choices, chosen, strict=True):
             option = choice.options[position]
             if not self.plan.zero or not isinstance(option, Storage):
                 continue
-            if not set(axes.data).isdisjoint(option.layout.split_axes):
+            if not set(axes.storage).isdisjoint(option.layout.split_axes):
                 divided = True
                 continue
             shape = space.graph.values[choice.name].type.shape
@@ -136,7 +152,7 @@ class ByName(Heuristic):
     def _preference(self, mesh: Mesh, axes: PlanAxes) -> Preference:
         if not self.plan.zero:
             return replicated
-        return lambda choice: _divided(choice, mesh, axes.data, _WHEN[self.plan.zero])
+        return lambda choice: _divided(choice, mesh, axes.storage, _WHEN[self.plan.zero])
 
 
 # Whether a parameter is regathered, gathered in every pass, and its gradient reduced in every pass.

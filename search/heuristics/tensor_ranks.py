@@ -20,6 +20,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import OperatorInfo, info_of
+from shardwright.operators.models.attention import Attention
 from shardwright.operators.rule import Rule
 from shardwright.search.heuristics.batch import (
     batch_layout,
@@ -44,31 +45,37 @@ class Walk:
         Its axes by what they divide.
     by_position : bool
         Whether sums over the tensor ranks are scattered over positions.
+    ring : bool
+        Whether keys pass round the context ranks; else they are gathered.
     whole : frozenset of str
         Products whose columns stay whole.
     strategies : dict of str to Strategy
         The strategy of each operator.
     dropped : set of str
         Products whose columns an operator could not follow.
-    divided, scattered, with_experts : bool
-        Whether a weight is divided over the tensor ranks, a sum is scattered, experts are divided.
+    divided, scattered, with_experts, with_context, with_ring : bool
+        Whether a weight is divided over the tensor ranks, a sum is scattered, experts are divided,
+        the queries of attention are, and its keys pass round.
     """
 
     graph: Graph
     mesh: Mesh
     axes: PlanAxes
     by_position: bool
+    ring: bool = False
     whole: frozenset[str] = frozenset()
     strategies: dict[str, Strategy] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
     divided: bool = False
     scattered: bool = False
     with_experts: bool = False
+    with_context: bool = False
+    with_ring: bool = False
 
     def __post_init__(self) -> None:
+        lengths = attended_lengths(self.graph)
         self._layouts = {
-            value.name: batch_layout(value, self.mesh, self.axes.data)
-            for value in self.graph.inputs
+            value.name: self._input_layout(value, lengths) for value in self.graph.inputs
         }
         # The products whose columns split a tensor.
         self._columns: dict[str, frozenset[str]] = {}
@@ -83,11 +90,20 @@ class Walk:
         for node in reversed(made):
             self._make(node)
 
+    def _input_layout(self, value: Value, lengths: frozenset[int]) -> Layout:
+        """Split the batch over the data ranks, and its sequences over the context ranks."""
+        layout, shape = batch_layout(value, self.mesh, self.axes.data), value.type.shape
+        if not self.axes.context or len(shape) < 2 or shape[1] not in lengths:
+            return layout
+        return Layout((layout.splits[0], self.axes.context, *layout.splits[2:]))
+
     # Operators on activations
 
     def _visit(self, node: Node) -> None:
         info = info_of(self.graph, node)
         factors = self._followed(info, node)
+        if isinstance(info, Attention):
+            self._split_queries(info, factors)
         column = self._at_weights(info, node, factors)
         strategy = legal_strategy(info, factors, self.mesh)
         self.strategies[node.name] = strategy
@@ -99,6 +115,16 @@ class Walk:
         for result, layout in zip(node.results, layouts, strict=True):
             self._columns[result.name] = origins if self._has_tensor(layout) else frozenset()
             self._layouts[result.name] = self._left(node, result, layout)
+
+    def _split_queries(self, info: Attention, factors: Factors) -> None:
+        """Note whether context ranks share the queries; with `ring`, pass the keys round."""
+        split = factors.get("s", ())
+        if not self.axes.context or not set(self.axes.context).issubset(split):
+            return
+        self.with_context = True
+        for factor, leader in info.rule.rings.items() if self.ring else ():
+            factors[factor] = factors[leader]
+            self.with_ring = True
 
     def _has_tensor(self, layout: Layout) -> bool:
         return not set(self.axes.tensor).isdisjoint(layout.split_axes)
@@ -197,10 +223,12 @@ class Walk:
         shape = result.type.shape
         if not (self.by_position and summed and matrix and len(shape) == 3):
             return layout
-        if layout.splits[1] or shape[1] % self.mesh.extent(tensor):
+        positions = (*layout.splits[1], *tensor)
+        others = set(layout.splits[1]).difference(self.axes.context)
+        if others or shape[1] % self.mesh.extent(positions):
             return layout
         self.scattered = True
-        return Layout((layout.splits[0], tensor, layout.splits[2]))
+        return Layout((layout.splits[0], positions, layout.splits[2]))
 
     # Operators on weights alone, such as casts
 
@@ -228,14 +256,22 @@ def _remove(factors: Factors, axes: tuple[str, ...]) -> None:
         factors[factor] = tuple(axis for axis in factors[factor] if axis not in axes)
 
 
-def walk(graph: Graph, mesh: Mesh, axes: PlanAxes, *, by_position: bool) -> Walk:
+def walk(
+    graph: Graph, mesh: Mesh, axes: PlanAxes, *, by_position: bool, ring: bool = False
+) -> Walk:
     """Return the walk in which every split of columns is followed."""
     whole: frozenset[str] = frozenset()
     while True:
-        found = Walk(graph, mesh, axes, by_position, whole)
+        found = Walk(graph, mesh, axes, by_position, ring, whole)
         if found.dropped <= whole:
             return found
         whole |= found.dropped
+
+
+def attended_lengths(graph: Graph) -> frozenset[int]:
+    """Return the numbers of queries of the attention of a program."""
+    infos = (info_of(graph, node) for node in graph.nodes)
+    return frozenset(info.rule.sizes["s"] for info in infos if isinstance(info, Attention))
 
 
 def _column_factor(rule: Rule, weight: int) -> str | None:

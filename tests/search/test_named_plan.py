@@ -40,7 +40,9 @@ WRONG = (
     ("chunks=2", "`chunks=2` interleaves stages, and the plan has one stage; leave `chunks` out"),
     ("data=6,expert=4", "`expert=4` does not divide `data=6`: experts are divided between"),
     ("tensor=8,data=1,zero=1", "`zero=1` divides over the data ranks, and the plan has one"),
-    ("context=2", "`context=2` is not supported in a named plan yet; leave `context` out"),
+    ("ring", "`ring` passes keys round the context ranks, and the plan has one; leave it out"),
+    ("context=2,ring=1", "`ring` of the plan has the value `1`, expected the word alone"),
+    ("context=0", "`context` of the plan is 0, expected an integer of at least 1"),
 )
 
 
@@ -55,6 +57,8 @@ def test_a_wrong_plan_is_refused_with_one_sentence(text, message):
     st.builds(
         NamedPlan,
         tensor=st.integers(2, 64),
+        context=st.integers(2, 8),
+        ring=st.booleans(),
         data=st.none() | st.integers(1, 32).map(lambda n: 2 * n),
         expert=st.sampled_from((1, 2)),
         pipeline=st.integers(2, 16),
@@ -92,6 +96,7 @@ def test_data_takes_the_devices_that_are_left():
         ("tensor=8", 64, "data=8 x tensor=8", [1, 0]),
         ("tensor=4", 64, "data_pod=8 x data_node=2 x tensor=4", [1, 0, 0]),
         ("tensor=16", 64, "data=4 x tensor_pod=2 x tensor_node=8", [1, 1, 0]),
+        ("tensor=8,context=4,data=2", 64, "data=2 x context=4 x tensor=8", [1, 1, 0]),
         ("expert=8,tensor=2", 64, "data=4 x expert_pod=2 x expert_node=4 x tensor=2", [1, 1, 0, 0]),
     ],
 )

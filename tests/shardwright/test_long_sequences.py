@@ -94,6 +94,51 @@ def test_the_search_finds_a_ring_for_one_long_sequence() -> None:
     assert not rings(one.program)
 
 
+# By name
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "length", "plan", "count"),
+    [
+        ("gpt", 2, 7, "context=2", 0),
+        ("gpt", 3, 7, "context=3,ring", 4),
+        ("llama", 4, 8, "context=2,ring,tensor=2,sequence_parallel", 4),
+        ("llama", 4, 9, "context=4,ring,zero=1", 4),
+        ("mixtral", 8, 8, "context=2,ring,tensor=2,data=2,expert=2,zero=3", 4),
+        ("gpt", 4, 9, "context=2,ring,data=2,micro_batch=1,recompute=full,zero=2", 6),
+        ("llama", 8, 7, "context=2,ring,pipeline=2,data=2,micro_batch=1,recompute=full", 6),
+    ],
+)
+def test_context_ranks_by_name(
+    model: str, devices: int, length: int, plan: str, count: int
+) -> None:
+    built = sw.compile(load(MODELS[model].format(length)), devices, cluster="h100-pod", plan=plan)
+    assert len(rings(built.plan.program)) == count
+    check(built.plan)
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "message"),
+    [
+        (
+            "mlp:batch=8",
+            "context=2",
+            "`context=2` of the plan divides nothing: the model has no atte",
+        ),
+        ("vit:layers=1,hidden=16,heads=4,batch=8,side=8,patch=4", "context=2", "divides nothing"),
+        (
+            "gpt:layers=1,sequence=3,batch=2",
+            "context=4",
+            "the sequence of 3 positions cannot be spl",
+        ),
+    ],
+)
+def test_context_ranks_without_work_are_refused(model: str, plan: str, message: str) -> None:
+    devices = int(plan[-1])
+    with pytest.raises(ShardwrightError, match=message):
+        sw.compile(load(model), devices, cluster="h100-pod", plan=plan)
+
+
 # What is left out is seen
 
 
