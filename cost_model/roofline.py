@@ -17,7 +17,7 @@ from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication.collectives import Communication, Transfer
-from shardwright.operators.communication.rings import RingOperator
+from shardwright.operators.communication.rings import RingOperator, Round
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 from shardwright.operators.windows.halo_exchange import OverHalo
 
@@ -84,16 +84,34 @@ def _ring_seconds(
     info: RingOperator, operands: Sequence[Layout], mesh: Mesh, cluster: Cluster
 ) -> float:
     """Return the seconds of the rounds of a ring: the greater of computing and sending in each."""
-    device, total = cluster.device, 0.0
-    peak = device.flops_per_second(info.operand_types[0].dtype)
     rounds = info.rounds(operands, mesh)
     sizes = np.array([turn.sent_bytes for turn in rounds])
     sent = move_seconds("collective_permute", info.axes, sizes, mesh, cluster)
-    for turn, sending in zip(rounds, sent, strict=True):
-        compute = max(turn.flops / peak, turn.moved_bytes / device.memory_bandwidth)
-        compute += device.launch_seconds if turn.moved_bytes else 0.0
-        total += max(compute, float(sending) if turn.sent_bytes else 0.0)
-    return total
+    sent = np.where(sizes > 0, sent, 0.0)
+    return float(np.maximum(_computing(info, rounds, cluster), sent).sum())
+
+
+def _computing(info: RingOperator, rounds: Sequence[Round], cluster: Cluster) -> Floats:
+    """Return the seconds of computation in each round, by the roofline."""
+    device = cluster.device
+    peak = device.flops_per_second(info.operand_types[0].dtype)
+    return np.array(
+        [
+            max(turn.flops / peak, turn.moved_bytes / device.memory_bandwidth)
+            + (device.launch_seconds if turn.moved_bytes else 0.0)
+            for turn in rounds
+        ]
+    )
+
+
+def computing_seconds(node: Node, operands: Sequence[Value], mesh: Mesh, cluster: Cluster) -> float:
+    """Return the seconds for which a node that communicates computes: in the rounds of a ring."""
+    if not issubclass(operator_class(node.operator), RingOperator):
+        return 0.0
+    info = operator_info(node.operator, [value.type for value in operands], node.attributes)
+    assert isinstance(info, RingOperator)
+    layouts = [value.layout or Layout.replicated(value.type.rank) for value in operands]
+    return float(_computing(info, info.rounds(layouts, mesh), cluster).sum())
 
 
 def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:

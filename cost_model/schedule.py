@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from shardwright.cost_model.buffers import Buffers, buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.roofline import node_cost, second_prices
+from shardwright.cost_model.roofline import computing_seconds, node_cost, second_prices
 from shardwright.cost_model.streams import COMPUTE, Placement, placements
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import execution_order
@@ -35,12 +35,15 @@ class Task:
     nbytes : float
         For a gather the bytes that it takes, early where it runs ahead; for a reduction the bytes
         that wait for it, late where it runs behind.
+    computing : float
+        Seconds for which it computes.
     """
 
     placement: Placement
     seconds: float
     after: tuple[int, ...]
     nbytes: float = 0.0
+    computing: float = 0.0
 
     @property
     def in_line(self) -> bool:
@@ -88,7 +91,10 @@ def tasks_of(graph: Graph, cluster: Cluster, passes: int | None = None) -> Tasks
     tasks = []
     line = -1
     order = execution_order(graph, passes)
-    seconds_of = [node_cost(n, graph.operand_values(n), mesh, prices) for n in graph.nodes]
+    operands = [graph.operand_values(node) for node in graph.nodes]
+    pairs = list(zip(graph.nodes, operands, strict=True))
+    seconds_of = [node_cost(node, read, mesh, prices) for node, read in pairs]
+    computing = [computing_seconds(node, read, mesh, cluster) for node, read in pairs]
     for i, (position, _) in enumerate(order):
         node, where = graph.nodes[position], placed[position]
         after = [producer[name] for name in node.operands if name in producer]
@@ -101,7 +107,9 @@ def tasks_of(graph: Graph, cluster: Cluster, passes: int | None = None) -> Tasks
         for name in buffers_of(node, held.live.roots):
             readers.setdefault(name, []).append(i)
         nbytes = _deferrable_bytes(node, where, graph, held)
-        tasks.append(Task(where, seconds_of[position], tuple(dict.fromkeys(after)), nbytes))
+        seconds = seconds_of[position]
+        busy = computing[position] if where.levels else seconds
+        tasks.append(Task(where, seconds, tuple(dict.fromkeys(after)), nbytes, busy))
         line = i if tasks[-1].in_line else line
     return Tasks(tuple(tasks), held, tuple(order))
 

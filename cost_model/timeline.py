@@ -57,6 +57,8 @@ class Event:
         Bytes of its results on the rank; 0 for views and in-place updates.
     micro_batch : int
         The pass over micro-batches that runs it; 0 outside of their loop.
+    computing : float
+        Seconds for which it computes; a ring computes while it communicates.
     """
 
     node: Node
@@ -65,6 +67,7 @@ class Event:
     seconds: float
     nbytes: float
     micro_batch: int = 0
+    computing: float = 0.0
 
     @property
     def end(self) -> float:
@@ -88,7 +91,7 @@ class Timeline:
     compute_seconds : float
         Time of computation.
     communication_seconds : float
-        Sum of the times of all collectives.
+        Sum of the times of all collectives; of a ring the time in which it does not compute.
     exposed_communication_seconds : float
         Time in which the rank waits for communication without computing.
     peak_bytes : float
@@ -200,7 +203,7 @@ class _Program:
         skipped = self.passes - 1 - last
         begin = min(event.start for event in found.events if event.micro_batch == last)
         once = [event for event in found.events if event.micro_batch == 1]
-        compute = sum(event.seconds for event in once if not event.placement.levels)
+        compute = sum(event.computing for event in once)
         total = sum(event.seconds for event in once)
         step = found.step_seconds + skipped * period
         compute_seconds = found.compute_seconds + skipped * compute
@@ -248,6 +251,7 @@ def _timeline(graph: Graph, tasks: Tasks, starts: Sequence[float], window: float
             task.seconds,
             _allocated(graph.nodes[position], held),
             number,
+            task.computing,
         )
         for (position, number), task, start in zip(tasks.order, tasks.tasks, starts, strict=True)
     ]
@@ -262,7 +266,7 @@ def _allocated(node: Node, held: Buffers) -> float:
 
 def _summary(graph: Graph, tasks: Tasks, events: Sequence[Event], window: float) -> Timeline:
     step = max((event.end for event in events), default=0.0)
-    compute = sum(event.seconds for event in events if not event.placement.levels)
+    compute = sum(event.computing for event in events)
     total = sum(event.seconds for event in events)
     live = _live_bytes(graph, tasks, events)
     return Timeline(
