@@ -2,6 +2,7 @@
 
 import gc
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.given_stages import GivenStages, StagedPlan, given_stages
 from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.options import UNPARTITIONED, CompileOptions
+from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
 from shardwright.compiler.outer.configuration import candidate_counts, configurations
 from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
@@ -31,7 +32,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, samples_of, undivided
-from shardwright.ir.errors import InfeasibleError, OptionError
+from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -135,11 +136,29 @@ def _searched(
         bound = 0.0 if found.result is None else found.result.lower_bound
         return Found(found.cost, bound, found.memory.peak_bytes, found)
 
+    _check_not_staged(prepare(counts[0]).source, options)
     # The same operators are merged for any number of micro-batches.
     moved = prepare(counts[0]).options
     options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
     judge = ProgramJudge(source_of, cluster, devices, options, layouts_on, compile_one)
     return OuterRun(judge, configurations(meshes, counts), progress).run()
+
+
+def _check_not_staged(source: Graph, options: CompileOptions) -> None:
+    """Refuse a search of configurations for a program whose stages are given.
+
+    Raises
+    ------
+    OptionError
+        If its cells or the named plan have some: the bounds are those of programs of one stage.
+    """
+    plan = options.named_plan
+    if not source.cuts and (plan is None or plan.pipeline == 1):
+        return
+    raise OptionError(
+        "meshes and numbers of micro-batches are not searched for a model with given pipeline stages",
+        hint="give the number of micro-batches, and leave `mesh` and `explain_search` out",
+    )
 
 
 @contextmanager
@@ -165,6 +184,8 @@ def _prepared(graph: Graph, options: CompileOptions) -> _Prepared:
     canonicalize = canonical_form(options)
     graph = passes.run_all(as_asked(options, options.passes), graph)
     source = passes.run_all((canonicalize, *marking(options)), graph)
+    if options.mode in UNPARTITIONED:
+        source = _in_one_stage(source, options.mode)
     if options.pins or options.result_pins:
         options = _with_moved_pins(options, canonicalize.merged_values(graph))
     return _Prepared(source, options, tuple(passes.records), time.perf_counter() - begin)
@@ -253,6 +274,29 @@ def _mesh_of_stage(
             hint="leave the mesh out",
         )
     return mesh
+
+
+def _in_one_stage(source: Graph, mode: Mode) -> Graph:
+    """Return a program without the pipeline stages of its cells.
+
+    Raises
+    ------
+    OptionError
+        If its parallel program is written by hand, which the compiler does not cut.
+    """
+    if source.cuts and mode == "hybrid_parallel":
+        raise OptionError(
+            f"the cells of the model have {source.stages} pipeline stages, which have no effect in "
+            f"the mode `{mode}`",
+            hint="leave `pipeline_stage` out, or use a mode in which the compiler splits the model",
+        )
+    if source.cuts:
+        warnings.warn(
+            f"the mode `{mode}` runs all pipeline stages of the model on one device",
+            ShardwrightWarning,
+            stacklevel=2,
+        )
+    return replace(source, cuts=())
 
 
 def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) -> CompileOptions:

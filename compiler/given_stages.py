@@ -25,6 +25,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import Progress
 
 
@@ -63,26 +64,31 @@ def given_stages(
     Raises
     ------
     OptionError
-        If the model's cells and a named plan both give some, or they fit neither the model, the
+        If the stages of cells are not those of a named plan, or stages fit neither the model, the
         devices nor the schedule.
     """
     plan = options.named_plan
-    asked = 1 if plan is None else plan.pipeline
-    if asked > 1 and source.cuts:
-        raise OptionError(
-            f"the cells of the model have pipeline stages, and the plan has `pipeline={asked}`",
-            hint="leave one of them out",
-        )
-    if asked == 1 and not source.cuts:
+    if not source.cuts and (plan is None or plan.pipeline == 1):
         return None
-    if plan is not None and asked > 1:
-        cuts = even_cuts(source, plan.pipeline * plan.chunks)
-        level = plan.stage_level(cluster, devices)
-        given = GivenStages(cuts, plan.pipeline, plan.order, level)
-    else:
+    if plan is None:
         given = _of_cells(source, cluster, devices)
+    else:
+        level = plan.stage_level(cluster, devices)
+        given = GivenStages(_cuts_of_plan(source, plan), plan.pipeline, plan.order, level)
     check_options(given.schedule, given.groups, given.count // given.groups, options.passes)
     return given
+
+
+def _cuts_of_plan(source: Graph, plan: NamedPlan) -> tuple[str, ...]:
+    """Return the cuts that the cells of a model name for a plan, or even ones."""
+    asked = plan.pipeline * plan.chunks
+    if source.cuts and source.stages != asked:
+        raise OptionError(
+            f"the cells of the model have {source.stages} pipeline stages, and the plan has "
+            f"`pipeline={plan.pipeline}` with {plan.chunks} chunk{'s' * (plan.chunks > 1)}",
+            hint=f"write `pipeline={source.stages}`, or leave `pipeline_stage` out",
+        )
+    return source.cuts or even_cuts(source, asked)
 
 
 def _of_cells(source: Graph, cluster: Cluster, devices: int) -> GivenStages:

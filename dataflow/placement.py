@@ -1,9 +1,10 @@
 """Places in a pipeline: the stage of every operator and parameter, from the cuts of a program.
 
 A cut is the first operator of a stage in program order. What depends on inputs and constants alone
-has no place of its own: it is computed in the one stage that reads it, or on every stage. A
-parameter has a home, the stage of its first reader; one that is not trained and follows from such
-values, as the number of a step does, is kept on every stage where several read it.
+has no place of its own: it is computed in the one stage that reads it, or on every stage. What
+depends on parameters alone, such as a cast of a weight, is computed in the first stage that reads
+it. A parameter has a home, the stage of its first reader; one that is not trained and follows from
+such values, as the number of a step does, is kept on every stage where several read it.
 """
 
 from collections.abc import Mapping
@@ -166,8 +167,20 @@ class Placement:
             if node.name in self.free:
                 read = self._readers(node, found)
                 own = own if not read else read.pop() if len(read) == 1 else None
+            elif node.name in self._stored:
+                staged = [stage for stage in self._readers(node, found) if stage is not None]
+                own = min(staged, default=own)
             found[node.name] = own
         return found
+
+    @cached_property
+    def _stored(self) -> frozenset[str]:
+        """The values that depend on parameters alone."""
+        stored = {parameter.name for parameter in self.graph.parameters}
+        for node in self.graph.nodes:
+            if stored.issuperset(node.operands):
+                stored.update(result.name for result in node.results)
+        return frozenset(stored)
 
     def _readers(self, node: Node, found: Mapping[str, int | None]) -> set[int | None]:
         """Return the places in which the results of a node are read."""

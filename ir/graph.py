@@ -4,7 +4,7 @@ Values are referred to by name, so a graph can be printed, compared and rewritte
 pointers. A graph says nothing about what its operators mean.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -304,12 +304,12 @@ class Graph:
             outputs=tuple(final.get(name, name) for name in self.outputs),
             updates=tuple((name, final.get(new, new)) for name, new in self.updates),
             recomputed=tuple(name for name in self.recomputed if name not in final),
-            cuts=self._cuts_without(final),
+            cuts=self.cuts_without(final),
         )
 
-    def _cuts_without(self, removed: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the cuts where nodes are removed: the next one that stays begins the stage."""
-        if removed.keys().isdisjoint(self.cuts):
+    def cuts_without(self, removed: Collection[str]) -> tuple[str, ...]:
+        """Return the cuts where values are removed: the next node that stays begins the stage."""
+        if not any(cut in removed for cut in self.cuts):
             return self.cuts
         names = [node.name for node in self.nodes]
         found: dict[str, None] = {}

@@ -47,4 +47,7 @@ def without_dead_nodes(graph: Graph) -> Graph:
         return graph
     names = {node.name for node in nodes}
     recomputed = tuple(name for name in graph.recomputed if name in names)
-    return replace(graph, nodes=nodes, recomputed=recomputed)
+    dead = {result.name for node in graph.nodes for result in node.results} - {
+        result.name for node in nodes for result in node.results
+    }
+    return replace(graph, nodes=nodes, recomputed=recomputed, cuts=graph.cuts_without(dead))

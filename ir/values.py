@@ -84,7 +84,8 @@ class Range:
 POSITIVE_INTEGER = Range(whole=True, least=1)
 POSITIVE = Range(above=0)
 NOT_NEGATIVE = Range(least=0)
-SEED = Range(whole=True, least=0)
+NOT_NEGATIVE_INTEGER = Range(whole=True, least=0)
+SEED = NOT_NEGATIVE_INTEGER
 SHARE = Range(least=0, below=1)
 
 

@@ -122,7 +122,7 @@ class _Casting:
         outputs = tuple(self._restored(name) for name in self.whole.outputs)
         self.build.updates = [(old, self._restored(new)) for old, new in self.whole.updates]
         graph = self.build.graph(self.whole.name, outputs)
-        return replace(graph, recomputed=self._recomputed(graph))
+        return replace(graph, recomputed=self._recomputed(graph), cuts=self.whole.cuts)
 
     def _recomputed(self, graph: Graph) -> tuple[str, ...]:
         """Return the marked operators, and the casts of what they compute."""

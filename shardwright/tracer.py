@@ -43,6 +43,7 @@ class Tracer(Builder):
         self.initial: dict[str, Array] = {}
         self.optimizer: Optimizer | None = None
         self.recomputed: dict[str, None] = {}
+        self.stages: dict[str, int] = {}
         self._updated: dict[int, str | None] | None = None
         self._scopes = scopes
         self._parameter_names = parameter_names
@@ -73,6 +74,11 @@ class Tracer(Builder):
         for node in self.nodes[begin:]:
             if node.operands and not any(result.name in kept for result in node.results):
                 self.recomputed[node.name] = None
+
+    def place(self, begin: int, stage: int) -> None:
+        """Put the nodes from `begin` on in a pipeline stage, but those that an inner cell put."""
+        for node in self.nodes[begin:]:
+            self.stages.setdefault(node.name, stage)
 
     def declare(self, tensor: object, value: Value, attributes: Attributes) -> Value:
         """Return the parameter that the object `tensor` stands for; declare it at its first use.

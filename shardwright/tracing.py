@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.communication import get_group_size
+from shardwright.dataflow.placement import cuts_of
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
@@ -159,7 +160,8 @@ def trace(
     tracer.check_updates()
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
     recomputed = tuple(node.name for node in graph.nodes if node.name in tracer.recomputed)
-    graph = replace(_frozen(graph, tracer.frozen()), recomputed=recomputed)
+    cuts = _cuts(graph, tracer.stages)
+    graph = replace(_frozen(graph, tracer.frozen()), recomputed=recomputed, cuts=cuts)
     verify(graph)
     return Definition(
         graph,
@@ -173,6 +175,18 @@ def trace(
         _precision(network, loss_fn),
         _micro_batches(network, loss_fn),
     )
+
+
+def _cuts(graph: Graph, placed: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the first operators of the pipeline stages that cells name.
+
+    An operator in no such cell is in the stage of what comes before it.
+    """
+    stage, stages = 0, {}
+    for node in graph.nodes if placed else ():
+        stage = placed.get(node.name, stage)
+        stages[node.name] = stage
+    return cuts_of(graph, stages, 1)
 
 
 def _micro_batches(network: Network, loss_fn: Network | None) -> int:

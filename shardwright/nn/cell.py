@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shardwright.ir.errors import ModelError, OptionError
-from shardwright.ir.values import check_flag, check_names, wrong_value
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, check_names, wrong_value
 from shardwright.tensor import Parameter, Tensor
 from shardwright.tracer import current_tracer
 
@@ -34,6 +34,7 @@ class Cell:
 
     _auto_prefix = True  # a subclass need not call `__init__`
     _recomputed = False
+    _pipeline_stage: int | None = None
     precision = ""  # of a whole network, by `amp.auto_mixed_precision`
     micro_batches = 1  # of a whole network, by `nn.GradAccumulation`
 
@@ -67,6 +68,8 @@ class Cell:
         begin = len(tracer.nodes)
         with tracer.inside(self):
             results = self.construct(*inputs)
+        if self._pipeline_stage is not None:
+            tracer.place(begin, self._pipeline_stage)
         if self._recomputed:
             tracer.recompute(begin, {tensor.value(tracer).name for tensor in _tensors(results)})
         return results
@@ -115,6 +118,19 @@ class Cell:
         return [parameter for parameter in self.get_parameters() if not parameter.requires_grad]
 
     # Settings
+
+    @property
+    def pipeline_stage(self) -> int | None:
+        """The pipeline stage of the cell, from 0; None where it is that of what comes before.
+
+        An inner cell may have a later one. Stages are in program order.
+        """
+        return self._pipeline_stage
+
+    @pipeline_stage.setter
+    def pipeline_stage(self, stage: int) -> None:
+        NOT_NEGATIVE_INTEGER.check("pipeline_stage", stage)
+        self._pipeline_stage = stage
 
     def set_comm_fusion(self, fusion_type: int) -> "Cell":
         """Set the fusion id of all parameters: gradients with one id share an all-reduce."""
