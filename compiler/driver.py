@@ -156,7 +156,7 @@ def _check_not_staged(source: Graph, options: CompileOptions) -> None:
     if not source.cuts and (plan is None or plan.pipeline == 1):
         return
     raise OptionError(
-        "meshes and numbers of micro-batches are not searched for a model with given pipeline stages",
+        "meshes and numbers of micro-batches are not searched for a model whose stages are given",
         hint="give the number of micro-batches, and leave `mesh` and `explain_search` out",
     )
 

@@ -202,8 +202,10 @@ def test_one_device_runs_all_stages_with_a_warning():
     assert found.plan.program.stages == 0
 
 
-@pytest.mark.parametrize("options", [{"mesh": "search"}, {"micro_batches": "search"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"explain_search": True}, {"micro_batches": "search"}], ids=str
+)
 def test_configurations_are_not_searched_with_given_stages(options):
     with pytest.raises(OptionError) as error:
-        compile(traced(0, 1), 4, cluster="cpu", **options)
-    assert "are not searched for a model with given pipeline stages" in str(error.value)
+        compile(traced(0, 1), 16, cluster="cpu", **options)
+    assert "are not searched for a model whose stages are given" in str(error.value)
