@@ -53,6 +53,7 @@ PRESETS: Mapping[str, tuple[str, str]] = {
     "gpt3-175b": ("gpt", "layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=50257"),
     "llama3-8b": ("llama", ""),
     "llama3-70b": ("llama", "layers=80,hidden=8192,heads=64,inner=28672"),
+    "llama3-405b": ("llama", "layers=126,hidden=16384,heads=128,inner=53248"),
     "mixtral-8x7b": ("mixtral", ""),
     "resnet18": ("resnet", "layers=18"),
     "resnet18-cifar": ("resnet", "layers=18,small=true,side=32,classes=10,batch=128"),

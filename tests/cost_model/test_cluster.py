@@ -46,7 +46,9 @@ def test_presets_are_listed_sorted_and_named_as_their_files():
         "ascend910-racks",
         "cpu",
         "h100-pod",
+        "h100-pods",
         "v100-nvlink-pair",
+        "v100-pod",
     )
     assert [cluster(name).name for name in preset_names()] == list(preset_names())
 
@@ -60,15 +62,16 @@ def test_presets_get_slower_outwards(name):
 
 
 def test_pods_hold_a_thousand_devices():
-    names = ("a100-pod", "h100-pod", "ascend910-racks")
-    assert [cluster(name).size for name in names] == [1120, 2048, 2048]
+    names = ("a100-pod", "h100-pod", "ascend910-racks", "v100-pod", "h100-pods")
+    assert [cluster(name).size for name in names] == [1120, 2048, 2048, 1024, 16384]
     assert str(mesh_for(cluster("h100-pod"), 1024)) == "x=128 x y=8"
 
 
 def test_unknown_name_suggests_the_nearest():
     assert message(cluster, "h100") == (
         "no cluster is called `h100`; did you mean `h100-pod`? there are a100-pod, "
-        "ascend910-racks, cpu, h100-pod, v100-nvlink-pair, or a .yaml or .json file"
+        "ascend910-racks, cpu, h100-pod, h100-pods, v100-nvlink-pair, v100-pod, or a .yaml or "
+        ".json file"
     )
 
 

@@ -88,7 +88,8 @@ COMPILE = {
     "unknown_cluster": (
         ["mlp", "--devices", "8", "--cluster", "h100pod"],
         "no cluster is called `h100pod`; did you mean `h100-pod`? there are a100-pod, "
-        "ascend910-racks, cpu, h100-pod, v100-nvlink-pair, or a .yaml or .json file",
+        "ascend910-racks, cpu, h100-pod, h100-pods, v100-nvlink-pair, v100-pod, or a .yaml or "
+        ".json file",
     ),
     "missing_cluster_file": (
         ["mlp", "--devices", "8", "--cluster", "mine.yaml"],

@@ -33,6 +33,7 @@ PUBLISHED = {
     "gpt2-xl": 1_557_611_200,
     "llama3-8b": 8_030_261_248,
     "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
     "mixtral-8x7b": 46_702_792_704,
 }
 # As rounded in the papers.
