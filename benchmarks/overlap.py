@@ -28,7 +28,7 @@ from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster, cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
-from shardwright.ir.errors import NotFoundError
+from shardwright.ir.errors import NotFoundError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
@@ -87,14 +87,19 @@ def _cases(seed: int, links: float) -> Iterator[Case]:
     described = _cluster(str(random.choice(["cpu", "h100-pod"])), links)
     mesh = mesh_for(described, devices, (devices,))
     options = CompileOptions(
-        optimizer=Optimizer(str(random.choice(["sgd", "adam"]))), gap=0.0, objective="overlapped"
-    )  # type: ignore[arg-type]
-    plans = list(_plans(graph, described, mesh, options))
+        optimizer=Optimizer(str(random.choice(["sgd", "adam"]))),  # type: ignore[arg-type]
+        gap=0.0,
+        micro_batches=1 + seed // 9 % 2,
+    )
+    try:
+        plans = list(_plans(graph, described, mesh, options))
+    except OptionError:  # the batch is not divisible
+        return
     if not plans:
         return
     peaks = sorted({plan.peak_bytes for plan in plans})
     limits = [peaks[0], peaks[len(peaks) // 2], 2 * peaks[-1]]
-    limit = float(limits[seed % 3])
+    limit = float(limits[seed // 3 % 3])
     fitting = [plan for plan in plans if plan.peak_bytes <= limit]
     best = min(fastest_fusion(plan.program, described, limit)[1].step_seconds for plan in fitting)
     try:
@@ -130,6 +135,8 @@ def _plans(graph: Graph, described: Cluster, mesh: Mesh, options: CompileOptions
         if evaluate(space.problem, assignment).cost >= FORBIDDEN:
             continue
         decisions = space.decisions(assignment)
+        if request.micro is not None:
+            decisions = request.micro.lifted(decisions)
         passes = PassManager(verify_later=True)
         passes.run_all(partitioned(options, decisions, lowering), graph)
         program = passes.after("clean_up")
@@ -167,8 +174,8 @@ def document(found: list[Case], seconds: float) -> str:
         "# Plans of the least overlapped step, against all plans",
         "",
         f"Written by `benchmarks/overlap.py`: {count} random programs of one to three operators",
-        "with their optimizer, on 2 or 4 devices, within the least memory that any plan takes,",
-        f"a median, or no limit. All plans of a case ({plans[0]} to {plans[-1]}, median "
+        "with their optimizer, on 2 or 4 devices, in one or two micro-batches, within the least",
+        f"memory that any plan takes, a median, or no limit. All plans of a case ({plans[0]} to {plans[-1]}, median "
         f"{plans[len(plans) // 2]}) are emitted and simulated",
         "with their fastest buckets.",
         "",

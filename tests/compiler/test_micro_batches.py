@@ -175,25 +175,33 @@ def test_an_optimizer_that_keeps_states() -> None:
 def test_the_number_of_micro_batches_is_searched() -> None:
     model = "gpt:layers=2,hidden=16,heads=4,batch=12,sequence=32,vocabulary=50"
     at = {
-        count: compile(model, 2, micro_batches=count, cluster="cpu").plan.document
+        count: compile(
+            model, 2, micro_batches=count, cluster="cpu", objective="serial"
+        ).plan.document
         for count in (1, 2, 4)
     }
     limit = at[1].memory.peak_bytes * 0.8
-    free = compile(model, 2, micro_batches="search", cluster="cpu").plan.document
+    free = compile(
+        model, 2, micro_batches="search", cluster="cpu", objective="serial"
+    ).plan.document
     assert free.micro_batches_tried == (1, 2, 4)
     assert free.objective == min(document.objective for document in at.values())
     assert free.lower_bound == min(document.lower_bound for document in at.values())
     assert free.bound_covers.endswith("in 1, 2 or 4 micro-batches")
     tight = compile(
-        model, 2, micro_batches="search", cluster="cpu", memory_limit=limit
+        model, 2, micro_batches="search", cluster="cpu", objective="serial", memory_limit=limit
     ).plan.document
     assert tight.memory.peak_bytes <= limit
     assert tight.objective >= free.objective
     for name in ("resnet18-cifar", "mixtral"):
-        other = compile(SMALL[name], 2, micro_batches="search", cluster="cpu").plan.document
+        other = compile(
+            SMALL[name], 2, micro_batches="search", cluster="cpu", objective="serial"
+        ).plan.document
         assert other.micro_batches_tried == (1, 2, 4, 8)
     with pytest.raises(InfeasibleError, match="no plan fits"):
-        compile(model, 2, micro_batches="search", cluster="cpu", memory_limit=1000)
+        compile(
+            model, 2, micro_batches="search", cluster="cpu", objective="serial", memory_limit=1000
+        )
 
 
 @pytest.mark.parametrize("count", [2, "search"])
