@@ -81,7 +81,9 @@ def test_wide_graphs_are_aligned_without_large_messages(monkeypatch: pytest.Monk
 
     alignment_join = alignment.join
     monkeypatch.setattr(alignment, "join", noted)
-    compiled = compile_graph(recurrent(3), POD, 8, CompileOptions(gap=0.2), MESH)
+    compiled = compile_graph(
+        recurrent(3), POD, 8, CompileOptions(gap=0.2, objective="serial"), MESH
+    )
     assert joined
     assert compiled.result is not None
     emitted = program_seconds(compiled.passes.after("clean_up"), POD)

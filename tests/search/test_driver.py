@@ -30,6 +30,7 @@ from shardwright.solver.solution import Solution
 from tests.random_graphs import multilayer_perceptron, random_graph
 
 CPU = cluster("cpu")
+SERIAL = CompileOptions(objective="serial")
 
 
 def space_of(graph: Graph, devices: int) -> SearchSpace:
@@ -101,10 +102,10 @@ def test_gradients_lie_as_their_rules_say() -> None:
 
 def test_a_limit_that_binds_is_kept_and_costs_time() -> None:
     graph = multilayer_perceptron()
-    free = compile_graph(graph, CPU, 8)
+    free = compile_graph(graph, CPU, 8, SERIAL)
     assert free.result is not None
     limit = 0.95 * free.memory.peak_bytes
-    tight = compile_graph(graph, CPU, 8, CompileOptions(memory_limit=limit))
+    tight = compile_graph(graph, CPU, 8, replace(SERIAL, memory_limit=limit))
     assert tight.result is not None
     assert tight.memory.peak_bytes <= limit
     assert tight.result.cost > free.result.cost
@@ -129,8 +130,8 @@ def test_pins_are_honoured_and_priced() -> None:
     graph = multilayer_perceptron()
     node = next(node for node in graph.nodes if node.operator == "matmul")
     whole = tuple((1,) * graph.values[name].type.rank for name in node.operands)
-    options = CompileOptions(pins={node.name: whole})
-    pinned, free = compile_graph(graph, CPU, 8, options), compile_graph(graph, CPU, 8)
+    options = replace(SERIAL, pins={node.name: whole})
+    pinned, free = compile_graph(graph, CPU, 8, options), compile_graph(graph, CPU, 8, SERIAL)
     assert pinned.result is not None
     assert free.result is not None
     assert pinned.decisions is not None

@@ -18,7 +18,7 @@ from shardwright.operators.models.optimizer import Optimizer
     ],
 )
 def test_most_of_the_memory_is_named(model, most):
-    options = CompileOptions(memory_limit=10.0, optimizer=Optimizer("adam"))
+    options = CompileOptions(objective="serial", memory_limit=10.0, optimizer=Optimizer("adam"))
     with pytest.raises(ShardwrightError) as caught:
         compile_graph(zoo.load(model).graph, cluster("cpu"), 4, options)
     share = re.match(r"(\d+)% of it is taken by ", str(caught.value.hint))

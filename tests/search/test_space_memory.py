@@ -46,7 +46,7 @@ def squared() -> Graph:
 
 def compiled(graph: Graph, limit: float | None = None, kind: str = "sgd", **others) -> Compiled:
     optimizer = Optimizer(kind)  # type: ignore[arg-type]
-    options = CompileOptions(memory_limit=limit, optimizer=optimizer, **others)
+    options = CompileOptions(objective="serial", memory_limit=limit, optimizer=optimizer, **others)
     return compile_graph(graph, CPU, 8, options)
 
 
