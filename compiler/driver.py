@@ -28,6 +28,8 @@ from shardwright.compiler.pipelines import (
     stand_alone,
 )
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.compiler.stages.places import level_of_stages
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
@@ -98,6 +100,11 @@ def compile_graph(
     for one in meshes:
         if one is not None and options.micro_batches != 1:
             check_axes(one)
+    if options.stages > 1 and len(meshes) > 1:
+        raise OptionError(
+            f"`stages` is {options.stages}, and the mesh is to be searched",
+            hint="give the mesh of one stage, or leave it out",
+        )
     options = _with_passes_of_plan(options, graph, devices)
     prepare = cache(lambda count: _prepared(graph, replace(options, micro_batches=count)))
     with _earlier_objects_ignored():
@@ -243,8 +250,17 @@ def _partitioned(
 ) -> Emitted:
     """Return the program that the compiler partitions, in stages where they are given."""
     stages = given_stages(source, cluster, devices, options)
+    if stages is not None and options.stages > 1:
+        raise OptionError(
+            f"the cells of the model have pipeline stages, and `stages` is {options.stages}",
+            hint="leave one of them out",
+        )
     if stages is None:
         mesh = mesh or mesh_of_options(cluster, devices, options)
+        if options.stages > 1:
+            level = level_of_stages(cluster, devices)
+            search = PipelinePartitioning(source, cluster, mesh, options, level, passes, progress)
+            return search.emit()
         emissions = {} if known is None else known.emissions
         return Partitioning(
             source, cluster, mesh, options, passes, progress, emissions, known

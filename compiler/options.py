@@ -16,11 +16,13 @@ from shardwright.compiler.option_checks import SEARCHED
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.profiles import PROFILES
+from shardwright.dataflow.schedules import SCHEDULES, check_options
 from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.ir.layout import Layout
 from shardwright.ir.units import shortened
 from shardwright.ir.values import (
     POSITIVE,
+    POSITIVE_INTEGER,
     SHARE,
     Range,
     check_choice,
@@ -43,6 +45,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
 _MEMORY = Range(above=0, infinite=True)
 _WORKERS = Range(least=0, whole=True)
+_MAY_BE_NONE = ("memory_limit", "schedule")
 # Options that a named plan decides itself.
 _DECIDED_BY_PLAN = ("search", "pins", "result_pins", "input_layouts", "optimizer_parallel")
 
@@ -197,6 +200,30 @@ class CompileOptions:
             validate=checks.check_micro_batches,
         ),
     )
+    stages: int = field(
+        default=1,
+        metadata=_about(
+            "device groups of a pipeline, each with other stages of the model; the mesh is that of "
+            "one group",
+            allowed=POSITIVE_INTEGER,
+            partition=True,
+        ),
+    )
+    chunks: int = field(
+        default=1,
+        metadata=_about(
+            "stages of each device group of a pipeline", allowed=POSITIVE_INTEGER, partition=True
+        ),
+    )
+    schedule: str | None = field(
+        default=None,
+        metadata=_about(
+            "order of the micro-batches in a pipeline",
+            choices=SCHEDULES,
+            default="1f1b, or interleaved with several chunks",
+            partition=True,
+        ),
+    )
     optimizer_parallel: bool = field(
         default=False,
         metadata=_about(
@@ -272,10 +299,11 @@ class CompileOptions:
             object.__setattr__(self, "recompute", self.plan.recompute)
         for name, option in OPTIONS.items():
             value = getattr(self, name)
-            if value is not None or name != "memory_limit":
+            if value is not None or name not in _MAY_BE_NONE:
                 option.check(name, value)
         object.__setattr__(self, "loss_scale", loss_scale(self.loss_scale))
         self._check_used()
+        self._check_stages()
 
     def __repr__(self) -> str:
         changed = {name: getattr(self, name) for name in OPTIONS}
@@ -297,6 +325,11 @@ class CompileOptions:
         return self.micro_batches
 
     @property
+    def order(self) -> str:
+        """The schedule of a pipeline."""
+        return self.schedule or ("1f1b" if self.chunks == 1 else "interleaved")
+
+    @property
     def named_plan(self) -> NamedPlan | None:
         """The option `plan`, parsed."""
         assert not isinstance(self.plan, str)
@@ -311,6 +344,33 @@ class CompileOptions:
     def limits_on(self, cluster: Cluster, progress: Progress | None) -> SearchOptions:
         """Return the limits of a search for a cluster."""
         return SearchOptions(self.memory_on(cluster), self.time_limit, self.gap, progress)
+
+    def _check_stages(self) -> None:
+        """Refuse what no search for the stages of a pipeline covers."""
+        if self.stages == 1:
+            for name in ("chunks", "schedule"):
+                if getattr(self, name) != DEFAULTS[name]:
+                    raise OptionError(
+                        f"`{name}` has no effect without a pipeline", hint="give `stages` too"
+                    )
+            return
+        if self.plan is not None:
+            raise decided_by_plan("stages")
+        needed: dict[str, object] = {"mode": "auto_parallel", "search": "exact"}
+        needed |= {"cost_model": "time", "explain_search": False}
+        for name, value in needed.items():
+            if getattr(self, name) != value:
+                raise OptionError(
+                    f"`stages` is {self.stages}, which is not supported with `{name}` "
+                    f"{getattr(self, name)}",
+                    hint="leave one of them out",
+                )
+        if self.micro_batches == SEARCHED:
+            raise OptionError(
+                f"`stages` is {self.stages}, and the number of micro-batches is to be searched",
+                hint="give the number of micro-batches",
+            )
+        check_options(self.order, self.stages, self.chunks, self.passes)
 
     def _check_used(self) -> None:
         """Refuse options that have no effect in the mode."""
@@ -405,7 +465,7 @@ def no_effect(name: str, mode: Mode) -> OptionError:
 
 def decided_by_plan(name: str) -> OptionError:
     """Return the error of an option or argument that a named plan leaves nothing to."""
-    keys = {"optimizer_parallel": "zero=1", "recompute": "recompute=full"}
+    keys = {"optimizer_parallel": "zero=1", "recompute": "recompute=full", "stages": "pipeline=2"}
     hint = f"write `{keys[name]}` in the plan" if name in keys else "leave one of them out"
     return OptionError(f"`{name}` has no effect with `plan`, which decides it", hint=hint)
 

@@ -134,6 +134,9 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
         metavar="M",
         help=option_help("micro_batches"),
     )
+    _add_option(step, "--stages", "S")
+    _add_option(step, "--chunks", "V")
+    _add_option(step, "--schedule", "NAME")
     step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)
 

@@ -2,6 +2,7 @@
 
 from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, decided_by_plan
+from shardwright.compiler.stages.places import devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import OptionError
@@ -24,7 +25,7 @@ def meshes_of(
         A shape such as ``2x4`` or ``data=2,model=4``, the mesh itself, or ``search`` for the finest
         meshes; the default of the cluster and the cost model if not given.
     options : CompileOptions
-        The options of the compilation.
+        The options of the compilation; of a pipeline, the mesh is that of one stage.
 
     Raises
     ------
@@ -33,12 +34,13 @@ def meshes_of(
     """
     if options.plan is not None and mesh is not None:
         raise decided_by_plan("mesh")
-    if isinstance(mesh, Mesh):
-        return (_checked(mesh, devices),)
     if options.mode in UNPARTITIONED:
-        return (None,)
+        return (_checked(mesh, devices) if isinstance(mesh, Mesh) else None,)
     if mesh is None:
         return (mesh_of_options(cluster, devices, options),)
+    devices = devices_of_stage(devices, options)
+    if isinstance(mesh, Mesh):
+        return (_checked(mesh, devices),)
     if not isinstance(mesh, str):
         raise wrong_value("mesh", mesh, "a text such as `2x4`, or a `Mesh`")
     if mesh == SEARCHED:
@@ -82,4 +84,4 @@ def mesh_of_options(cluster: Cluster, devices: int, options: CompileOptions) -> 
     """Return the mesh of a named plan, or the default one."""
     if options.named_plan is not None:
         return options.named_plan.mesh(cluster, devices)
-    return PROFILES[options.cost_model].default_mesh(cluster, devices)
+    return PROFILES[options.cost_model].default_mesh(cluster, devices_of_stage(devices, options))

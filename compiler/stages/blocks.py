@@ -8,7 +8,7 @@ Two stretches are equal if their operators, what passes between their blocks, an
 and send are. They then have the same plans, so one search serves all of them.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -96,14 +96,14 @@ class Blocks:
         The program in micro-batches.
     points : tuple of int
         Where the blocks after the first begin.
-    pinned : mapping-like of str to object
+    pinned : mapping of str to object
         What the user decided about operators and inputs, by name.
     """
 
     line: Line
     loop: MicroBatches
     points: tuple[int, ...]
-    pinned: dict[str, Hashable] = field(default_factory=dict)
+    pinned: Mapping[str, Hashable] = field(default_factory=dict)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from shardwright.compiler.stages.cuts import (
 )
 from shardwright.compiler.stages.problem import MANY, StageProblems
 from shardwright.dataflow.schedule_paths import Path, bounding_paths, simulate_schedule
-from shardwright.dataflow.schedules import FORWARD, Schedule, in_flight
+from shardwright.dataflow.schedules import FORWARD, Schedule, Segment, in_flight
 
 Floats = NDArray[np.float64]
 _ROUNDS = 4  # of adding the critical path of the best cut
@@ -85,6 +85,14 @@ class CutBounds:
         counts = 2 * (self.schedule.micro_batches + self.schedule.stages)
         return counts * step_seconds / MANY
 
+    def estimate(self, cut: Cut) -> float:
+        """Return about how long the step of a cut takes, with stages that take their bounds."""
+        self._price(cut)
+        step = simulate_schedule(self.schedule, self._durations(cut)).step_seconds
+        pairs = list(enumerate(pairwise(cut)))
+        total = max(float(self.steps[s, i, j]) for s, (i, j) in pairs)
+        return max(step, total) if np.isfinite(total) else np.inf
+
     # Paths
 
     def _counts(self, path: Path) -> Floats:
@@ -108,13 +116,15 @@ class CutBounds:
 
     def _critical(self, cut: Cut) -> Floats:
         """Return the counts of the critical path of a cut whose stages take their bounds."""
+        return self._counts(simulate_schedule(self.schedule, self._durations(cut)).path)
+
+    def _durations(self, cut: Cut) -> dict[Segment, float]:
         share = {FORWARD: _FORWARD_SHARE}
         rest = (1 - _FORWARD_SHARE) / max(len(self.schedule.parts) - 1, 1)
-        durations = {
+        return {
             (stage, part): share.get(part, rest) * self.passes[stage, cut[stage], cut[stage + 1]]
             for stage, part in self.schedule.segments
         }
-        return self._counts(simulate_schedule(self.schedule, durations).path)
 
     def _length(self, path: Floats, cut: Cut) -> float:
         return float(sum(n * self.passes[s, cut[s], cut[s + 1]] for s, n in enumerate(path)))

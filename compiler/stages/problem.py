@@ -15,6 +15,7 @@ from shardwright.compiler.stages.blocks import Blocks
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NoPlanError
+from shardwright.ir.layout import Layout
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.context import StagePart
@@ -130,26 +131,52 @@ class StageProblems:
         return self._searched(begin, end, in_flight, self.limits.memory_limit).bound
 
     def plan(
-        self, begin: int, end: int, in_flight: int, memory_limit: float | None
+        self,
+        begin: int,
+        end: int,
+        in_flight: int,
+        memory_limit: float | None,
+        received: Mapping[str, Layout] | None = None,
     ) -> StagePlan | None:
-        """Return a plan of a stage within a memory limit; None where none was found."""
-        found = self._searched(begin, end, in_flight, memory_limit)
+        """Return a plan of a stage; None where none was found.
+
+        Parameters
+        ----------
+        begin, end : int
+            The first block of the stage, and the one after its last.
+        in_flight : int
+            Micro-batches in flight at its peak.
+        memory_limit : float or None
+            Bytes of a rank.
+        received : mapping of str to Layout, optional
+            Layouts of values that it receives; by default, any.
+        """
+        found = self._searched(begin, end, in_flight, memory_limit, received)
         if found.plan is None or found.begin == begin:
             return found.plan
         names = self.blocks.names(found.begin, begin, end - begin)
         return replace(found.plan, decisions=_renamed(found.plan.decisions, names))
 
     def _searched(
-        self, begin: int, end: int, in_flight: int, memory_limit: float | None
+        self,
+        begin: int,
+        end: int,
+        in_flight: int,
+        memory_limit: float | None,
+        received: Mapping[str, Layout] | None = None,
     ) -> _Searched:
-        key = self.blocks.key(begin, end), memory_limit
+        layouts = received or {}
+        names = [v.name for v in self.blocks.stretch(begin, end).graph.inputs] if layouts else []
+        fixed = tuple(layouts.get(name) for name in names)
+        key = self.blocks.key(begin, end), memory_limit, fixed
         most, free = self._free.get(key, (0, None))
         if free is not None and in_flight <= most:  # what fits now fits with fewer in flight
             return free
         own = (*key, in_flight)
         if own not in self._found:
             self.searches += 1
-            self._found[own] = found = self._search(begin, end, in_flight, memory_limit)
+            found = self._search(begin, end, in_flight, memory_limit, layouts)
+            self._found[own] = found
             if found.plan is not None and found.plan.unlimited:
                 self._free[key] = in_flight, found
         return self._found[own]
@@ -157,9 +184,18 @@ class StageProblems:
     # Searches
 
     def _search(
-        self, begin: int, end: int, in_flight: int, memory_limit: float | None
+        self,
+        begin: int,
+        end: int,
+        in_flight: int,
+        memory_limit: float | None,
+        received: Mapping[str, Layout],
     ) -> _Searched:
         request = self._request(begin, end, in_flight)
+        if received:
+            layouts = {**request.options.input_layouts, **received}
+            options = replace(request.options, input_layouts=layouts)
+            request = replace(request, options=options)
         free = self._solved(request, request.space, None)
         bound = StageBound(self._pass_seconds(begin, end), free.lower_bound)
         limit = self.limits.limit_bytes if memory_limit is None else memory_limit
@@ -227,8 +263,20 @@ class StageProblems:
     ) -> SearchRequest:
         stretch = self.blocks.stretch(begin, end)
         part = StagePart(stretch, in_flight, passes, free_ends)
-        prices = self.request.profile
-        return replace(self.request, source=stretch.graph, part=part, loop=self.loop, prices=prices)
+        prices, options = self.request.profile, self.request.options
+        names = {node.name for node in stretch.graph.nodes}
+        pins, result_pins = (
+            {name: pin for name, pin in pinned.items() if name in names}
+            for pinned in (options.pins, options.result_pins)
+        )
+        return replace(
+            self.request,
+            source=stretch.graph,
+            options=replace(options, pins=pins, result_pins=result_pins),
+            part=part,
+            loop=self.loop,
+            prices=prices,
+        )
 
     def _solved(
         self, request: SearchRequest, space: SearchSpace, memory_limit: float | None

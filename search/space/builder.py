@@ -290,7 +290,7 @@ class _SpaceBuilder:
 
     def _add_sent(self, value: Value) -> None:
         """Add a value that other stages read, as one more reader."""
-        variable, layouts, passes, key = self._at_end_of_stage("output", value)
+        variable, layouts, passes, key = self._at_end_of_stage("sent", value)
         producer = self.graph.producers.get(value.name)
         moment = 0 if producer is None else self.moment[producer.name]
         end = EdgeEnd(variable, key, layouts, moment, passes=passes, gradient_passes=passes)
@@ -304,16 +304,17 @@ class _SpaceBuilder:
         What is sent once, before the loop over micro-batches, is made of parameters; the stages
         price its gradient from below, as nothing.
         """
-        context, options = self.context, self.context.all_layouts(value.type)
+        context, fixed = self.context, self.input_layouts.get(value.name)
+        options = context.all_layouts(value.type) if fixed is None else [fixed]
         passes = context.split_passes(value.name)
         once = context.micro is not None and not context.micro.is_split(value.name)
         wanted = context.has_gradient(value.name) and not once
         layouts = context.intern(
-            ("between stages", value.type, wanted),
+            ("between stages", value.type, wanted, fixed),
             lambda: tuple(EdgeLayout(o, o if wanted else None) for o in options),
         )
         variable = self.draft.add(Choice(kind, value.name, tuple(options)), np.zeros(len(options)))
-        return variable, layouts, passes, (kind, "between stages", value.type, wanted, passes)
+        return variable, layouts, passes, (kind, value.type, wanted, fixed, passes)
 
     def _add_input(self, value: Value) -> None:
         layout = self.input_layouts.get(value.name)

@@ -93,7 +93,8 @@ class Choice:
     Parameters
     ----------
     kind : str
-        ``operator``, ``parameter``, ``input``, ``tensor``, ``copy`` or ``output``.
+        ``operator``, ``parameter``, ``input``, ``tensor``, ``copy``, ``output``, or ``sent`` for
+        what another pipeline stage reads.
     name : str
         The node, parameter, input or tensor.
     options : tuple of Option
@@ -227,7 +228,7 @@ class SearchSpace:
                         gathered_in_passes.add(choice.name)
                     if option.reduced_in_passes:
                         reduced_in_passes.add(choice.name)
-            elif choice.kind == "input":
+            elif choice.kind in ("input", "sent"):
                 stored[choice.name] = option
         for parameter, cast in self.casts.items():
             layout = stored[parameter]

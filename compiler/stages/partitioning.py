@@ -1,0 +1,318 @@
+"""The plan of a pipeline: its cuts, and the decisions of its stages, with a bound."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, pairwise
+from math import comb
+
+from shardwright.compiler.fitting import bounded
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.partitioning import Emitted
+from shardwright.compiler.pipelines import partitioned
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.assembly import assembled
+from shardwright.compiler.stages.blocks import Blocks, cut_points
+from shardwright.compiler.stages.bounds import CutBounds
+from shardwright.compiler.stages.cuts import Cut, LeastCut
+from shardwright.compiler.stages.evaluation import PipelineStep, pipeline_step
+from shardwright.compiler.stages.problem import StagePlan, StageProblems
+from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
+from shardwright.dataflow.placement import in_stages
+from shardwright.dataflow.schedules import Schedule, make_schedule
+from shardwright.dataflow.stretches import Line, Stretch
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import InfeasibleError, NotFoundError, PassError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.units import bytes_text
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.search.method import SearchResult
+from shardwright.search.options import Progress, SearchOptions
+
+_FEW = 40  # cuts up to which all of them are tried
+_CUTS = 3  # that are tried of more
+_TIGHTENINGS = 5  # of the memory limit of stages whose program exceeds it
+_LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An emitted pipeline."""
+
+    decisions: Decisions
+    program: Graph
+    step: PipelineStep
+    records: tuple[PassRecord, ...]
+
+
+@dataclass(frozen=True)
+class PipelinePartitioning:
+    """The search for the plan of one pipeline.
+
+    Parameters
+    ----------
+    source : Graph
+        The whole program, in canonical form.
+    cluster, mesh : Cluster, Mesh
+        Where it runs; the mesh is that of one stage.
+    options : CompileOptions
+        How to compile, with the number of stages, chunks and micro-batches, and the schedule.
+    level : int
+        Level of the cluster whose links the stages use.
+    passes : PassManager
+        Gets the records of the passes of the plan that is taken.
+    progress : callable or None
+        Follows the search.
+    """
+
+    source: Graph
+    cluster: Cluster
+    mesh: Mesh
+    options: CompileOptions
+    level: int
+    passes: PassManager
+    progress: Progress | None
+    began: float = field(default_factory=time.perf_counter)
+
+    @cached_property
+    def limits(self) -> SearchOptions:
+        """The limits of the user."""
+        return self.options.limits_on(self.cluster, self.progress)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule."""
+        options = self.options
+        return make_schedule(options.order, options.stages, options.chunks, options.passes)
+
+    @cached_property
+    def loop(self) -> MicroBatches:
+        """The program in micro-batches."""
+        return micro_batches(self.source, self.options.passes)
+
+    @cached_property
+    def line(self) -> Line:
+        """The operators in the order in which they are cut."""
+        return Line(self.source)
+
+    @cached_property
+    def problems(self) -> StageProblems:
+        """The stage problems."""
+        points = cut_points(self.line, self.loop, self.schedule.stages)
+        blocks = Blocks(self.line, self.loop, points, _decided(self.options))
+        planner = self.lowering.planner(self.mesh)
+        request = SearchRequest(self.source, self.cluster, planner, self.options)
+        deadline = self.began + self.options.time_limit
+        return StageProblems(request, blocks, self.limits, deadline)
+
+    @cached_property
+    def lowering(self) -> LowerRedistributions:
+        """The pass that lowers redistributions to the paths that the search prices."""
+        return LowerRedistributions(self.cluster, self.options.cost_model)
+
+    @cached_property
+    def bounds(self) -> CutBounds:
+        """The bounds of the stages."""
+        return CutBounds(self.problems, self.schedule)
+
+    def emit(self) -> Emitted:
+        """Search for the best pipeline that fits, and emit it.
+
+        Raises
+        ------
+        InfeasibleError
+            If it is proven that none fits.
+        NotFoundError
+            If none was found.
+        """
+        least = self.bounds.bound()
+        if least.cut is None:
+            raise self._infeasible()
+        best = self._best(least)
+        return self._emitted(best, least)
+
+    # Candidates
+
+    def _best(self, least: LeastCut) -> _Candidate:
+        best: _Candidate | None = None
+        for cut in self._cuts(least):
+            if best is not None and self.problems.is_late:
+                break
+            found = self._fitting(cut)
+            if found is not None and (best is None or _seconds(found) < _seconds(best)):
+                best = found
+            near = best is not None and _seconds(best) <= least.value * (1 + self.limits.gap)
+            if near:
+                break
+        if best is None:
+            raise self._not_found()
+        return best
+
+    def _cuts(self, least: LeastCut) -> Iterator[Cut]:
+        """Yield the cuts that are tried, those that promise most first."""
+        stages, blocks = self.schedule.stages, len(self.problems.blocks)
+        assert least.cut is not None
+        if comb(blocks - 1, stages - 1) > _FEW:
+            yield from list(dict.fromkeys((least.cut, *reversed(self.bounds.met))))[:_CUTS]
+            return
+        inner = combinations(range(1, blocks), stages - 1)
+        cuts = [(0, *points, blocks) for points in inner]
+        yield from sorted(cuts, key=self.bounds.estimate)
+
+    def _fitting(self, cut: Cut) -> _Candidate | None:
+        """Return the pipeline of a cut whose program fits; None where none was found."""
+        limits: list[float | None] = [self.limits.memory_limit] * self.schedule.stages
+        for step in range(_TIGHTENINGS):
+            found = self._of_cut(cut, limits)
+            if found is None:
+                return None
+            excess = {
+                group: memory - self.limits.limit_bytes
+                for group, memory in enumerate(found.step.memory.by_group)
+                if memory > self.limits.limit_bytes
+            }
+            if not excess:
+                return found
+            limits = self._tightened(cut, limits, excess, step)
+        return None
+
+    def _tightened(
+        self, cut: Cut, limits: Sequence[float | None], excess: Mapping[int, float], step: int
+    ) -> list[float | None]:
+        """Return smaller limits for the stages of the groups whose programs exceed theirs."""
+        found: list[float | None] = []
+        for stage, limit in enumerate(limits):
+            over = excess.get(stage % self.schedule.groups)
+            if over is None:
+                found.append(limit)
+                continue
+            plan = self._plan(stage, cut, limit)
+            counted = 0.0 if plan is None else plan.memory_bytes
+            less = min(counted - over / self.schedule.chunks, counted * (1 - _LEAST_STEP * 2**step))
+            found.append(max(less, 0.0))
+        return found
+
+    def _plan(
+        self,
+        stage: int,
+        cut: Cut,
+        limit: float | None,
+        received: Mapping[str, Layout] | None = None,
+    ) -> StagePlan | None:
+        flight = self.bounds.in_flight[stage]
+        return self.problems.plan(cut[stage], cut[stage + 1], flight, limit, received)
+
+    def _of_cut(self, cut: Cut, limits: Sequence[float | None]) -> _Candidate | None:
+        """Emit the pipeline of a cut whose stages are searched within limits."""
+        parts = [self.problems.blocks.stretch(*pair) for pair in pairwise(cut)]
+        plans: list[Decisions] = []
+        sent: dict[str, Layout] = {}
+        for stage, part in enumerate(parts):
+            plan = self._plan(stage, cut, limits[stage], self._received(part, sent))
+            if plan is None:
+                return None
+            plans.append(plan.decisions)
+            sent.update((name, plan.decisions.stored[name]) for name in part.sent)
+        return self._assembled(cut, parts, plans)
+
+    def _received(self, part: Stretch, sent: Mapping[str, Layout]) -> dict[str, Layout]:
+        """Return the layouts in which a stage receives the values of a micro-batch."""
+        names = [value.name for value in part.graph.inputs if value.name in part.received]
+        return {name: sent[name] for name in names if self.loop.is_split(name)}
+
+    def _assembled(
+        self, cut: Cut, parts: Sequence[Stretch], plans: Sequence[Decisions]
+    ) -> _Candidate:
+        whole = self.loop.lifted(assembled(self.source, parts, plans))
+        starts = self.problems.blocks.starts
+        stages = self.line.stages([starts[block] for block in cut[1:-1]])
+        schedule = self.schedule
+        decisions = in_stages(whole, schedule.groups, stages, schedule.name, self.level)
+        passes = PassManager(verify_later=not self.options.extra_passes)
+        pipeline = partitioned(self.options, decisions, self.lowering)
+        program = passes.run_all(pipeline, self.source)
+        step = pipeline_step(program, self.cluster)
+        return _Candidate(decisions, program, step, tuple(passes.records))
+
+    # The answer
+
+    def _emitted(self, best: _Candidate, least: LeastCut) -> Emitted:
+        emitting = PassManager(records=list(best.records))
+        if not self.options.extra_passes:
+            emitting.verify()
+        self.passes.records += emitting.records
+        assert best.program.mesh is not None
+        return Emitted(
+            best.program,
+            best.program.mesh,
+            best.step.memory,
+            best.decisions,
+            self._result(best, least.value),
+            minimizes_step=True,
+        )
+
+    def _result(self, best: _Candidate, bound: float) -> SearchResult:
+        seconds = best.step.seconds
+        bound -= self.bounds.rounding(seconds)
+        if self.options.extra_passes:  # what they do to the step is not bounded
+            bound = 0.0
+        if bound > seconds * (1 + _ROUNDING):
+            raise PassError(
+                f"the pipeline takes {seconds:.9g} s, the search said that every plan takes at "
+                f"least {bound:.9g} s"
+            )
+        result = SearchResult(
+            (),
+            best.decisions,
+            seconds,
+            0.0,
+            "feasible",
+            best.step.memory.peak_bytes,
+            time.perf_counter() - self.began,
+            self._how(),
+        )
+        return bounded(result, max(bound, 0.0))
+
+    def _how(self) -> str:
+        blocks = len(self.problems.blocks)
+        how = (
+            f"{self.problems.searches} searches of stages, cuts between {blocks} blocks; the bound "
+            "is of plans that send no partial sums between stages"
+        )
+        return f"{how}; the time limit ended the search" if self.problems.is_late else how
+
+    def _infeasible(self) -> InfeasibleError:
+        return InfeasibleError(
+            f"no plan in {self.schedule.stages} stages fits "
+            f"{bytes_text(self.limits.limit_bytes)} on each device, wherever the model is cut "
+            "between its blocks",
+            f"mesh {self.mesh} of a stage, {self.options.passes} micro-batches",
+            "use more stages, more devices for each stage, or more micro-batches",
+        )
+
+    def _not_found(self) -> NotFoundError:
+        return NotFoundError(
+            f"no plan in {self.schedule.stages} stages was found that fits "
+            f"{bytes_text(self.limits.limit_bytes)} on each device",
+            f"mesh {self.mesh} of a stage, {self.options.passes} micro-batches",
+            "use more stages, more devices for each stage, or more micro-batches",
+        )
+
+
+def _seconds(candidate: _Candidate) -> float:
+    return candidate.step.seconds
+
+
+def _decided(options: CompileOptions) -> dict[str, tuple[str, ...]]:
+    """Return what the user decided about operators and inputs, as something to compare."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in ("pins", "result_pins", "input_layouts"):
+        for name, pin in getattr(options, kind).items():
+            found[name] = (*found.get(name, ()), f"{kind} {pin}")
+    return found
