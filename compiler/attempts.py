@@ -10,8 +10,9 @@ from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded,
 from shardwright.compiler.pipelines import fused, partitioned
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.timeline import Timeline, simulate
+from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.lower_redistributions import LowerRedistributions

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_model
+from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.streams import COMPUTE, loads
-from shardwright.cost_model.timeline import Timeline, simulate
+from shardwright.cost_model.timeline import simulate
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
 from shardwright.solver.solution import relative_gap

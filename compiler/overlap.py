@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.timeline import Timeline, simulate
+from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.timeline import simulate
 from shardwright.cost_model.weighted_profile import ResourceWeights, least_loads
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh

@@ -81,37 +81,57 @@ def tasks_of(graph: Graph, cluster: Cluster, passes: int | None = None) -> Tasks
 
     With `passes`, of so many passes over micro-batches.
     """
-    held = buffers(graph)
-    placed = placements(graph, cluster)
-    producer: dict[str, int] = {}  # the task that makes a value, the last so far
-    readers: dict[str, list[int]] = {}  # of buffers
-    written = _written_in_place(graph, held)
-    mesh = graph.mesh or Mesh(())
-    prices = second_prices(mesh, cluster)
-    tasks = []
-    line = -1
-    order = execution_order(graph, passes)
-    operands = [graph.operand_values(node) for node in graph.nodes]
-    pairs = list(zip(graph.nodes, operands, strict=True))
-    seconds_of = [node_cost(node, read, mesh, prices) for node, read in pairs]
-    computing = [computing_seconds(node, read, mesh, cluster) for node, read in pairs]
-    for i, (position, _) in enumerate(order):
-        node, where = graph.nodes[position], placed[position]
-        after = [producer[name] for name in node.operands if name in producer]
-        after += [j for name in written.get(position, ()) for j in readers.get(name, ())]
-        if any(held.live.is_accumulator(result.name) for result in node.results):
-            after += [producer[node.name]] if node.name in producer else []
-        producer.update((result.name, i) for result in node.results)
-        if node.provenance.role == "update" and line >= 0:
-            after.append(line)
-        for name in buffers_of(node, held.live.roots):
-            readers.setdefault(name, []).append(i)
-        nbytes = _deferrable_bytes(node, where, graph, held)
-        seconds = seconds_of[position]
-        busy = computing[position] if where.levels else seconds
-        tasks.append(Task(where, seconds, tuple(dict.fromkeys(after)), nbytes, busy))
-        line = i if tasks[-1].in_line else line
-    return Tasks(tuple(tasks), held, tuple(order))
+    order = tuple(execution_order(graph, passes))
+    maker = TaskMaker(graph, cluster)
+    return Tasks(maker.tasks(order), maker.buffers, order)
+
+
+class TaskMaker:
+    """Makes the tasks of nodes of a program, lowered to collectives.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program.
+    cluster : Cluster
+        Its devices and links.
+    """
+
+    def __init__(self, graph: Graph, cluster: Cluster) -> None:
+        self.graph, self.buffers = graph, buffers(graph)
+        self.placed = placements(graph, cluster)
+        self.written = _written_in_place(graph, self.buffers)
+        mesh = graph.mesh or Mesh(())
+        prices = second_prices(mesh, cluster)
+        operands = [graph.operand_values(node) for node in graph.nodes]
+        pairs = list(zip(graph.nodes, operands, strict=True))
+        self.seconds = [node_cost(node, read, mesh, prices) for node, read in pairs]
+        self.computing = [computing_seconds(node, read, mesh, cluster) for node, read in pairs]
+
+    def tasks(self, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
+        """Return the tasks of nodes that run in an order, each with its pass."""
+        held = self.buffers
+        producer: dict[str, int] = {}  # the task that makes a value, the last so far
+        readers: dict[str, list[int]] = {}  # of buffers
+        tasks: list[Task] = []
+        line = -1
+        for i, (position, _) in enumerate(order):
+            node, where = self.graph.nodes[position], self.placed[position]
+            after = [producer[name] for name in node.operands if name in producer]
+            after += [j for n in self.written.get(position, ()) for j in readers.get(n, ())]
+            if any(held.live.is_accumulator(result.name) for result in node.results):
+                after += [producer[node.name]] if node.name in producer else []
+            producer.update((result.name, i) for result in node.results)
+            if node.provenance.role == "update" and line >= 0:
+                after.append(line)
+            for name in buffers_of(node, held.live.roots):
+                readers.setdefault(name, []).append(i)
+            nbytes = _deferrable_bytes(node, where, self.graph, held)
+            seconds = self.seconds[position]
+            busy = self.computing[position] if where.levels else seconds
+            tasks.append(Task(where, seconds, tuple(dict.fromkeys(after)), nbytes, busy))
+            line = i if tasks[-1].in_line else line
+        return tuple(tasks)
 
 
 def _written_in_place(graph: Graph, held: Buffers) -> dict[int, list[str]]:

@@ -22,14 +22,17 @@ So every resource serves one node at a time, and the step is at least the load o
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from shardwright.cost_model.buffers import Buffers
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.events import Event, Timeline
+from shardwright.cost_model.pipelines.step import pipeline_timeline
 from shardwright.cost_model.schedule import Tasks, schedule, tasks_of
-from shardwright.cost_model.streams import COMPUTE, Placement
+from shardwright.cost_model.streams import COMPUTE
+from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 
@@ -39,80 +42,6 @@ _SMALL = 600  # nodes of a program up to which every window is tried
 _MOST_TASKS = 20_000  # up to so many, every pass over micro-batches is simulated
 _FEWEST_PASSES = 4  # of more, that are simulated; the two in the middle must be equal
 _ROUNDING = 1e-9  # relative difference of two passes that are equal
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """The execution of one node.
-
-    Parameters
-    ----------
-    node : Node
-        The node.
-    placement : Placement
-        Its queue, and the levels of its links.
-    start, seconds : float
-        Start and duration.
-    nbytes : float
-        Bytes of its results on the rank; 0 for views and in-place updates.
-    micro_batch : int
-        The pass over micro-batches that runs it; 0 outside of their loop.
-    computing : float
-        Seconds for which it computes; a ring computes while it communicates.
-    """
-
-    node: Node
-    placement: Placement
-    start: float
-    seconds: float
-    nbytes: float
-    micro_batch: int = 0
-    computing: float = 0.0
-
-    @property
-    def end(self) -> float:
-        """Time at which it ends."""
-        return self.start + self.seconds
-
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """The resources that it occupies."""
-        return self.placement.resources
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """One step of a program on one rank.
-
-    Parameters
-    ----------
-    step_seconds : float
-        Time of the step.
-    compute_seconds : float
-        Time of computation.
-    communication_seconds : float
-        Sum of the times of all collectives; of a ring the time in which it does not compute.
-    exposed_communication_seconds : float
-        Time in which the rank waits for communication without computing.
-    peak_bytes : float
-        Peak memory. A buffer is live from the start of the node that defines it to the end of its
-        last reader, so early communication takes memory early.
-    window_bytes : float
-        Bytes that gathers ahead and gradients that wait to be reduced may take together.
-    events : tuple of Event
-        The nodes, in program order.
-    live_bytes : tuple of (float, float)
-        Times at which the live bytes change, with the live bytes from then on.
-    """
-
-    step_seconds: float
-    compute_seconds: float
-    communication_seconds: float
-    exposed_communication_seconds: float
-    peak_bytes: float
-    window_bytes: float
-    events: tuple[Event, ...]
-    live_bytes: tuple[tuple[float, float], ...]
 
 
 def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> Timeline:
@@ -135,6 +64,9 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     ClusterError
         If an axis of the mesh belongs to a level that the cluster lacks.
     """
+    pipeline = pipeline_of(graph)
+    if pipeline is not None:
+        return pipeline_timeline(pipeline, cluster, memory_limit)
     program = _Program(graph, cluster)
     unbounded = program.timeline(math.inf)
     if unbounded.peak_bytes <= memory_limit:
@@ -156,7 +88,10 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
 
 
 def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:
-    """Return the timeline without any overlap."""
+    """Return the timeline without any overlap; pipeline stages run side by side."""
+    pipeline = pipeline_of(graph)
+    if pipeline is not None:
+        return pipeline_timeline(pipeline, cluster, 0.0)
     return _Program(graph, cluster).timeline(0.0)
 
 
@@ -325,18 +260,27 @@ def _uses_by_pass(
 def to_chrome_trace(timeline: Timeline) -> str:
     """Return the timeline as JSON for ``chrome://tracing`` and Perfetto.
 
-    Computation is a thread, and so is every queue of a level. The live bytes are a counter. Times
-    are microseconds.
+    Computation is a thread, and so is every queue of a level. The live bytes are a counter. A
+    device group of a pipeline is a process. Times are microseconds.
     """
     threads = {name: number for number, name in enumerate(_thread_names(timeline))}
-    records = [_thread(name, number) for name, number in threads.items()]
+    groups = timeline.group_live_bytes or (timeline.live_bytes,)
+    records = [_process(group) for group in range(len(groups)) if timeline.group_live_bytes]
+    for group in range(len(groups)):
+        records += [_thread(name, number, group) for name, number in threads.items()]
     for event in timeline.events:
         if event.seconds:
             records += [_slice(event, threads[name]) for name in _threads(event)]
-    for moment, nbytes in timeline.live_bytes:
-        counter = {"name": "live bytes", "ph": "C", "ts": moment * 1e6, "pid": 0}
-        records.append({**counter, "args": {"bytes": nbytes}})
+    for group, live in enumerate(groups):
+        for moment, nbytes in live:
+            counter = {"name": "live bytes", "ph": "C", "ts": moment * 1e6, "pid": group}
+            records.append({**counter, "args": {"bytes": nbytes}})
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": records}, indent=1) + "\n"
+
+
+def _process(group: int) -> Mapping[str, object]:
+    name = f"device group {group}"
+    return {"name": "process_name", "ph": "M", "pid": group, "args": {"name": name}}
 
 
 def _thread_names(timeline: Timeline) -> list[str]:
@@ -351,8 +295,9 @@ def _threads(event: Event) -> tuple[str, ...]:
     return tuple(f"{level}: {placed.queue}" for level in placed.levels) or (COMPUTE,)
 
 
-def _thread(name: str, number: int) -> Mapping[str, object]:
-    return {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": name}}
+def _thread(name: str, number: int, group: int) -> Mapping[str, object]:
+    args = {"name": name}
+    return {"name": "thread_name", "ph": "M", "pid": group, "tid": number, "args": args}
 
 
 def _slice(event: Event, thread: int) -> Mapping[str, object]:
@@ -363,7 +308,7 @@ def _slice(event: Event, thread: int) -> Mapping[str, object]:
         "ph": "X",
         "ts": event.start * 1e6,
         "dur": event.seconds * 1e6,
-        "pid": 0,
+        "pid": event.group,
         "tid": thread,
         "args": {
             "scope": node.scope,

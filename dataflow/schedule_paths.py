@@ -94,6 +94,7 @@ def simulate_schedule(
     schedule: Schedule,
     durations: Mapping[Segment, float],
     delays: Mapping[Transfer, float] | None = None,
+    begin: Sequence[float] | None = None,
 ) -> SimulatedSchedule:
     """Return the step of a schedule for given durations.
 
@@ -106,6 +107,8 @@ def simulate_schedule(
     delays : mapping of (segment, segment) to float, optional
         The transfers, with the seconds of each; by default those of a chain of stages, which take
         no time.
+    begin : sequence of float, optional
+        When each device group begins; by default at 0.
 
     Raises
     ------
@@ -114,7 +117,10 @@ def simulate_schedule(
     """
     if delays is None:
         delays = dict.fromkeys(chain_transfers(schedule), 0.0)
-    return _Simulation(schedule, durations, delays).run()
+    simulation = _Simulation(schedule, durations, delays)
+    if begin is not None:
+        simulation.ready = [(moment, _BEGIN) for moment in begin]
+    return simulation.run()
 
 
 _Cause = tuple[int, tuple[Transfer, ...]]

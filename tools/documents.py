@@ -16,7 +16,8 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
 from shardwright.compiler.recomputed import recomputed
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.timeline import Timeline, simulate
+from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.operators.models.precision import MASTER
 from shardwright.proof import Proof

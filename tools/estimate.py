@@ -7,7 +7,7 @@ from math import prod
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.rates import rates
-from shardwright.cost_model.timeline import Timeline
+from shardwright.cost_model.events import Timeline
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.models.precision import MASTER

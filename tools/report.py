@@ -13,7 +13,7 @@ from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
 from shardwright.compiler.recomputed import Recomputed, recomputed
-from shardwright.cost_model.timeline import Timeline
+from shardwright.cost_model.events import Timeline
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
 from shardwright.operators.models.precision import MASTER

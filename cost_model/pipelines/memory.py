@@ -7,7 +7,7 @@ parameters and inputs, accumulators for the whole loop, and what is in flight.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,48 +15,94 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.buffers import (
     KINDS,
-    Buffers,
     MemoryUseReport,
     buffer_kinds,
     buffers,
 )
+from shardwright.cost_model.pipelines.segments import GroupSegments, TimedSegment
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.schedules import Segment
 from shardwright.dataflow.stages import GroupProgram, Pipeline, Run
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Node
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import operator_class
 from shardwright.operators.models.optimizer import Update
+from shardwright.operators.views import buffers_of
 
 Bytes = NDArray[np.float64]  # by kind
 
 
 @dataclass(frozen=True)
-class _Rise:
-    """What some nodes do to the live bytes: how far they rise, where, and what is left."""
+class Rise:
+    """What some nodes do to the live bytes.
+
+    Parameters
+    ----------
+    peak : array
+        How far they rise above the bytes before, by kind.
+    at : str
+        The node during which they do.
+    left : array
+        What is left of them.
+    """
 
     peak: Bytes
     at: str
     left: Bytes
 
 
+@dataclass(frozen=True)
+class WalkedGroup:
+    """The live bytes of a device group in a step.
+
+    Parameters
+    ----------
+    peak : Rise
+        Their peak.
+    levels : tuple of (float, float, float)
+        Bytes before, at most in, and after each segment: those before the loop, those of the
+        actions of the schedule, and those after the loop.
+    """
+
+    peak: Rise
+    levels: tuple[tuple[float, float, float], ...]
+
+
 def pipeline_memory(pipeline: Pipeline) -> MemoryUseReport:
     """Return the peak memory of the device group that takes most, with that of each."""
-    graph, kinds = pipeline.graph, buffer_kinds(pipeline.graph)
-    copied = _copied(graph)
-    held, mesh = buffers(graph), graph.mesh or Mesh(())
-    constants = [name for name, root in held.live.roots.items() if root == name]
-    own = (*copied.values(), *constants)
-    sizes = {name: value_bytes(graph.values[name], mesh) for name in own}
-    held = replace(held, sizes={**held.sizes, **sizes})
-    place = {kind: i for i, kind in enumerate(KINDS)}
-    numbers = {name: place[kind] for name, kind in kinds.items()}
-    lasting = graph.kept() | ({parameter.name for parameter in graph.parameters} - set(copied))
-    peaks = [_Walk(pipeline, group, held, numbers, lasting).peak() for group in pipeline.groups]
+    memory = PipelineMemory(pipeline)
+    peaks = [memory.walked(group).peak for group in pipeline.groups]
     totals = tuple(float(peak.peak.sum()) for peak in peaks)
     most = peaks[totals.index(max(totals))]
     by_kind = dict(zip(KINDS, most.peak.tolist(), strict=True))
     return MemoryUseReport(max(totals), by_kind, most.at, totals)
+
+
+class PipelineMemory:
+    """The live bytes of the device groups of a pipeline.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The pipeline.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline, graph = pipeline, pipeline.graph
+        copied = _copied(graph)
+        held, mesh = buffers(graph), graph.mesh or Mesh(())
+        constants = [name for name, root in held.live.roots.items() if root == name]
+        own = (*copied.values(), *constants)
+        sizes = {name: value_bytes(graph.values[name], mesh) for name in own}
+        self.held = replace(held, sizes={**held.sizes, **sizes})
+        place = {kind: i for i, kind in enumerate(KINDS)}
+        self.kinds = {name: place[kind] for name, kind in buffer_kinds(graph).items()}
+        parameters = {parameter.name for parameter in graph.parameters}
+        self.lasting = graph.kept() | (parameters - set(copied))
+
+    def walked(self, group: GroupProgram, segments: GroupSegments | None = None) -> WalkedGroup:
+        """Return the live bytes of a group, with nodes in program order or at given times."""
+        return _Walk(self, group).through(segments)
 
 
 def _copied(graph: Graph) -> dict[str, str]:
@@ -72,73 +118,112 @@ def _copied(graph: Graph) -> dict[str, str]:
 
 @dataclass
 class _Walk:
-    """The live bytes of a device group."""
+    """The live bytes of a device group, as far as the walk has come."""
 
-    pipeline: Pipeline
+    memory: PipelineMemory
     program: GroupProgram
-    held: Buffers
-    kinds: dict[str, int]
-    lasting: frozenset[str]
     holders: Counter[str] = field(default_factory=Counter)  # live values in each buffer
+    levels: list[tuple[float, float, float]] = field(default_factory=list)
 
-    @property
-    def graph(self) -> Graph:
-        """The program of all groups."""
-        return self.pipeline.graph
+    def through(self, segments: GroupSegments | None) -> WalkedGroup:
+        """Walk through a step."""
+        program = self.program
+        self.now = self._allocated((*program.inputs, *program.parameters))
+        self.highest = Rise(self.now, "the start", self.now)
+        for rise in self._rises(program.before, segments.before if segments else None):
+            self._add(rise)
+        self.now = self.now + self._allocated(program.accumulated)
+        self._add_loop(self._of_loop(segments))
+        self.now = self.now - self._freed(program.dead_after_loop)
+        for rise in self._rises(program.after, segments.after if segments else None):
+            self._add(rise)
+        return WalkedGroup(self.highest, tuple(self.levels))
 
-    def peak(self) -> _Rise:
-        """Return the live bytes at their peak."""
-        now = self._allocated((*self.program.inputs, *self.program.parameters))
-        highest = _Rise(now, "the start", now)
-        highest, now = self._after(self._rise(self.program.before), now, highest)
-        now = now + self._allocated(self.program.accumulated)
-        highest, now = self._through_loop(now, highest)
-        now = now - self._freed(self.program.dead_after_loop)
-        return self._after(self._rise(self.program.after), now, highest)[0]
+    def _rises(self, runs: Iterable[Run], timed: Sequence[TimedSegment] | None) -> Iterator[Rise]:
+        """Yield what the nodes outside of the loop do, in one segment or in several."""
+        if timed is None:
+            yield self._rise(runs)
+        else:
+            yield from (self._rise_in_time(segment) for segment in timed)
 
-    def _through_loop(self, now: Bytes, highest: _Rise) -> tuple[_Rise, Bytes]:
-        """Return the peak and the live bytes after all passes."""
-        segments = {s: self._rise(runs) for s, runs in self.program.segments.items()}
-        order: list[Segment] = []
-        if self.pipeline.loop is not None:
-            actions = self.pipeline.schedule.actions[self.program.group]
-            order = [action.segment for action in actions]
-        if not order:
-            return highest, now
-        left = np.array([segments[segment].left for segment in order])
-        before = np.vstack([now, now + np.cumsum(left, axis=0)])
-        peaks = before[:-1] + np.array([segments[segment].peak for segment in order])
-        at = int(peaks.sum(axis=1).argmax())
-        if peaks[at].sum() > highest.peak.sum():
-            highest = _Rise(peaks[at], segments[order[at]].at, now)
-        return highest, before[-1]
+    def _of_loop(self, segments: GroupSegments | None) -> dict[Segment, Rise]:
+        if segments is None:
+            return {s: self._rise(runs) for s, runs in self.program.segments.items()}
+        return {s: self._rise_in_time(timed) for s, timed in segments.loop.items()}
 
-    def _after(self, rise: _Rise, now: Bytes, highest: _Rise) -> tuple[_Rise, Bytes]:
-        peak = now + rise.peak
-        if peak.sum() > highest.peak.sum():
-            highest = _Rise(peak, rise.at, now)
-        return highest, now + rise.left
+    def _add_loop(self, rises: Mapping[Segment, Rise]) -> None:
+        pipeline = self.memory.pipeline
+        if pipeline.loop is None:
+            return
+        order = [action.segment for action in pipeline.schedule.actions[self.program.group]]
+        left = np.array([rises[segment].left for segment in order])
+        levels = np.vstack([self.now, self.now + np.cumsum(left, axis=0)])
+        peaks = levels[:-1] + np.array([rises[segment].peak for segment in order])
+        totals, tops = levels.sum(axis=1), peaks.sum(axis=1)
+        self.levels += zip(totals[:-1].tolist(), tops.tolist(), totals[1:].tolist(), strict=True)
+        at = int(tops.argmax())
+        if tops[at] > self.highest.peak.sum():
+            self.highest = Rise(peaks[at], rises[order[at]].at, self.now)
+        self.now = levels[-1]
 
-    def _rise(self, runs: Iterable[Run]) -> _Rise:
-        """Return what some nodes add to the live bytes."""
+    def _add(self, rise: Rise) -> None:
+        before, peak = float(self.now.sum()), self.now + rise.peak
+        if peak.sum() > self.highest.peak.sum():
+            self.highest = Rise(peak, rise.at, self.now)
+        self.now = self.now + rise.left
+        self.levels.append((before, float(peak.sum()), float(self.now.sum())))
+
+    def _rise(self, runs: Iterable[Run]) -> Rise:
+        """Return what some nodes do in program order."""
         now, peak, at = np.zeros(len(KINDS)), np.zeros(len(KINDS)), ""
         for run in runs:
-            node = self.graph.nodes[run.position]
-            if run.kind != "send":
-                made = [r.name for r in node.results if not self.held.live.is_accumulator(r.name)]
-                now = now + self._allocated(made)
+            now = now + self._allocated(self._made(run))
             if now.sum() > peak.sum() or not at:
-                peak, at = now, node.name
+                peak, at = now, self._node(run).name
             now = now - self._freed(run.dead)
-        return _Rise(peak, at, now)
+        return Rise(peak, at, now)
+
+    def _rise_in_time(self, timed: TimedSegment) -> Rise:
+        """Return what the nodes of a segment do at their times.
+
+        A buffer is live from the start of the node that defines it to the end of the last that
+        uses it; what is sent, to the end of the segment, and what is received, from its begin.
+        """
+        changes: list[tuple[float, int, int, Bytes, str]] = []
+        ends: dict[str, tuple[float, int]] = {}  # the last use of each buffer
+        for i, (run, (start, end)) in enumerate(zip(timed.runs, timed.times, strict=True)):
+            node = self._node(run)
+            changes.append((start, i, 0, self._allocated(self._made(run)), node.name))
+            for name in buffers_of(node, self.memory.held.live.roots):
+                ends[name] = max(ends.get(name, (0.0, 0)), (end, i))
+            for name in run.dead:
+                root = self.memory.held.live.roots.get(name, name)
+                moment, last = ends[root]
+                changes.append((moment, last, 1, -self._freed((name,)), ""))
+        now, peak, at = np.zeros(len(KINDS)), np.zeros(len(KINDS)), ""
+        for _, _, _, change, name in sorted(changes, key=lambda one: one[:3]):
+            now = now + change
+            if now.sum() > peak.sum() or not at:
+                peak, at = now, name or at
+        return Rise(peak, at, now)
+
+    def _node(self, run: Run) -> Node:
+        return self.memory.pipeline.graph.nodes[run.position]
+
+    def _made(self, run: Run) -> list[str]:
+        """Return the values that a node defines, but for accumulators."""
+        if run.kind == "send":
+            return []
+        live = self.memory.held.live
+        return [r.name for r in self._node(run).results if not live.is_accumulator(r.name)]
 
     def _allocated(self, names: Iterable[str]) -> Bytes:
         """Count values; return the bytes of new buffers."""
         found = np.zeros(len(KINDS))
         for name in names:
-            root = self.held.live.roots.get(name, name)
+            root = self.memory.held.live.roots.get(name, name)
             if not self.holders[root]:
-                found[self.kinds[root]] += self.held.sizes[root]
+                found[self.memory.kinds[root]] += self.memory.held.sizes[root]
             self.holders[root] += 1
         return found
 
@@ -146,10 +231,10 @@ class _Walk:
         """Forget values; return the bytes of the buffers that none of the others is in."""
         found = np.zeros(len(KINDS))
         for name in names:
-            if name in self.lasting:
+            if name in self.memory.lasting:
                 continue
-            root = self.held.live.roots.get(name, name)
+            root = self.memory.held.live.roots.get(name, name)
             self.holders[root] -= 1
             if not self.holders[root]:
-                found[self.kinds[root]] += self.held.sizes[root]
+                found[self.memory.kinds[root]] += self.memory.held.sizes[root]
         return found

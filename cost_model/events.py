@@ -1,0 +1,92 @@
+"""The events of a step: when each node runs, and what the step takes in all."""
+
+from dataclasses import dataclass
+
+from shardwright.cost_model.streams import Placement
+from shardwright.ir.graph import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The execution of one node.
+
+    Parameters
+    ----------
+    node : Node
+        The node.
+    placement : Placement
+        Its queue, and the levels of its links.
+    start, seconds : float
+        Start and duration.
+    nbytes : float
+        Bytes of its results on the rank; 0 for views and in-place updates.
+    micro_batch : int
+        The pass over micro-batches that runs it; 0 outside of their loop.
+    computing : float
+        Seconds for which it computes; a ring computes while it communicates.
+    group : int
+        The device group that runs it; 0 without pipeline stages.
+    """
+
+    node: Node
+    placement: Placement
+    start: float
+    seconds: float
+    nbytes: float
+    micro_batch: int = 0
+    computing: float = 0.0
+    group: int = 0
+
+    @property
+    def end(self) -> float:
+        """Time at which it ends."""
+        return self.start + self.seconds
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The resources that it occupies."""
+        return self.placement.resources
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of a program on one rank; of a pipeline, on a rank of each device group.
+
+    Of a pipeline, the times other than the step are means over its device groups.
+
+    Parameters
+    ----------
+    step_seconds : float
+        Time of the step.
+    compute_seconds : float
+        Time of computation.
+    communication_seconds : float
+        Sum of the times of all collectives; of a ring the time in which it does not compute.
+    exposed_communication_seconds : float
+        Time in which the rank waits for communication without computing.
+    peak_bytes : float
+        Peak memory. A buffer is live from the start of the node that defines it to the end of its
+        last reader, so early communication takes memory early.
+    window_bytes : float
+        Bytes that gathers ahead and gradients that wait to be reduced may take together.
+    events : tuple of Event
+        The nodes, in program order.
+    live_bytes : tuple of (float, float)
+        Times at which the live bytes change, with the live bytes from then on; of a pipeline, on
+        the device group that takes most.
+    bubble_seconds : float
+        Time in which a device group waits for other stages.
+    group_live_bytes : tuple of (tuple of (float, float))
+        The live bytes of each device group of a pipeline.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    exposed_communication_seconds: float
+    peak_bytes: float
+    window_bytes: float
+    events: tuple[Event, ...]
+    live_bytes: tuple[tuple[float, float], ...]
+    bubble_seconds: float = 0.0
+    group_live_bytes: tuple[tuple[tuple[float, float], ...], ...] = ()

@@ -1,0 +1,167 @@
+"""The segments of a pipeline on a rank of their device group: their seconds, and when nodes run.
+
+Within a segment the streams of the rank run as in a step of one stage: collectives of activations
+in line, those of parameters beside the computation, as far as the window of bytes allows. A segment
+begins when all that it receives has arrived, and ends with its last node; what it sends leaves at
+its end. Before and after the loop, the nodes of a group form a segment up to those that need
+something sent by another group, these the next, and so on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.roofline import value_bytes
+from shardwright.cost_model.schedule import Task, TaskMaker, schedule
+from shardwright.dataflow.schedules import Segment
+from shardwright.dataflow.stages import GroupProgram, Pipeline, Run
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class TimedSegment:
+    """The nodes of a segment, with the times at which they run after it begins.
+
+    Parameters
+    ----------
+    runs : tuple of Run
+        The nodes, in program order; what is sent and received takes no time of the segment.
+    tasks : tuple of Task
+        The tasks of those that run on the rank alone.
+    starts : tuple of float
+        When each of these starts.
+    """
+
+    runs: tuple[Run, ...]
+    tasks: tuple[Task, ...]
+    starts: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Time from its begin to the end of its last node."""
+        pairs = zip(self.starts, self.tasks, strict=True)
+        return max((start + task.seconds for start, task in pairs), default=0.0)
+
+    @property
+    def compute_seconds(self) -> float:
+        """Time of computation."""
+        return sum(task.computing for task in self.tasks)
+
+    @property
+    def communication_seconds(self) -> float:
+        """Time of all collectives; of a ring the time in which it does not compute."""
+        return sum(task.seconds - task.computing for task in self.tasks)
+
+    @property
+    def times(self) -> tuple[tuple[float, float], ...]:
+        """Start and end of every node: what is received at the begin, what is sent at the end."""
+        executed = iter(zip(self.starts, self.tasks, strict=True))
+        last, found = self.seconds, []
+        for run in self.runs:
+            if run.kind == "run":
+                start, task = next(executed)
+                found.append((start, start + task.seconds))
+            else:
+                found.append((last, last) if run.kind == "send" else (0.0, 0.0))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class GroupSegments:
+    """The segments of a device group.
+
+    Parameters
+    ----------
+    before, after : tuple of TimedSegment
+        Those outside of the loop, in order; each may wait for transfers.
+    loop : mapping of (int, str) to TimedSegment
+        Those of every micro-batch.
+    """
+
+    before: tuple[TimedSegment, ...]
+    loop: Mapping[Segment, TimedSegment]
+    after: tuple[TimedSegment, ...]
+
+
+@dataclass
+class SegmentTimes:
+    """Times the segments of a pipeline; equal ones once.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The pipeline.
+    cluster : Cluster
+        Its devices and links.
+    """
+
+    pipeline: Pipeline
+    cluster: Cluster
+    _known: dict[tuple[tuple[Task, ...], float], tuple[float, ...]] = field(default_factory=dict)
+    _tasks: dict[tuple[Run, ...], tuple[Task, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        graph = self.pipeline.graph
+        self.maker = TaskMaker(graph, self.cluster)
+        loop, nodes = self.pipeline.loop, graph.nodes
+        begin, end = (loop.start, loop.stop) if loop else (len(nodes), len(nodes))
+        self.depth = _depths(nodes[:begin], graph) | _depths(nodes[end:], graph)
+
+    @property
+    def deferrable_bytes(self) -> float:
+        """Bytes that would be early or late if everything were, in the largest segment."""
+        tasks = (self._tasks_of(runs) for group in self.pipeline.groups for runs in _all(group))
+        return max((sum(task.nbytes for task in found) for found in tasks), default=0.0)
+
+    def of_group(self, group: GroupProgram, window: float) -> GroupSegments:
+        """Return the segments of a group, with a window of bytes early or late."""
+        return GroupSegments(
+            tuple(self._timed(runs, window) for runs in self._outside(group.before)),
+            {segment: self._timed(runs, window) for segment, runs in group.segments.items()},
+            tuple(self._timed(runs, window) for runs in self._outside(group.after)),
+        )
+
+    def transfer_seconds(self, node: Node) -> float:
+        """Return the seconds of a transfer: each rank sends over links of its own."""
+        mesh = self.pipeline.graph.mesh or Mesh(())
+        level = self.cluster.levels[mesh.axis(mesh.of_stages[0]).level]
+        launch = self.cluster.device.launch_seconds
+        return launch + level.latency + value_bytes(node.results[0], mesh) / level.bandwidth
+
+    def _timed(self, runs: tuple[Run, ...], window: float) -> TimedSegment:
+        tasks = self._tasks_of(runs)
+        key = (tasks, window)
+        if key not in self._known:
+            self._known[key] = tuple(schedule(tasks, window))
+        return TimedSegment(runs, tasks, self._known[key])
+
+    def _tasks_of(self, runs: tuple[Run, ...]) -> tuple[Task, ...]:
+        if runs not in self._tasks:
+            self._tasks[runs] = self.maker.tasks([(r.position, 0) for r in runs if r.kind == "run"])
+        return self._tasks[runs]
+
+    def _outside(self, runs: Sequence[Run]) -> tuple[tuple[Run, ...], ...]:
+        """Divide nodes outside of the loop by the number of transfers that they wait for."""
+        nodes = self.pipeline.graph.nodes
+        found: dict[int, list[Run]] = {}
+        for run in runs:
+            depth = self.depth[nodes[run.position].name] - (run.kind == "send")
+            found.setdefault(depth, []).append(run)
+        most = max(found, default=-1)
+        return tuple(tuple(found.get(depth, ())) for depth in range(most + 1))
+
+
+def _all(group: GroupProgram) -> Sequence[tuple[Run, ...]]:
+    return (group.before, *group.segments.values(), group.after)
+
+
+def _depths(nodes: Sequence[Node], graph: Graph) -> dict[str, int]:
+    """Return for each value that some nodes make the most transfers on a way to it from others."""
+    depth: dict[str, int] = {}
+    for node in nodes:
+        most = max((depth.get(name, 0) for name in node.operands), default=0)
+        layout = graph.values[node.operands[0]].layout if node.operator == "transfer" else None
+        own = most + (layout is not None and layout.stage is not None)
+        depth.update((result.name, own) for result in node.results)
+    return depth

@@ -1,0 +1,245 @@
+"""The simulated step of a pipeline: the segments of all device groups by their schedule.
+
+The work is that of the segments, not of the nodes of every micro-batch: equal segments are timed
+once (`segments`), and the schedule is simulated with their seconds and those of the transfers
+(`dataflow.schedule_paths`). A transfer has the link from its group to the other for itself, beside
+the collectives of both groups. A group runs one segment at a time.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.events import Event, Timeline
+from shardwright.cost_model.pipelines.memory import PipelineMemory, WalkedGroup
+from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
+from shardwright.dataflow.schedule_paths import SimulatedSchedule, Transfer, simulate_schedule
+from shardwright.dataflow.stages import GroupProgram, Pipeline
+from shardwright.ir.graph import Node
+
+_HALVINGS = (2, 4, 6, 8, 10)  # of the window, where all deferrable bytes exceed the memory limit
+_MOST_EVENTS = 20_000  # of more nodes, only those of the first micro-batches are listed
+
+
+def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float) -> Timeline:
+    """Return the timeline of a pipeline within a memory limit.
+
+    The window of bytes that gathers ahead and gradients that wait to be reduced may take is
+    unbounded, or halved until every device group is within the limit. Where not even the serial
+    order is, it is that.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The pipeline, lowered to collectives.
+    cluster : Cluster
+        Its devices and links.
+    memory_limit : float
+        Peak memory of a rank, in bytes; 0 for the serial order.
+
+    Raises
+    ------
+    ClusterError
+        If an axis of the mesh belongs to a level that the cluster lacks.
+    """
+    steps = _Steps(SegmentTimes(pipeline, cluster), PipelineMemory(pipeline))
+    for window in steps.windows() if memory_limit > 0 else ():
+        step = steps.step(window)
+        if step.peak_bytes <= memory_limit:
+            return step.timeline()
+    return steps.step(0.0).timeline()
+
+
+@dataclass
+class _Steps:
+    """The steps of a pipeline with windows of several sizes."""
+
+    times: SegmentTimes
+    memory: PipelineMemory
+
+    def windows(self) -> Iterator[float]:
+        """Yield the windows to try, the largest first."""
+        yield math.inf
+        yield from (self.times.deferrable_bytes / 2**i for i in _HALVINGS)
+
+    def step(self, window: float) -> "_Step":
+        """Return the step with a window."""
+        groups = self.times.pipeline.groups
+        segments = [self.times.of_group(group, window) for group in groups]
+        walked = [self.memory.walked(g, s) for g, s in zip(groups, segments, strict=True)]
+        if not window:  # nodes are in program order
+            serial = [self.memory.walked(group).peak for group in groups]
+            walked = [replace(w, peak=peak) for w, peak in zip(walked, serial, strict=True)]
+        return _Step(self.times, window, segments, walked)
+
+
+@dataclass
+class _Step:
+    """One step: the segments of every group, and when they begin."""
+
+    times: SegmentTimes
+    window: float
+    segments: Sequence[GroupSegments]
+    walked: Sequence[WalkedGroup]
+    # Of each group, the begin and the micro-batch of every segment that it runs, in order.
+    runs: list[list[tuple[float, int, TimedSegment]]] = field(default_factory=list)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline."""
+        return self.times.pipeline
+
+    @property
+    def peak_bytes(self) -> float:
+        """Peak memory of the group that takes most."""
+        return max(float(walked.peak.peak.sum()) for walked in self.walked)
+
+    def timeline(self) -> Timeline:
+        """Return the timeline."""
+        self._simulate()
+        count = len(self.segments)
+        step = max((begin + s.seconds for runs in self.runs for begin, _, s in runs), default=0.0)
+        busy = sum(s.seconds for runs in self.runs for _, _, s in runs) / count
+        compute = sum(s.compute_seconds for runs in self.runs for _, _, s in runs) / count
+        moved = sum(s.communication_seconds for runs in self.runs for _, _, s in runs) / count
+        live = [_live_bytes(*pair) for pair in zip(self.runs, self.walked, strict=True)]
+        peaks = [float(walked.peak.peak.sum()) for walked in self.walked]
+        return Timeline(
+            step_seconds=step,
+            compute_seconds=compute,
+            communication_seconds=moved + self._sent_seconds() / count,
+            exposed_communication_seconds=max(0.0, busy - compute),
+            peak_bytes=max(peaks),
+            window_bytes=self.window,
+            events=tuple(self._events()),
+            live_bytes=live[peaks.index(max(peaks))],
+            bubble_seconds=max(0.0, step - busy),
+            group_live_bytes=tuple(live),
+        )
+
+    # The simulation
+
+    def _simulate(self) -> None:
+        count = len(self.segments)
+        self.runs = [[] for _ in range(count)]
+        ready = self._outside([s.before for s in self.segments], "before", [0.0] * count)
+        ends = list(ready)
+        if self.pipeline.loop is not None:
+            found = self._loop(ready)
+            for action, start in zip(found.order, found.starts, strict=True):
+                group = action.stage % count
+                timed = self.segments[group].loop[action.segment]
+                self.runs[group].append((start, action.micro_batch, timed))
+                ends[group] = start + timed.seconds
+        self._outside([s.after for s in self.segments], "after", ends)
+
+    def _loop(self, ready: Sequence[float]) -> SimulatedSchedule:
+        durations = {s: t.seconds for g in self.segments for s, t in g.loop.items()}
+        delays: dict[Transfer, float] = {}
+        nodes = self.pipeline.graph.nodes
+        for position, transfer in self.pipeline.transfers.items():
+            seconds = self.times.transfer_seconds(nodes[position])
+            delays[transfer] = delays.get(transfer, 0.0) + seconds
+        return simulate_schedule(self.pipeline.schedule, durations, delays, ready)
+
+    def _outside(
+        self, segments: Sequence[Sequence[TimedSegment]], place: str, ready: Sequence[float]
+    ) -> list[float]:
+        """Run the segments before or after the loop; return when each group is ready."""
+        ready = list(ready)
+        arrivals: dict[tuple[int, str], float] = {}  # of values, by group
+        links: dict[tuple[int, int], float] = {}
+        for number in range(max(map(len, segments), default=0)):
+            for group, own in enumerate(segments):
+                if number >= len(own):
+                    continue
+                timed = own[number]
+                begin = max([ready[group], *self._received(timed, group, arrivals)])
+                self.runs[group].append((begin, 0, timed))
+                ready[group] = begin + timed.seconds
+                self._send(timed, group, ready[group], arrivals, links)
+        return ready
+
+    def _received(
+        self, timed: TimedSegment, group: int, arrivals: dict[tuple[int, str], float]
+    ) -> Iterator[float]:
+        for run in timed.runs:
+            if run.kind == "receive":
+                yield arrivals[group, self.pipeline.graph.nodes[run.position].name]
+
+    def _send(
+        self,
+        timed: TimedSegment,
+        group: int,
+        now: float,
+        arrivals: dict[tuple[int, str], float],
+        links: dict[tuple[int, int], float],
+    ) -> None:
+        for run in timed.runs:
+            if run.kind != "send":
+                continue
+            node = self.pipeline.graph.nodes[run.position]
+            for target in self._targets(node):
+                seconds = self.times.transfer_seconds(node) if target != group else 0.0
+                sent = max(now, links.get((group, target), 0.0)) if seconds else now
+                arrivals[target, node.name] = sent + seconds
+                if seconds:
+                    links[group, target] = sent + seconds
+
+    def _targets(self, node: Node) -> Sequence[int]:
+        stage, count = self.pipeline.graph.stage_of(node), len(self.segments)
+        return range(count) if stage is None else (stage % count,)
+
+    def _sent_seconds(self) -> float:
+        """Return the seconds of all transfers between groups."""
+        count, loop, total = len(self.segments), self.pipeline.loop, 0.0
+        for group in self.pipeline.groups:
+            for run in group.runs():
+                if run.kind == "send":
+                    node = self.pipeline.graph.nodes[run.position]
+                    times = loop.times(run.position) if loop else 1
+                    others = sum(target != group.group for target in self._targets(node))
+                    total += times * others * self.times.transfer_seconds(node)
+        return total if count > 1 else 0.0
+
+    # Events
+
+    def _events(self) -> Iterator[Event]:
+        """Yield the nodes of all groups; of many, those of the first micro-batches."""
+        of_pass = sum(len(t.tasks) for g in self.segments for t in g.loop.values())
+        most = max(_MOST_EVENTS // max(of_pass, 1), self.pipeline.schedule.groups)
+        for group, runs in zip(self.pipeline.groups, self.runs, strict=True):
+            for begin, micro_batch, timed in runs:
+                if micro_batch < most:
+                    yield from self._events_of(group, begin, micro_batch, timed)
+
+    def _events_of(
+        self, group: GroupProgram, begin: float, micro_batch: int, timed: TimedSegment
+    ) -> Iterator[Event]:
+        graph, held = self.pipeline.graph, self.times.maker.buffers
+        executed = (run for run in timed.runs if run.kind == "run")
+        for run, task, start in zip(executed, timed.tasks, timed.starts, strict=True):
+            node = graph.nodes[run.position]
+            made = [r.name for r in node.results if not held.live.is_accumulator(r.name)]
+            nbytes = sum(held.sizes[name] for name in made)
+            yield Event(
+                node,
+                task.placement,
+                begin + start,
+                task.seconds,
+                nbytes,
+                micro_batch,
+                task.computing,
+                group.group,
+            )
+
+
+def _live_bytes(
+    runs: Sequence[tuple[float, int, TimedSegment]], walked: WalkedGroup
+) -> tuple[tuple[float, float], ...]:
+    """Return the live bytes over time: at most in each segment from its begin, and after it."""
+    found: list[tuple[float, float]] = []
+    for (begin, _, timed), (_, most, left) in zip(runs, walked.levels, strict=True):
+        found += [(begin, most), (begin + timed.seconds, left)]
+    return tuple(found)
