@@ -32,7 +32,7 @@ def random_stages(
     seed: int = 0,
     mesh: Mesh = STAGE_MESH,
     recompute: float = 0.0,
-    schedule: str = "1f1b",
+    schedule: str | None = None,
     **options: object,
 ) -> Graph:
     """Return the training step of a random plan in stages, verified after every pass.
@@ -51,8 +51,8 @@ def random_stages(
         The mesh of a stage.
     recompute : float
         Share of the operators that are recomputed.
-    schedule : str
-        Name of the schedule.
+    schedule : str, optional
+        Name of the schedule; by default one that there is for these numbers.
     **options
         Further options of the compilation.
     """
@@ -72,6 +72,9 @@ def random_stages(
         decisions, outside = request.micro.lifted(decisions), request.micro.outside
     again = [n.name for n in source.nodes if n.operands and random.random() < recompute]
     decisions = replace(decisions, recomputed=frozenset(again) - outside)
+    if schedule is None:
+        interleaved = "" if passes % groups else "interleaved"
+        schedule = "1f1b" if stages == groups else interleaved
     decisions = cut(decisions, source, stages, groups, random, schedule)
     return PassManager().run_all(partitioned(chosen, decisions, lowering), source)
 

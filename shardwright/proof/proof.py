@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Parameter
@@ -154,6 +155,7 @@ def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
     try:
         verify_structure(program)
         check_loop(program)
+        pipeline_of(program)  # refuses a schedule that would wait for itself
         ours = erase(program)
     except ProofError as refuted:
         return result(False, refuted.place, refuted.reason)

@@ -47,7 +47,7 @@ def test_random_cuts_of_models_are_proven(model, stages, groups, passes):
     graph = load(SMALL[model]).graph
     program = random_stages(graph, stages, groups, passes=passes, seed=3, recompute=0.3)
     assert prove_program(graph, program, RULE).proven
-    assert program.schedule == "1f1b"
+    assert program.schedule in ("1f1b", "interleaved")
     placed = {program.stage_of(node) for node in program.nodes}
     assert placed >= set(range(stages))
 
