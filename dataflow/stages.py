@@ -9,7 +9,7 @@ groups run their segments in the order of the program's schedule (`schedules`).
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from shardwright.dataflow.schedule_paths import Transfer
@@ -152,6 +152,10 @@ class _Division:
     graph: Graph
     parts: dict[str, str] = field(default_factory=dict)  # of values made in the loop
 
+    def __post_init__(self) -> None:
+        # Of each node the stage, and the stage that a transfer sends from.
+        self.placed = {n.name: (self.graph.stage_of(n), self._sender(n)) for n in self.graph.nodes}
+
     def pipeline(self) -> Pipeline:
         """Return the programs of all groups."""
         graph = self.graph
@@ -208,9 +212,12 @@ class _Division:
                 self.parts.update((result.name, WEIGHTS) for result in node.results)
 
     def _stage(self, node: Node) -> int | None:
-        return self.graph.stage_of(node)
+        return self.placed[node.name][0]
 
     def _source(self, node: Node) -> int | None:
+        return self.placed[node.name][1]
+
+    def _sender(self, node: Node) -> int | None:
         """Return the stage that a transfer sends from; None where nothing is sent."""
         if node.operator != "transfer":
             return None
@@ -260,10 +267,21 @@ class _Division:
         segments = [s for s in schedule.segments if s[0] % self.count == group]
         places: tuple[Place, ...] = ("before", *segments, "after")
         runs: dict[Place, list[Run]] = {place: [] for place in places}
-        for position, node in enumerate(self.graph.nodes):
+        for position, node in self._nodes_of[group]:
             for place, run in self._runs(position, node, group, needed):
                 runs[place].append(run)
         return _Ends(self.graph, self.loop, group).program(runs, self.stages)
+
+    @cached_property
+    def _nodes_of(self) -> list[list[tuple[int, Node]]]:
+        """The nodes that each group may run, with their positions."""
+        found: list[list[tuple[int, Node]]] = [[] for _ in range(self.count)]
+        for position, node in enumerate(self.graph.nodes):
+            stage, source = self.placed[node.name]
+            places = {s % self.count for s in (stage, source) if s is not None}
+            for group in range(self.count) if stage is None else places:
+                found[group].append((position, node))
+        return found
 
     def _runs(
         self, position: int, node: Node, group: int, needed: set[str]
@@ -285,9 +303,8 @@ class _Division:
     def _needed(self, group: int) -> set[str]:
         """Return the nodes on every stage that a group needs, by name."""
         wanted, found = set(self.graph.kept()), set()
-        for node in reversed(self.graph.nodes):
-            stage = self._stage(node)
-            source = self._source(node)
+        for _, node in reversed(self._nodes_of[group]):
+            stage, source = self.placed[node.name]
             everywhere = stage is None and any(r.name in wanted for r in node.results)
             if everywhere:
                 found.add(node.name)

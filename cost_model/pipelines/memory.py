@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.buffers import (
     KINDS,
+    Buffers,
     MemoryUseReport,
     buffer_kinds,
     buffers,
@@ -85,12 +86,14 @@ class PipelineMemory:
     ----------
     pipeline : Pipeline
         The pipeline.
+    held : Buffers, optional
+        Its buffers.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, held: Buffers | None = None) -> None:
         self.pipeline, graph = pipeline, pipeline.graph
         copied = _copied(graph)
-        held, mesh = buffers(graph), graph.mesh or Mesh(())
+        held, mesh = held or buffers(graph), graph.mesh or Mesh(())
         constants = [name for name, root in held.live.roots.items() if root == name]
         own = (*copied.values(), *constants)
         sizes = {name: value_bytes(graph.values[name], mesh) for name in own}

@@ -9,6 +9,7 @@ something sent by another group, these the next, and so on.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import value_bytes
@@ -37,23 +38,23 @@ class TimedSegment:
     tasks: tuple[Task, ...]
     starts: tuple[float, ...]
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Time from its begin to the end of its last node."""
         pairs = zip(self.starts, self.tasks, strict=True)
         return max((start + task.seconds for start, task in pairs), default=0.0)
 
-    @property
+    @cached_property
     def compute_seconds(self) -> float:
         """Time of computation."""
         return sum(task.computing for task in self.tasks)
 
-    @property
+    @cached_property
     def communication_seconds(self) -> float:
         """Time of all collectives; of a ring the time in which it does not compute."""
         return sum(task.seconds - task.computing for task in self.tasks)
 
-    @property
+    @cached_property
     def times(self) -> tuple[tuple[float, float], ...]:
         """Start and end of every node: what is received at the begin, what is sent at the end."""
         executed = iter(zip(self.starts, self.tasks, strict=True))

@@ -20,6 +20,7 @@ from shardwright.ir.graph import Node
 
 _HALVINGS = (2, 4, 6, 8, 10)  # of the window, where all deferrable bytes exceed the memory limit
 _MOST_EVENTS = 20_000  # of more nodes, only those of the first micro-batches are listed
+_FEWEST_LISTED = 2  # micro-batches
 
 
 def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float) -> Timeline:
@@ -43,7 +44,8 @@ def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float)
     ClusterError
         If an axis of the mesh belongs to a level that the cluster lacks.
     """
-    steps = _Steps(SegmentTimes(pipeline, cluster), PipelineMemory(pipeline))
+    times = SegmentTimes(pipeline, cluster)
+    steps = _Steps(times, PipelineMemory(pipeline, times.maker.buffers))
     for window in steps.windows() if memory_limit > 0 else ():
         step = steps.step(window)
         if step.peak_bytes <= memory_limit:
@@ -208,7 +210,7 @@ class _Step:
     def _events(self) -> Iterator[Event]:
         """Yield the nodes of all groups; of many, those of the first micro-batches."""
         of_pass = sum(len(t.tasks) for g in self.segments for t in g.loop.values())
-        most = max(_MOST_EVENTS // max(of_pass, 1), self.pipeline.schedule.groups)
+        most = max(_MOST_EVENTS // max(of_pass, 1), _FEWEST_LISTED)
         for group, runs in zip(self.pipeline.groups, self.runs, strict=True):
             for begin, micro_batch, timed in runs:
                 if micro_batch < most:
