@@ -31,7 +31,7 @@ from shardwright.ir.values import (
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.loss_scale import DynamicLossScale, LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Optimizer
-from shardwright.operators.models.precision import MASTER, PRECISIONS
+from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
 from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.search.driver import SEARCHES
 from shardwright.search.named_plan import NamedPlan
@@ -143,6 +143,23 @@ class CompileOptions:
             "types in which a step is computed",
             choices=PRECISIONS,
             default="float32; bfloat16 for a preset of a large language model",
+        ),
+    )
+    reduce_type: GradientType = field(
+        default="lower",
+        metadata=_about(
+            "type in which gradients are reduced over ranks, and accumulated: the lower type of "
+            "the precision, or float32",
+            choices=get_args(GradientType),
+            partition=True,
+        ),
+    )
+    accumulate_type: GradientType = field(
+        default="lower",
+        metadata=_about(
+            "type in which gradients are accumulated over micro-batches: the lower type of the "
+            "precision, or float32",
+            choices=get_args(GradientType),
         ),
     )
     pins: Mapping[str, SplitCounts] = field(
@@ -389,12 +406,18 @@ class CompileOptions:
         if self.mode != "auto_parallel":
             unused.add("plan")
         if self.mode == "hybrid_parallel":
-            unused.add("micro_batches")
+            unused |= {"micro_batches", "accumulate_type"}
         if self.micro_batches != 1 and not PROFILES[self.cost_model].prices_passes:
             raise OptionError(
                 f"the cost model `{self.cost_model}` prices no micro-batches, `micro_batches` is "
                 f"{self.micro_batches}",
                 hint="micro-batches are priced by the cost model `time`",
+            )
+        if self.reduce_type != "lower" and not PROFILES[self.cost_model].prices_conversions:
+            raise OptionError(
+                f"the cost model `{self.cost_model}` prices no gradients in another type than "
+                f"their operators return, `reduce_type` is {self.reduce_type}",
+                hint="they are priced by the cost model `time`",
             )
         for name in sorted(unused):
             if getattr(self, name) != DEFAULTS[name]:

@@ -29,7 +29,8 @@ def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:
     They insert the casts of a precision, and statistics of micro-batches, where there are some.
     """
     policy = PRECISIONS[options.precision]
-    casts: Pipeline = (ApplyPrecision(policy),) if policy.is_mixed else ()
+    gradients = (options.reduce_type, options.accumulate_type)
+    casts: Pipeline = (ApplyPrecision(policy, *gradients),) if policy.is_mixed else ()
     return (*casts, GroupStatistics(micro_batches)) if micro_batches > 1 else casts
 
 

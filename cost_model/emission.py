@@ -99,7 +99,8 @@ def _with_gradient(
     mesh: Mesh,
 ) -> Emission:
     build = Builder(mesh)
-    types = [value.type for value in split.results]
+    kinds = zip(split.results, split.info.cotangent_types, strict=True)
+    types = [replace(value.type, dtype=kind.dtype) for value, kind in kinds]
     cotangents = _values("cotangent", types, [layout.reduced() for layout in left])
     gradient = split_gradient(build, split, cotangents)
     gradients = [

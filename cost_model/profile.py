@@ -212,6 +212,8 @@ class CostProfile(ABC):
     prices_passes : bool
         Whether a node costs the same in every pass over micro-batches, and `program_cost` counts
         all passes.
+    prices_conversions : bool
+        Whether gradients are priced that are added up in another type than operators return.
     mesh : Mesh
         The mesh.
     rules : SpaceRules
@@ -227,6 +229,7 @@ class CostProfile(ABC):
     priced_after: ClassVar[str] = "clean_up"
     prices_recomputation: ClassVar[bool] = False
     prices_passes: ClassVar[bool] = False
+    prices_conversions: ClassVar[bool] = False
     mesh: Mesh
     rules: SpaceRules = SpaceRules()
     orbit_planner: RedistributionPlanner | None = None
@@ -307,6 +310,10 @@ class CostProfile(ABC):
 
     def cast(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of casting a parameter to the element type in which it is read."""
+        return 0.0
+
+    def convert(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
+        """Return the cost of converting a gradient to the type in which it is added up."""
         return 0.0
 
     def constant(self) -> float:

@@ -62,6 +62,7 @@ class ProgramProfile(CostProfile):
 
     prices_recomputation = True
     prices_passes = True
+    prices_conversions = True
 
     def __init__(
         self,
@@ -312,6 +313,11 @@ class ProgramProfile(CostProfile):
     def _scalar_move(self, operator: str, axes: tuple[str, ...]) -> float:
         size = float(TensorType("int64", ()).nbytes)
         return float(self.move_costs(operator, axes, np.array([size]))[0])
+
+    def convert(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
+        """Return the cost of converting a gradient to the type in which it is added up."""
+        info = operator_info("convert", (tensor,), {"dtype": dtype})
+        return self.operator_cost(info, (layout,), (layout,))
 
     def cast(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of casting a parameter, or its gradient, where it is stored."""

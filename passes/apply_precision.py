@@ -13,6 +13,7 @@ from shardwright.operators.info import operator_class, operator_info
 from shardwright.operators.models.precision import (
     MASTER,
     PRECISIONS,
+    GradientType,
     Precision,
     precision_named,
 )
@@ -51,6 +52,11 @@ class ApplyPrecision(Pass):
     ----------
     policy : Precision
         The policy; in text its name.
+    reduce_type : str
+        The element type in which gradients of parameters are reduced over ranks, and accumulated:
+        ``lower``, that of the copies of the parameters, or ``float32``.
+    accumulate_type : str
+        The element type in which passes over micro-batches accumulate them.
     """
 
     name = "apply_precision"
@@ -58,6 +64,8 @@ class ApplyPrecision(Pass):
     ensures = (WHOLE,)
 
     policy: Annotated[Precision, _POLICY] = PRECISIONS[MASTER]
+    reduce_type: GradientType = "lower"
+    accumulate_type: GradientType = "lower"
 
     def run(self, graph: Graph) -> Graph:
         """Return the program with its casts; the graph itself under a policy of float32.
@@ -71,7 +79,8 @@ class ApplyPrecision(Pass):
             return graph
         for parameter in graph.parameters:
             _check_master(parameter, self.policy)
-        return _Casting(graph, self.policy).graph()
+        gradients = (self.reduce_type, self.accumulate_type)
+        return _Casting(graph, self.policy, *gradients).graph()
 
 
 def _check_master(parameter: Parameter, policy: Precision) -> None:
@@ -94,10 +103,14 @@ class _Casting:
         The program.
     policy : Precision
         The policy.
+    reduce_type, accumulate_type : str
+        The types in which gradients of parameters are added up.
     """
 
     whole: Graph
     policy: Precision
+    reduce_type: GradientType = "lower"
+    accumulate_type: GradientType = "lower"
     _at: dict[str, Value] = field(default_factory=dict)  # the values of the model as they are now
     _cast: dict[tuple[str, str], Value] = field(default_factory=dict)
 
@@ -109,6 +122,7 @@ class _Casting:
         self.build.inputs = list(self.whole.inputs)
         self.build.parameters = list(self.whole.parameters)
         updated = {name for name, _ in self.whole.updates}  # statistics, which stay in float32
+        self.trained = {p.name for p in self.whole.parameters if p.trainable}
         self.weights = {p.name for p in self.whole.parameters} - updated
         self._at.update((value.name, value) for value in self.whole.inputs)
         self._at.update((p.name, p.value) for p in self.whole.parameters)
@@ -230,7 +244,19 @@ class _Casting:
         if node is not None and operator_class(node.operator).is_identity:
             source = self._in_type(self._value(node.operands[0]), dtype)
             return self.build.emit(node.operator, source, name=name)
-        return self.build.emit("cast", value, name=name, dtype=dtype)
+        return self._cast_down(value, name, dtype)
+
+    def _cast_down(self, value: Value, name: str, dtype: str) -> Value:
+        """Emit a cast; that of a parameter says in which type its gradient is added up."""
+        emit = self.build.emit
+        if value.name not in self.trained:
+            return emit("cast", value, name=name, dtype=dtype)
+        if self.reduce_type == MASTER:
+            sums = {"reduce": MASTER, "accumulate": MASTER}
+            return emit("cast", value, name=name, dtype=dtype, **sums)  # type: ignore[arg-type]
+        if self.accumulate_type == MASTER:
+            return emit("cast", value, name=name, dtype=dtype, accumulate=MASTER)
+        return emit("cast", value, name=name, dtype=dtype)
 
     def _value(self, name: str) -> Value:
         """Return a value that has been emitted, or that the program begins with."""

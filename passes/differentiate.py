@@ -143,6 +143,17 @@ class _Backward:
         read = Counter(name for node in self.graph.nodes for name in node.operands)
         return read + Counter(self.graph.outputs) + Counter(new for _, new in self.graph.updates)
 
+    @cached_property
+    def _wide_gradients(self) -> Mapping[str, str]:
+        """The type in which gradients of copies of parameters are added up, if not the copy's."""
+        wide: dict[str, str] = {}
+        for node in self.graph.nodes:
+            if node.operator == "cast" and node.attributes.get("reduce"):
+                wide[node.name] = str(node.attributes["reduce"])
+            elif operator_class(node.operator).passes_cotangent and node.operands[0] in wide:
+                wide[node.name] = wide[node.operands[0]]
+        return wide
+
     def visit(self, node: Node) -> None:
         """Differentiate one node, if cotangents flow through it."""
         if not self.flow.enters(node):
@@ -191,6 +202,10 @@ class _Backward:
 
         Added at once, so that at most two gradients of a weight with many readers are alive.
         """
+        wide = self._wide_gradients.get(value.name)
+        if wide is not None and gradient.type.dtype != wide:
+            self._emit_as("backward")
+            gradient = self.build.emit("convert", gradient, dtype=wide)
         layout = self._accumulation_layout(value)
         if layout is not None and gradient.layout != layout:
             self._emit_as("gradient_redistribution", value)

@@ -11,6 +11,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates, mentions
 from shardwright.ir.text import node_text
 from shardwright.operators.builder import Builder
+from shardwright.operators.models.precision import accumulate_type, is_narrower
 from shardwright.passes.annotate import REDUCED_IN_PASSES
 from shardwright.passes.base import Pass, register_pass
 from shardwright.passes.partition import stored_tensor
@@ -77,9 +78,9 @@ def _divided(graph: Graph) -> Graph:
     assert graph.mesh is not None
     in_passes = {p.name for p in graph.parameters if p.attributes.get(REDUCED_IN_PASSES)}
     build = Builder(graph.mesh, graph)
-    build.nodes = []
+    build.nodes, wide = [], accumulate_type(graph)
     for node in graph.nodes:
-        division = _Division(build, graph, node) if node.operator == "redistribute" else None
+        division = _Division(build, graph, node, wide) if node.operator == "redistribute" else None
         if division is None or not division.is_needed:
             build.nodes.append(node)
             continue
@@ -93,7 +94,7 @@ def _divided(graph: Graph) -> Graph:
 class _Division:
     """A redistribution that may accumulate over the axis."""
 
-    def __init__(self, build: Builder, graph: Graph, node: Node) -> None:
+    def __init__(self, build: Builder, graph: Graph, node: Node, wide: str | None) -> None:
         assert build.mesh is not None
         self.build, self.node, self.mesh = build, node, build.mesh
         self.source, self.target = graph.values[node.operands[0]], node.results[0]
@@ -101,6 +102,7 @@ class _Division:
         assert self.target.layout is not None
         self.before, self.after = self.source.layout, self.target.layout
         self.axes = self.mesh.in_time
+        self.wide = wide if wide is not None and is_narrower(self.source.type, wide) else None
 
     @property
     def is_needed(self) -> bool:
@@ -127,14 +129,14 @@ class _Division:
             outer = self.before.without(self.mesh.of_ranks.names)
             operand = self._redistributed(self.source, own.along(outer, self.mesh))
             total = self._total(own)
-            self._accumulate("all_gather", operand, total, dimension=dimension)
+            self._accumulate("all_gather", operand.name, total, dimension=dimension)
         elif ranks_first:
             inner = own.with_partial(self.axes, self.before.reduction)
             total = self._total(own)
             self._reduce(self._redistributed(self.source, inner), total)
         else:
             total = self._total(self.before.without(self.axes))
-            self._reduce(self.source.name, total)
+            self._reduce(self.source, total)
         if total is not self.target:
             self.build.append(replace(self.node, operands=(total.name,)))
 
@@ -145,13 +147,29 @@ class _Division:
         name = self.build.unique_name(f"{self.target.name}.sum")
         return Value(name, self.source.type, layout)
 
-    def _redistributed(self, value: Value, layout: Layout) -> str:
-        return value.name if value.layout == layout else self.build.redistribute(value, layout).name
+    def _redistributed(self, value: Value, layout: Layout) -> Value:
+        return value if value.layout == layout else self.build.redistribute(value, layout)
 
-    def _reduce(self, operand: str, result: Value) -> None:
+    def _reduce(self, operand: Value, result: Value) -> None:
+        """Emit the sum over the passes, in the type that the copy of a parameter asks for."""
         kind = self.before.reduction
         others: Attributes = {} if kind == "sum" else {"reduction": kind}
-        self._accumulate("all_reduce", operand, result, **others)
+        if not self.wide or kind != "sum":
+            self._accumulate("all_reduce", operand.name, result, **others)
+            return
+        wide = self.build.emit("convert", operand, dtype=self.wide)
+        total = replace(result, name=self.build.unique_name(f"{result.name}.sum"), type=wide.type)
+        self._accumulate("all_reduce", wide.name, total)
+        narrow: Attributes = {"dtype": result.type.dtype}
+        self.build.append(
+            replace(
+                self.node,
+                operator="convert",
+                operands=(total.name,),
+                results=(result,),
+                attributes=narrow,
+            )
+        )
 
     def _accumulate(
         self, operator: str, operand: str, result: Value, **attributes: Attribute

@@ -50,8 +50,9 @@ def random_step(
     request = SearchRequest(source, CPU, lowering.planner(mesh), options)
     assignment = random_assignment(request.space, np.random.default_rng(seed))
     found = evaluate(request.space.problem, assignment)
-    assert request.micro is not None
-    decisions = request.micro.lifted(request.space.decisions(assignment))
+    decisions = request.space.decisions(assignment)
+    if request.micro is not None:
+        decisions = request.micro.lifted(decisions)
     manager = PassManager()
     program = manager.run_all(partitioned(options, decisions, lowering), source)
     return RandomStep(

@@ -56,7 +56,6 @@ _UNKNOWN = (
 _NO_ENTRIES = (
     "mesh_shapes",
     "mesh_lower_bounds",
-    "micro_batch_statistics",
     "pin_prices",
     "strategies",
     "parameters",
@@ -111,6 +110,8 @@ def compile_document(
         "search": document.search,
         "cost_model": document.cost_model,
         "precision": document.precision,
+        "reduce_type": document.reduce_type,
+        "accumulate_type": document.accumulate_type,
         "status": document.status,
         "how": document.how,
         "reason": None,
@@ -186,7 +187,7 @@ def no_plan_document(
     limit : float
         Memory limit of a device in bytes.
     how : object
-        Has ``mode``, ``search``, ``plan``, ``cost_model`` and ``precision``.
+        Has ``mode``, ``search``, ``plan``, ``cost_model``, ``precision`` and types of gradients.
     """
     proven = isinstance(error, InfeasibleError)
     return {
@@ -199,6 +200,8 @@ def no_plan_document(
         "named_plan": None if how.plan is None else NamedPlan.parse(how.plan).on(devices).text,
         "cost_model": how.cost_model,
         "precision": how.precision or assumed_precision(model) or MASTER,
+        "reduce_type": how.reduce_type,
+        "accumulate_type": how.accumulate_type,
         "status": "infeasible" if proven else "unknown",
         "reason": str(error),
         "fits": False if proven else None,
@@ -207,6 +210,7 @@ def no_plan_document(
         "least_memory_bound": error.least_memory_bound,
         "peak_memory_bytes": peak_memory_bytes(),
         **{name: {} for name in _NO_ENTRIES},
+        "micro_batch_statistics": [],
         "recomputed": [],
     }
 

@@ -127,6 +127,8 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
         "--precision", choices=tuple(PRECISIONS), metavar="POLICY", help=option_help("precision")
     )
+    for flag in ("--reduce-type", "--accumulate-type"):
+        _add_option(step, flag, "TYPE")
     step.add_argument(
         "--micro-batches",
         type=_micro_batches,

@@ -287,6 +287,10 @@ def training_text(document: PlanDocument) -> str | None:
         text += f" with parameters and optimizer states in {MASTER}"
     if document.precision == assumed:
         text += ", the preset's"
+    sums = {"reduced": document.reduce_type, "accumulated": document.accumulate_type}
+    wide = [done for done, dtype in sums.items() if MASTER in (dtype, document.reduce_type)]
+    if wide and document.precision != MASTER:
+        text += f"; gradients {' and '.join(wide)} in {MASTER}"
     scale = "" if document.loss_scale == 1 else f", loss scale {document.loss_scale}"
     return f"{text}; optimizer {document.optimizer.kind}{scale}"
 

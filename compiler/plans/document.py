@@ -24,7 +24,7 @@ from shardwright.ir.types import TensorType
 from shardwright.ir.units import bytes_text, gap_text, seconds_text, shortened
 from shardwright.ir.values import in_words
 from shardwright.operators.models.optimizer import Kind, Optimizer
-from shardwright.operators.models.precision import MASTER
+from shardwright.operators.models.precision import MASTER, GradientType
 
 FORMAT: Final = "shardwright plan"
 SCHEMA_VERSION: Final = 1
@@ -157,7 +157,7 @@ class PlanDocument(_Part):
         Name of the model.
     devices, mesh, cluster
         The devices.
-    mode, search, cost_model, precision, loss_scale, gradients_mean
+    mode, search, cost_model, precision, reduce_type, accumulate_type, loss_scale, gradients_mean
         Options of the compilation.
     seed : int
         Seed of the initial values.
@@ -193,6 +193,8 @@ class PlanDocument(_Part):
     search: str
     cost_model: str
     precision: str = MASTER
+    reduce_type: GradientType = "lower"
+    accumulate_type: GradientType = "lower"
     loss_scale: float | str
     gradients_mean: bool
     seed: int
@@ -286,6 +288,9 @@ class PlanDocument(_Part):
         content = self.model_dump(mode="json")
         for name in ("meshes_tried", "micro_batches_tried", "micro_batch_statistics"):
             if not content[name]:
+                del content[name]
+        for name in ("reduce_type", "accumulate_type"):
+            if content[name] == "lower":
                 del content[name]
         return json.dumps(content, indent=1, sort_keys=True) + "\n"
 

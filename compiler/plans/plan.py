@@ -125,6 +125,8 @@ def make_plan(
         search="named_plan" if options.plan else _SEARCHES.get(options.mode, options.search),
         cost_model=options.cost_model,
         precision=options.precision,
+        reduce_type=options.reduce_type,
+        accumulate_type=options.accumulate_type,
         loss_scale=loss_scale_literal(options.loss_scale),
         gradients_mean=options.gradients_mean,
         seed=seed,

@@ -1,5 +1,6 @@
 """Conversions of element types, constants, and operators that compute nothing."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,11 +23,16 @@ from shardwright.operators.rule import Rule, ShardView
 
 @register
 class Cast(Unary):
-    """Change the element type to ``dtype``."""
+    """Change the element type to ``dtype``.
+
+    Of the copy of a parameter in lower precision, ``reduce`` is the element type in which its
+    gradient is reduced over ranks and accumulated, and ``accumulate`` the one in which only passes
+    over micro-batches add it up; where they are empty, that of the copy.
+    """
 
     name = "cast"
     is_scaling = True
-    defaults: ClassVar = {"dtype": "float32"}
+    defaults: ClassVar = {"dtype": "float32", "reduce": "", "accumulate": ""}
     examples = (
         Example(("f64[4, 6]",), {"dtype": "float64"}),
         Example(("f64[4, 6]",), {"dtype": "int32"}),
@@ -50,7 +56,56 @@ class Cast(Unary):
         operand, result = at.operands[0].type, at.results[0].type
         if not (operand.is_float and result.is_float):
             return [None]
+        if at.cotangents[0].type.dtype == operand.dtype:
+            return [at.cotangents[0]]
         return [build.emit("cast", at.cotangents[0], dtype=operand.dtype)]
+
+    @property
+    def cotangent_types(self) -> tuple[TensorType, ...]:
+        """The type in which gradients of the copy are added up."""
+        (result,) = self.result_types
+        return (replace(result, dtype=self.attributes["reduce"] or result.dtype),)
+
+
+@register
+class Convert(Unary):
+    """Change the floating-point type of a gradient to ``dtype``; of partial sums, each by itself.
+
+    Over the real numbers it changes nothing, and to a wider type no number. A `cast` converts sums.
+    """
+
+    name = "convert"
+    is_scaling = True
+    linear = ((0,),)
+    defaults: ClassVar = {"dtype": "float32"}
+    examples = (
+        Example(("f64[4, 6]",), {"dtype": "float64"}),
+        Example(("f64[4, 6]",), {"dtype": "float32"}),
+    )
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type that the attribute names.
+
+        Raises
+        ------
+        IRError
+            If a type is not a floating-point one.
+        """
+        types = self.operand_types[0], TensorType(self.attributes["dtype"], ())
+        wrong = next((kind for kind in types if not kind.is_float), None)
+        if wrong is not None:
+            raise IRError(f"`convert` takes floating-point types, not {wrong.dtype}")
+        return (self.attributes["dtype"],)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Convert; a program that runs in another floating-point type stays in it."""
+        if operands[0].dtype != numpy_dtype(self.operand_types[0].dtype):
+            return operands[0]
+        return operands[0].astype(numpy_dtype(self.attributes["dtype"]))
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Convert back."""
+        return [build.emit("convert", at.cotangents[0], dtype=at.operands[0].type.dtype)]
 
 
 @register

@@ -1,8 +1,8 @@
 """Precision policies: the element types in which a training step is computed.
 
 Parameters and optimizer states stay in float32 (master weights). Before an operator that computes
-in a lower precision, a parameter is cast to it; its gradient is computed, reduced over ranks and
-accumulated over micro-batches in the type of that copy.
+in a lower precision, a parameter is cast to it; its gradient is computed in the type of that copy,
+and reduced over ranks and accumulated over micro-batches in it or in float32.
 
 References
 ----------
@@ -14,8 +14,12 @@ float32 inside, as in Megatron-LM.
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from shardwright.ir.graph import Graph
+from shardwright.ir.types import TensorType, item_bytes
 from shardwright.ir.values import check_choice
 
+GradientType = Literal["lower", "float32"]
+"""Where gradients of parameters are added up: in the type of the copies, or in that of masters."""
 COMPUTED: Final = ("float32", "bfloat16", "float16")
 MASTER: Final = "float32"
 """The element type of parameters and optimizer states under every policy."""
@@ -168,3 +172,19 @@ def precision_of_amp(level: object, dtype: object = "float16") -> Precision:
     if level == "O0":
         return PRECISIONS[MASTER]
     return PRECISIONS[str(dtype) if level == "auto" else f"{level}-{dtype}"]
+
+
+def accumulate_type(graph: Graph) -> str | None:
+    """Return the type in which a program adds up over micro-batches; None for that of each tensor.
+
+    The copies of its parameters ask for it.
+    """
+    for node in graph.nodes:
+        if node.operator == "cast" and node.attributes.get("accumulate"):
+            return str(node.attributes["accumulate"])
+    return None
+
+
+def is_narrower(tensor: TensorType, dtype: str) -> bool:
+    """Return whether a tensor has a floating-point type of fewer bytes than another."""
+    return tensor.is_float and item_bytes(tensor.dtype) < item_bytes(dtype)

@@ -23,6 +23,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
 from shardwright.search.space.casts import parameter_casts
 from shardwright.search.space.draft import Draft, EdgeEnd
+from shardwright.search.space.gradients import gradient_types
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import MemoryAccount
 
@@ -88,6 +89,7 @@ class BuildContext:
         self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in self.graph.values}
         self.casts = parameter_casts(self.graph) if self._joins_casts else {}
         self.intern = Interner().intern
+        self.gradient_types = gradient_types(self.graph)
         self.of_parameters = parameter_tensors(
             self.graph.nodes, (parameter.name for parameter in self.graph.parameters)
         )

@@ -120,6 +120,7 @@ class Draft:
         again: Booleans | None = None,
         *,
         of_parameters: bool = False,
+        gradient: TensorType | None = None,
     ) -> None:
         """Add a priced edge; `again` says where the tensor is redistributed a second time."""
         self.pairs.append(Pair(writer.variable, reader.variable, table))
@@ -134,6 +135,7 @@ class Draft:
                 min(writer.passes, reader.passes),
                 min(writer.gradient_passes, reader.gradient_passes),
                 of_parameters,
+                gradient,
             )
         self.edges.append(edge)
 

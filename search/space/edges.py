@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import CostProfile, EdgeLayout
 from shardwright.ir.graph import Value
-from shardwright.ir.types import TensorType
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd
+from shardwright.search.space.gradients import GradientTypes
 from shardwright.search.space.shared_layouts import sharing_states
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,8 @@ def connect(
     shares = (savers[:1] == [writer], savers[:1] == [reader])
     times = (writer.passes, writer.gradient_passes, reader.passes, reader.gradient_passes)
     of_parameters = value.name in context.of_parameters
-    key = ("edges", value.type, writer.key, reader.key, shares, link, times, of_parameters)
+    types = context.gradient_types(value.name)
+    key = ("edges", types, writer.key, reader.key, shares, link, times, of_parameters)
     again = context.intern(("again", key), lambda: _again(writer, reader))
 
     def make() -> Floats:
@@ -76,7 +77,15 @@ def connect(
         return table
 
     table = context.intern(key, make)
-    context.draft.connect(writer, reader, value.type, table, again, of_parameters=of_parameters)
+    context.draft.connect(
+        writer,
+        reader,
+        value.type,
+        table,
+        again,
+        of_parameters=of_parameters,
+        gradient=types.reduced,
+    )
 
 
 def _again(writer: EdgeEnd, reader: EdgeEnd) -> Booleans | None:
@@ -102,7 +111,8 @@ def _priced(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEn
     profile = context.prices_of(value.name)
     if reader.is_output and context.micro is None:
         return profile.output(value.type, writer.layouts, reader.layouts[0])
-    table = times_edges(profile, value.type, writer, reader)
+    types = context.gradient_types(value.name)
+    table = times_edges(profile, types, writer, reader)
     if not writer.fixes_consumers:
         return table
     targets = [edge.layout for edge in reader.layouts]
@@ -111,32 +121,59 @@ def _priced(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEn
 
 
 def times_edges(
-    profile: CostProfile, tensor: TensorType, writer: EdgeEnd, reader: EdgeEnd
+    profile: CostProfile, types: GradientTypes, writer: EdgeEnd, reader: EdgeEnd
 ) -> Floats:
     """Return the cost of redistributing a tensor, and its gradient, as often as a step does.
 
     A tensor made in every pass over micro-batches and read after the last is accumulated in the
-    layout of its writer, then redistributed once; a gradient likewise in that of its reader.
+    layout of its writer, then redistributed once; a gradient likewise in that of its reader, which
+    converts it before it is reduced in another type.
     """
+    table = _times_moved(profile, types, writer, reader)
+    if types.is_converted:
+        table = table + reader_conversions(profile, types, reader)[None, :]
+    return table
+
+
+def reader_conversions(profile: CostProfile, types: GradientTypes, reader: EdgeEnd) -> Floats:
+    """Return the cost of converting the gradients that an operator returns, for each option.
+
+    A shared layout adds up gradients that are converted already.
+    """
+    layouts = [edge.cotangent for edge in reader.layouts]
+    costs = np.zeros(len(layouts))
+    if reader.position >= 0:
+        at = [i for i, layout in enumerate(layouts) if layout is not None]
+        given = [layout for layout in layouts if layout is not None]
+        costs[at] = reader.gradient_passes * types.conversions(profile, given)
+    return costs
+
+
+def _times_moved(
+    profile: CostProfile, types: GradientTypes, writer: EdgeEnd, reader: EdgeEnd
+) -> Floats:
+    tensor = types.tensor
     passes = max(writer.passes, reader.passes, writer.gradient_passes, reader.gradient_passes)
     if passes == 1:
-        return profile.edges(tensor, writer.layouts, reader.layouts)
+        return types.edges(profile, writer.layouts, reader.layouts)
     starts = [EdgeLayout(edge.layout, None) for edge in writer.layouts]
     ends = [EdgeLayout(edge.layout, None) for edge in reader.layouts]
     table = min(writer.passes, reader.passes) * profile.edges(tensor, starts, ends)
     if writer.passes > reader.passes:
-        sums = [profile.accumulation(tensor, edge.layout) for edge in starts]
-        table = table + writer.passes * np.array(sums)[:, None]
+        passes = writer.passes
+        sums = [types.accumulation(profile, edge.layout, passes) for edge in starts]
+        table = table + np.array(sums)[:, None]
     due = [EdgeLayout(e.cotangent, None) for e in writer.layouts if e.cotangent is not None]
     back = [i for i, edge in enumerate(reader.layouts) if edge.cotangent is not None]
     if not back or len(due) < len(starts):
         return table
     cotangents = [EdgeLayout(e.cotangent, None) for e in reader.layouts if e.cotangent is not None]
     times = min(writer.gradient_passes, reader.gradient_passes)
-    table[:, back] += times * profile.edges(tensor, cotangents, due).T
+    table[:, back] += times * profile.edges(types.reduced, cotangents, due).T
     if reader.gradient_passes > writer.gradient_passes:
-        sums = [profile.accumulation(tensor, edge.layout) for edge in cotangents]
-        table[:, back] += reader.gradient_passes * np.array(sums)[None, :]
+        passes = reader.gradient_passes
+        sums = [types.accumulation(profile, edge.layout, passes) for edge in cotangents]
+        table[:, back] += np.array(sums)[None, :]
     return table
 
 

@@ -12,12 +12,14 @@ from shardwright.operators.models.optimizer import state_type
 from shardwright.search.space.casts import pinned_storages
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd, saving_ends
-from shardwright.search.space.edges import connect
+from shardwright.search.space.edges import connect, reader_conversions
+from shardwright.search.space.gradients import GradientTypes
 from shardwright.search.space.saved_tensors import SavedTensors
 from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
 from shardwright.search.space.space import Choice, Storage
 from shardwright.search.space.storage import (
     StorageBytes,
+    gradient_bytes,
     storage_bytes,
     storage_costs,
     storage_edges,
@@ -65,7 +67,8 @@ class ParameterChoices:
         value = context.copied(parameter)
         reader = self._reader(value)
         reads = reader and (reader.key, self._passes(reader))
-        key = ("parameter", parameter.type, value.type, trained, reads)
+        types = context.gradient_types(value.name)
+        key = ("parameter", parameter.type, types, trained, reads)
         options, cost = context.intern(
             key, lambda: self._storage(parameter, value, trained, reader)
         )
@@ -82,7 +85,13 @@ class ParameterChoices:
             )
         self._hold_persistent(parameter, trained, variable, master)
         if reader is not None:
-            self._hold(value, trained, variable, sizes, reader)
+            self._hold(value, variable, sizes, reader)
+        if reader is not None and trained:
+            gradients = context.intern(
+                ("gradient bytes", key),
+                lambda: gradient_bytes(types, options, context.mesh, self._passes(reader)),
+            )
+            self._hold_gradient(types, variable, gradients, reader, context.readers[value.name])
         layouts = context.intern(
             ("edge layouts", key),
             lambda: tuple(EdgeLayout(o.layout, o.layout if trained else None) for o in options),
@@ -98,7 +107,9 @@ class ParameterChoices:
             ("stored", key), lambda: self._stored(value, options, layouts, reader)
         )
         writer = EdgeEnd(variable, key, layouts, 0)
-        context.draft.connect(writer, reader, value.type, table, of_parameters=True)
+        context.draft.connect(
+            writer, reader, value.type, table, of_parameters=True, gradient=types.reduced
+        )
 
     def _passes(self, reader: EdgeEnd | None) -> int:
         """Return how often the one reader of a parameter runs in a step over micro-batches."""
@@ -185,7 +196,13 @@ class ParameterChoices:
             scattered=self.scattered,
             passes=self._passes(reader),
         )
-        return options, storage_costs(parameter.type, value.type, options, trained, context.profile)
+        return options, storage_costs(
+            parameter.type,
+            context.gradient_types(value.name),
+            options,
+            trained,
+            context.profile,
+        )
 
     def _stored(
         self,
@@ -201,11 +218,15 @@ class ParameterChoices:
         used = self.context.representatives(reader)
         profile = self.context.prices_of(value.name)
         passes = self._passes(reader)
-        table = storage_edges(value.type, options, layouts, reader.layouts, used, profile, passes)
+        types = self.context.gradient_types(value.name)
+        table = storage_edges(types, options, layouts, reader.layouts, used, profile, passes)
+        if types.is_converted:
+            table = table + reader_conversions(profile, types, reader)[None, :]
         if reader.gradient_passes > passes and reader.has_cotangent:
             cotangents = [edge.cotangent or edge.layout for edge in reader.layouts]
-            sums = [profile.accumulation(value.type, layout) for layout in cotangents]
-            table = table + reader.gradient_passes * np.array(sums)[None, :]
+            times = reader.gradient_passes
+            sums = [types.accumulation(profile, layout, times) for layout in cotangents]
+            table = table + np.array(sums)[None, :]
         states = sharing_states(self.context.draft, reader)
         if states:
             gathered = np.array([option.layout != option.used for option in options])
@@ -226,16 +247,12 @@ class ParameterChoices:
         )
         memory.hold(variable, persistent, 0, memory.end + 1)
 
-    def _hold(
-        self, value: Value, trained: bool, variable: int, sizes: StorageBytes, reader: EdgeEnd
-    ) -> None:
-        """Count the copies of a parameter, cast and gathered, and its gradient."""
+    def _hold(self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd) -> None:
+        """Count the copies of a parameter, cast and gathered."""
         if value.name in self.context.joined:
             self._hold_cast(value, variable, sizes, reader)
         else:
             self._hold_gathered(value, variable, sizes, reader)
-        if trained:
-            self._hold_gradient(value, variable, sizes, reader)
 
     def _hold_cast(self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd) -> None:
         """Count the copy in lower precision: gathered where that is saved, else as it is stored.
@@ -285,14 +302,20 @@ class ParameterChoices:
                 memory.hold_saved(variable, sizes.gathered, reader.moment, backward)
 
     def _hold_gradient(
-        self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd
+        self,
+        types: GradientTypes,
+        variable: int,
+        sizes: StorageBytes,
+        reader: EdgeEnd,
+        readers: Sequence[EdgeEnd],
     ) -> None:
-        memory, readers = self.context.memory, self.context.readers[value.name]
+        """Count the gradient of a parameter."""
+        memory = self.context.memory
         if reader.gradient_passes > 1:  # the passes add it up
             shared = len(readers) > 1
             at, usage = variable, sizes.accumulated
             if shared:
-                at, usage = reader.variable, self.context.bytes_at(value.type, reader)
+                at, usage = reader.variable, self.context.bytes_at(types.accumulated, reader)
             memory.hold(at, usage, 0, memory.end)
             memory.hold(variable, sizes.stored, memory.end, memory.end + 1)
             return
@@ -302,7 +325,7 @@ class ParameterChoices:
         if self.context.micro is not None:
             memory.hold(variable, sizes.stored, memory.end, memory.end + 1)
         elif len(readers) > 1:
-            usage = self.context.bytes_at(value.type, reader)
+            usage = self.context.bytes_at(types.reduced, reader)
             memory.hold_gradient(reader.variable, usage, start, memory.end)
             memory.hold(variable, sizes.stored, memory.end, memory.end + 1)
         else:

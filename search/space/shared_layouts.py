@@ -48,7 +48,8 @@ def add_shared_layout(
     gradient_passes = passes
     if context.micro is not None and context.micro.shares_gradient(value.name):
         gradient_passes = context.passes
-    key = ("shared layout", value.type, writer.key, keys, saved, gradient_passes)
+    types = context.gradient_types(value.name)
+    key = ("shared layout", types, writer.key, keys, saved, gradient_passes)
     options, cost, layouts = context.intern(
         key, lambda: _options(context, value, (writer, *readers), saved, gradient_passes)
     )
@@ -67,6 +68,7 @@ def _options(
 ) -> Options:
     """Return the layouts that any end uses, with the cost of adding gradients there."""
     shared: dict[SharedLayout, None] = {}
+    types = context.gradient_types(value.name)
     for edge in (edge for end in ends for edge in end.layouts):
         partial = edge.cotangent.partial if edge.cotangent is not None else ()
         layout = context.representative(edge.layout.with_partial(partial))
@@ -80,10 +82,10 @@ def _options(
         replace(option, saved=save, remade=again) for save, again in states for option in shared
     )
     additions = times * max(sum(end.has_cotangent for end in ends[1:]) - 1, 0)
-    accumulation = context.profile.accumulation
+    accumulation, reduced = context.profile.accumulation, types.reduced
     cost = np.array(
         [
-            additions * accumulation(value.type, option.layout) if additions else 0.0
+            additions * accumulation(reduced, option.layout) if additions else 0.0
             for option in options
         ]
     )

@@ -125,6 +125,8 @@ class Edge:
         storage decides.
     of_parameters : bool
         Whether it is made of parameters alone, so that its communication is deferrable.
+    gradient : TensorType, optional
+        The type in which its gradient is reduced, if another.
     """
 
     tensor: TensorType
@@ -135,6 +137,7 @@ class Edge:
     forward: int = 1
     backward: int = 1
     of_parameters: bool = False
+    gradient: TensorType | None = None
 
     def planner(self, planner: RedistributionPlanner) -> RedistributionPlanner:
         """Return the planner of its redistributions."""

@@ -11,7 +11,7 @@ Rajbhandari et al., "ZeRO: memory optimizations toward training trillion paramet
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
+from shardwright.search.space.gradients import GradientTypes
 from shardwright.search.space.space import Storage
 
 Floats = NDArray[np.float64]
@@ -117,7 +118,7 @@ def _finest(options: Sequence[Storage]) -> list[Storage]:
 
 def storage_costs(
     tensor: TensorType,
-    copy: TensorType,
+    copy: GradientTypes,
     options: Sequence[Storage],
     trained: bool,
     profile: CostProfile,
@@ -130,8 +131,8 @@ def storage_costs(
     ----------
     tensor : TensorType
         Its type.
-    copy : TensorType
-        The type in which operators read it, and in which its gradient is.
+    copy : GradientTypes
+        The type in which operators read it, and those of its gradient.
     options : sequence of Storage
         The options.
     trained : bool
@@ -141,9 +142,9 @@ def storage_costs(
     """
     costs = np.zeros(len(options))
     if trained:
-        costs += [profile.update(tensor, option.layout, copy.dtype) for option in options]
-    if copy != tensor:
-        costs += [profile.cast(tensor, copy.dtype, o.layout) for o in options]
+        costs += [profile.update(tensor, option.layout, copy.reduced.dtype) for option in options]
+    if copy.tensor != tensor:
+        costs += [profile.cast(tensor, copy.tensor.dtype, o.layout) for o in options]
     return costs
 
 
@@ -192,8 +193,19 @@ def storage_bytes(
     return StorageBytes(*sizes)
 
 
+def gradient_bytes(
+    types: GradientTypes, options: Sequence[Storage], mesh: Mesh, passes: int = 1
+) -> StorageBytes:
+    """Return the bytes of the gradient of a parameter for each storage option."""
+    reduced = storage_bytes(types.reduced, options, mesh, passes)
+    if types.accumulated == types.reduced:
+        return reduced
+    wide = storage_bytes(types.accumulated, options, mesh, passes)
+    return replace(reduced, accumulated=wide.accumulated)
+
+
 def storage_edges(
-    tensor: TensorType,
+    types: GradientTypes,
     options: Sequence[Storage],
     sources: Sequence[EdgeLayout],
     targets: Sequence[EdgeLayout],
@@ -207,14 +219,14 @@ def storage_edges(
     representatives of the reader's layouts.
     """
     if passes > 1:
-        table = _in_passes(tensor, options, sources, targets, profile, passes)
+        table = _in_passes(types, options, sources, targets, profile, passes)
     else:
-        table = profile.edges(tensor, sources, targets)
+        table = types.edges(profile, sources, targets)
         regathered = np.array([option.regathered for option in options])
         if regathered.any():
             stored = [EdgeLayout(option.layout, None) for option in options]
             wanted = [EdgeLayout(target.layout, None) for target in targets]
-            second = profile.edges(tensor, stored, wanted)
+            second = profile.edges(types.tensor, stored, wanted)
             table = table + np.where(regathered[:, None], second, 0.0)
     index = {layout: i for i, layout in enumerate(dict.fromkeys(used))}
     wants = np.array([index[layout] for layout in used])
@@ -223,7 +235,7 @@ def storage_edges(
 
 
 def _in_passes(
-    tensor: TensorType,
+    types: GradientTypes,
     options: Sequence[Storage],
     sources: Sequence[EdgeLayout],
     targets: Sequence[EdgeLayout],
@@ -238,13 +250,15 @@ def _in_passes(
     stored = [EdgeLayout(option.layout, None) for option in options]
     wanted = [EdgeLayout(target.layout, None) for target in targets]
     gathers = np.array([option.gathers(passes) for option in options])
-    table = gathers[:, None] * profile.edges(tensor, stored, wanted)
+    table = gathers[:, None] * profile.edges(types.tensor, stored, wanted)
     cotangents = [EdgeLayout(t.cotangent, None) for t in targets if t.cotangent is not None]
     if len(cotangents) < len(targets) or any(source.cotangent is None for source in sources):
         return table
     reductions = np.array([option.reductions(passes) for option in options])
-    table += reductions[:, None] * profile.edges(tensor, cotangents, stored).T
-    whole = np.array([profile.accumulation(tensor, edge.layout) for edge in cotangents])
-    own = np.array([profile.accumulation(tensor, edge.layout) for edge in stored])
+    table += reductions[:, None] * profile.edges(types.reduced, cotangents, stored).T
+    whole, own = (
+        np.array([types.accumulation(profile, edge.layout, passes) for edge in edges])
+        for edges in (cotangents, stored)
+    )
     in_passes = np.array([option.reduced_in_passes for option in options])[:, None]
-    return table + passes * np.where(in_passes, own[:, None], whole[None, :])
+    return table + np.where(in_passes, own[:, None], whole[None, :])

@@ -18,6 +18,7 @@ from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.layout import Layout
+from shardwright.ir.types import TensorType
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Edge, Option, SearchSpace, Storage
 from shardwright.solver.elimination import Elimination, OutOfTimeError
@@ -212,7 +213,7 @@ class _Aligner:
         fits = planner.nearest(tensor, here.layout, there.layout)
         if here.cotangent is None or there.cotangent is None:
             return fits
-        back = planner.nearest(tensor, there.cotangent, here.cotangent)
+        back = planner.nearest(edge.gradient or tensor, there.cotangent, here.cotangent)
         inverse = self.between[:, 0]
         return fits & {int(inverse[i]) for i in back}
 
@@ -229,15 +230,19 @@ class _Aligner:
         if edge.again is not None:
             again = edge.again[self.assignment[pair.first], self.assignment[pair.second]]
             forward *= 1 + bool(again)
-        penalty = forward * self._beyond_orbits(edge, source.layout, target.layout)
+        penalty = forward * self._beyond_orbits(edge, edge.tensor, source.layout, target.layout)
         if source.cotangent is not None and target.cotangent is not None:
-            penalty += backward * self._beyond_orbits(edge, target.cotangent, source.cotangent)
+            penalty += backward * self._beyond_orbits(
+                edge, edge.gradient or edge.tensor, target.cotangent, source.cotangent
+            )
         return penalty
 
-    def _beyond_orbits(self, edge: Edge, source: Layout, target: Layout) -> float:
+    def _beyond_orbits(
+        self, edge: Edge, tensor: TensorType, source: Layout, target: Layout
+    ) -> float:
         planner = edge.planner(self.planner)
-        least = planner.orbit_costs(edge.tensor, [source], [target])[0, 0]
-        return planner.path_cost(edge.tensor, source, target) - float(least)
+        least = planner.orbit_costs(tensor, [source], [target])[0, 0]
+        return planner.path_cost(tensor, source, target) - float(least)
 
 
 def _differences(planner: RedistributionPlanner) -> NDArray[np.int64]:

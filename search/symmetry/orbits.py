@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.layout import Layout
+from shardwright.ir.types import TensorType
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Choice, Edge, Option, SearchSpace, Storage
 from shardwright.solver.problem import FORBIDDEN, Identity, MemoryUse, Pair, Problem, Variable
@@ -168,22 +169,24 @@ class _OrbitSpaceBuilder:
         gathers = [edge.forward if s is None else s.gathers(edge.passes) for s in stored]
         reductions = [edge.backward if s is None else s.reductions(edge.passes) for s in stored]
         times = np.array(gathers)[:, None] * (1 if edge.again is None else 1 + edge.again)
-        table += self._penalties(edge, starts, ends) * times
+        table += self._penalties(edge, edge.tensor, starts, ends) * times
         back = [i for i, layout in enumerate(edge.targets) if layout.cotangent is not None]
         due = [layout.cotangent for layout in edge.sources if layout.cotangent is not None]
         if back and len(due) == len(starts):
             cotangents = [c for layout in edge.targets if (c := layout.cotangent) is not None]
-            penalties = self._penalties(edge, cotangents, due).T
+            penalties = self._penalties(edge, edge.gradient or edge.tensor, cotangents, due).T
             table[:, back] += penalties * np.array(reductions)[:, None]
         for i, option in enumerate(stored):
             if option is not None and option.used is not None:  # gathered for one reader
                 table[i, [end != option.used for end in ends]] = FORBIDDEN
         return table
 
-    def _penalties(self, edge: Edge, starts: list[Layout], ends: list[Layout]) -> Floats:
+    def _penalties(
+        self, edge: Edge, tensor: TensorType, starts: list[Layout], ends: list[Layout]
+    ) -> Floats:
         """Return the alignment penalty between each two layouts."""
         planner = edge.planner(self.planner)
-        least = planner.orbit_costs(edge.tensor, starts, ends)
+        least = planner.orbit_costs(tensor, starts, ends)
         with np.errstate(invalid="ignore"):
-            beyond = planner.costs(edge.tensor, starts, ends) - least
+            beyond = planner.costs(tensor, starts, ends) - least
         return np.nan_to_num(beyond, nan=0.0, posinf=FORBIDDEN)

@@ -24,6 +24,7 @@ from shardwright.proof.terms import (
     applied,
     broadcast,
     combination,
+    converted,
     is_constant,
 )
 from shardwright.proof.values import Bundle, Held, Runs
@@ -235,6 +236,8 @@ class _Erased:
         factor = self.info.attributes.get("factor") if name == "scale" else None
         if result.is_float and is_constant(factor):
             return [combination([(factor, terms[0])])]  # type: ignore[list-item]
+        if name == "convert":
+            return [converted(terms[0], self.operands[0].type.dtype, result.dtype)]
         if name == "fill" and self.info.attributes.get("value") == 0:
             return [ZERO]
         operands = list(zip([v.type for v in self.operands], terms, strict=True))

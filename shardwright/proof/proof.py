@@ -15,9 +15,10 @@ from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Parameter
-from shardwright.ir.liveness import check_loop
+from shardwright.ir.liveness import accumulates, check_loop
 from shardwright.ir.reachability import live
 from shardwright.ir.verify import verify_structure
+from shardwright.operators.models.precision import accumulate_type, is_narrower
 from shardwright.proof.erasure import ProofError, erase, has_layouts
 from shardwright.proof.step import (
     UpdateRule,
@@ -156,6 +157,7 @@ def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
         verify_structure(program)
         check_loop(program)
         pipeline_of(program)  # refuses a schedule that would wait for itself
+        _check_accumulation(model, program)
         ours = erase(program)
     except ProofError as refuted:
         return result(False, refuted.place, refuted.reason)
@@ -172,6 +174,20 @@ def prove_program(model: Graph, program: Graph, rule: UpdateRule) -> Proof:
     except ProofError as refuted:
         return result(False, refuted.place, refuted.reason)
     return result(True)
+
+
+def _check_accumulation(model: Graph, program: Graph) -> None:
+    """Refuse sums over micro-batches in a narrower type than copies of parameters ask for."""
+    wide, axes = accumulate_type(model), program.mesh.in_time if program.mesh is not None else ()
+    if wide is None or not axes:
+        return
+    for node in program.nodes:
+        total = node.results[0].type
+        if node.operator == "all_reduce" and accumulates(node, axes) and is_narrower(total, wide):
+            raise ProofError(
+                node.name,
+                f"the passes add up `{node.name}` in {total.dtype}, the model asks for {wide}",
+            )
 
 
 def _place(program: Graph, error: ShardwrightError) -> str:

@@ -112,6 +112,7 @@ def _gradients(
     totals: dict[str, Value] = {}
 
     def contribute(value: Value, gradient: Value) -> None:
+        gradient = _in_type_of_gradients(build, model, value, gradient)
         held = totals.get(value.name)
         totals[value.name] = gradient if held is None else build.emit("add", gradient, held)
 
@@ -134,6 +135,14 @@ def _gradients(
         for p in model.parameters
         if p.trainable and p.name in totals
     }
+
+
+def _in_type_of_gradients(build: Builder, model: Graph, value: Value, gradient: Value) -> Value:
+    """Return a gradient in the type in which those of a copy of a parameter are added up."""
+    producer = model.producers.get(value.name)
+    if producer is None or not producer.attributes.get("reduce"):
+        return gradient
+    return build.emit("convert", gradient, dtype=producer.attributes["reduce"])
 
 
 def _widened(build: Builder) -> dict[str, Value]:

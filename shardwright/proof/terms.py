@@ -73,6 +73,15 @@ def _residue(factor: float) -> int:
     return exact.numerator * pow(exact.denominator, -1, PRIME) % PRIME
 
 
+def converted(term: Term, source: str, target: str) -> Term:
+    """Return the term of a tensor whose element type is converted, before or after it is added.
+
+    Conversion is linear over the real numbers, so it is a factor, and there and back is none.
+    """
+    inverse = pow(hashed(f"element type {source}"), -1, PRIME)
+    return hashed(f"element type {target}") * inverse * term % PRIME
+
+
 def broadcast(term: Term, shape: tuple[int, ...], target: tuple[int, ...]) -> Term:
     """Return the term of a tensor of shape `shape` that is broadcast to the shape `target`.
 
