@@ -12,6 +12,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.reachability import live
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
+from shardwright.operators.elementwise.conversion import Cast
 from shardwright.operators.info import OperatorInfo
 from shardwright.operators.windows.halo_exchange import (
     SplitOperator,
@@ -99,8 +100,9 @@ def _with_gradient(
     mesh: Mesh,
 ) -> Emission:
     build = Builder(mesh)
-    kinds = zip(split.results, split.info.cotangent_types, strict=True)
-    types = [replace(value.type, dtype=kind.dtype) for value, kind in kinds]
+    types = [value.type for value in split.results]
+    if isinstance(split.info, Cast):
+        types = [split.info.cotangent_type]
     cotangents = _values("cotangent", types, [layout.reduced() for layout in left])
     gradient = split_gradient(build, split, cotangents)
     gradients = [

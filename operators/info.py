@@ -287,11 +287,6 @@ class OperatorInfo:
         except MALFORMED as error:
             raise self._malformed() from error
 
-    @property
-    def cotangent_types(self) -> tuple[TensorType, ...]:
-        """Types of the cotangents of the results; by default those of the results."""
-        return self.result_types
-
     def check_strategy(self, strategy: Strategy, mesh: Mesh) -> None:
         """Check that a strategy is legal for the operator.
 

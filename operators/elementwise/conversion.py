@@ -61,10 +61,10 @@ class Cast(Unary):
         return [build.emit("cast", at.cotangents[0], dtype=operand.dtype)]
 
     @property
-    def cotangent_types(self) -> tuple[TensorType, ...]:
-        """The type in which gradients of the copy are added up."""
+    def cotangent_type(self) -> TensorType:
+        """The type in which gradients of the result are added up."""
         (result,) = self.result_types
-        return (replace(result, dtype=self.attributes["reduce"] or result.dtype),)
+        return replace(result, dtype=self.attributes["reduce"] or result.dtype)
 
 
 @register
