@@ -1,9 +1,17 @@
-"""Checks of the values of options that are neither plain numbers nor names."""
+"""The declaration of an option, and checks of values that are neither numbers nor names."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
-from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, check_split_counts, wrong_value
+from shardwright.ir.values import (
+    NOT_NEGATIVE,
+    POSITIVE_INTEGER,
+    Range,
+    check_choice,
+    check_split_counts,
+    wrong_value,
+)
 from shardwright.operators.models.loss_scale import loss_scale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.base import Pass
@@ -11,6 +19,43 @@ from shardwright.search.named_plan import NamedPlan
 
 SEARCHED = "search"
 """The value of an option that leaves the choice to the compiler."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """Declaration of an option.
+
+    Parameters
+    ----------
+    text : str
+        What the option sets, for help and documentation.
+    allowed : Range, optional
+        The numbers that it may be.
+    choices : iterable of str
+        The names that it may be; a registry can grow.
+    validate : callable, optional
+        Raises an `OptionError` for a wrong value that is neither number nor name.
+    default : str
+        The default in words, where the default value itself does not tell.
+    partition : bool
+        Whether it has an effect only where the compiler partitions the model.
+    """
+
+    text: str
+    allowed: Range | None = None
+    choices: Iterable[str] = ()
+    validate: Callable[[str, object], None] | None = None
+    default: str = ""
+    partition: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """Raise an `OptionError` if the option may not have this value."""
+        if self.choices:
+            check_choice(name, value, tuple(self.choices))
+        if self.allowed is not None:
+            self.allowed.check(name, value)
+        if self.validate is not None:
+            self.validate(name, value)
 
 
 def check_optimizer(name: str, value: object) -> None:

@@ -6,13 +6,13 @@ they are the same from each entrance.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from textwrap import fill, indent
 from typing import Any, Literal, get_args
 
 from shardwright.compiler import option_checks as checks
-from shardwright.compiler.option_checks import SEARCHED
+from shardwright.compiler.option_checks import SEARCHED, Option
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.profiles import PROFILES
@@ -25,7 +25,6 @@ from shardwright.ir.values import (
     POSITIVE_INTEGER,
     SHARE,
     Range,
-    check_choice,
     check_flag,
 )
 from shardwright.operators.info import SplitCounts
@@ -48,43 +47,6 @@ _WORKERS = Range(least=0, whole=True)
 _MAY_BE_NONE = ("memory_limit", "schedule")
 # Options that a named plan decides itself.
 _DECIDED_BY_PLAN = ("search", "pins", "result_pins", "input_layouts", "optimizer_parallel")
-
-
-@dataclass(frozen=True)
-class Option:
-    """Declaration of an option.
-
-    Parameters
-    ----------
-    text : str
-        What the option sets, for help and documentation.
-    allowed : Range, optional
-        The numbers that it may be.
-    choices : iterable of str
-        The names that it may be; a registry can grow.
-    validate : callable, optional
-        Raises an `OptionError` for a wrong value that is neither number nor name.
-    default : str
-        The default in words, where the default value itself does not tell.
-    partition : bool
-        Whether it has an effect only where the compiler partitions the model.
-    """
-
-    text: str
-    allowed: Range | None = None
-    choices: Iterable[str] = ()
-    validate: Callable[[str, object], None] | None = None
-    default: str = ""
-    partition: bool = False
-
-    def check(self, name: str, value: object) -> None:
-        """Raise an `OptionError` if the option may not have this value."""
-        if self.choices:
-            check_choice(name, value, tuple(self.choices))
-        if self.allowed is not None:
-            self.allowed.check(name, value)
-        if self.validate is not None:
-            self.validate(name, value)
 
 
 def _about(text: str, **declaration: Any) -> Mapping[str, Option]:
