@@ -175,9 +175,9 @@ def document(found: list[Case], seconds: float) -> str:
         "",
         f"Written by `benchmarks/overlap.py`: {count} random programs of one to three operators",
         "with their optimizer, on 2 or 4 devices, in one or two micro-batches, within the least",
-        f"memory that any plan takes, a median, or no limit. All plans of a case ({plans[0]} to {plans[-1]}, median "
-        f"{plans[len(plans) // 2]}) are emitted and simulated",
-        "with their fastest buckets.",
+        "memory that any plan takes, a median, or no limit. All plans of a case",
+        f"({plans[0]} to {plans[-1]}, median {plans[len(plans) // 2]}) are emitted and simulated with "
+        "their fastest buckets.",
         "",
         f"Measured on {machine()}; {seconds:.0f} s of the processor.",
         "",
