@@ -176,8 +176,8 @@ def document(found: list[Case], seconds: float) -> str:
         f"Written by `benchmarks/overlap.py`: {count} random programs of one to three operators",
         "with their optimizer, on 2 or 4 devices, in one or two micro-batches, within the least",
         "memory that any plan takes, a median, or no limit. All plans of a case",
-        f"({plans[0]} to {plans[-1]}, median {plans[len(plans) // 2]}) are emitted and simulated with "
-        "their fastest buckets.",
+        f"({plans[0]} to {plans[-1]}, median {plans[len(plans) // 2]}) are emitted and simulated",
+        "with their fastest buckets.",
         "",
         f"Measured on {machine()}; {seconds:.0f} s of the processor.",
         "",
