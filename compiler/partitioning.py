@@ -16,6 +16,7 @@ from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted_profile import ResourceWeights
@@ -245,7 +246,10 @@ class Partitioning:
     def _emitted(
         self, bucketed: Bucketed, prices: Mapping[str, float], *, minimizes_step: bool = False
     ) -> Emitted:
-        attempt = bucketed.attempt
+        attempt, timeline = bucketed.attempt, bucketed.timeline
+        memory = attempt.memory
+        if timeline is not None:
+            memory = overlapped_memory(attempt.program, timeline)
         emitting = PassManager(records=list(attempt.records))
         if not self.options.extra_passes:
             emitting.verify()
@@ -253,7 +257,7 @@ class Partitioning:
         return Emitted(
             attempt.program,
             attempt.program.mesh or self.mesh,
-            attempt.memory,
+            memory,
             self._serial.request.decisions(attempt.result),
             attempt.result,
             prices,

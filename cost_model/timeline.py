@@ -29,6 +29,7 @@ import numpy as np
 from shardwright.cost_model.buffers import Buffers
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Event, Timeline
+from shardwright.cost_model.live_bytes import live_changes, present_names
 from shardwright.cost_model.pipelines.step import pipeline_timeline
 from shardwright.cost_model.schedule import Tasks, schedule, tasks_of
 from shardwright.cost_model.streams import COMPUTE
@@ -203,7 +204,7 @@ def _summary(graph: Graph, tasks: Tasks, events: Sequence[Event], window: float)
     step = max((event.end for event in events), default=0.0)
     compute = sum(event.computing for event in events)
     total = sum(event.seconds for event in events)
-    live = _live_bytes(graph, tasks, events)
+    live = _live_bytes(graph, tasks.buffers, events)
     return Timeline(
         step_seconds=step,
         compute_seconds=compute,
@@ -216,42 +217,14 @@ def _summary(graph: Graph, tasks: Tasks, events: Sequence[Event], window: float)
     )
 
 
-def _live_bytes(graph: Graph, tasks: Tasks, events: Sequence[Event]) -> list[tuple[float, float]]:
+def _live_bytes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[tuple[float, float]]:
     """Return the changes of the live bytes over time, and the bytes from then on."""
-    held, loop = tasks.buffers, tasks.buffers.live.loop
-    runs: list[list[int]] = [[] for _ in graph.nodes]  # the events of each node
-    for i, (position, _) in enumerate(tasks.order):
-        runs[position].append(i)
-    present = [value.name for value in graph.inputs] + [p.name for p in graph.parameters]
-    # At equal times in program order, and within a node definitions before frees.
-    changes = [(e.start, i, 0, e.nbytes) for i, e in enumerate(events) if e.nbytes]
-    if loop is not None:
-        first = runs[loop.start][0]
-        total = sum(held.sizes[name] for name in loop.accumulated)
-        changes.append((events[first].start, first, -1, total))
-    for name, uses in held.live.freed():
-        if held.sizes[name]:
-            for used in zip(*_uses_by_pass(name, uses, held, runs), strict=True):
-                end, last = max((events[i].end, i) for i in used)
-                changes.append((end, last, 1, -held.sizes[name]))
-    now = sum(held.sizes[name] for name in present)
+    now = sum(held.sizes[name] for name in present_names(graph))
     live = [(0.0, now)]
-    for moment, _, _, change in sorted(changes):
+    for moment, _, _, change, _ in live_changes(graph, held, events):
         now += change
         live.append((moment, now))
     return live
-
-
-def _uses_by_pass(
-    name: str, uses: Sequence[int], held: Buffers, runs: Sequence[Sequence[int]]
-) -> list[Sequence[int]]:
-    """Return the events that use a buffer; for one that each pass allocates, those of each."""
-    loop = held.live.loop
-    if loop is None or name in loop.accumulated or name in loop.kept:
-        return [runs[position][-1:] for position in uses]
-    if any(len(runs[position]) == 1 for position in uses):
-        return [runs[position][-1:] for position in uses]
-    return [runs[position] for position in uses]
 
 
 # The format of chrome://tracing and https://ui.perfetto.dev

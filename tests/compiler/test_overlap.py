@@ -130,7 +130,9 @@ def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(seed:
     limit = float(np.quantile(peaks, 0.2))
     found = compiled(graph, 4, memory_limit=limit)
     assert found.result is not None
-    assert found.memory.peak_bytes <= limit
+    timeline = simulate(found.program, CPU, limit)
+    assert found.memory.peak_bytes == timeline.peak_bytes <= limit
+    assert sum(found.memory.by_kind.values()) == found.memory.peak_bytes
     for program, peak in zip(programs, peaks, strict=True):
         if peak <= limit:
             _, timeline = fastest_fusion(program, CPU)

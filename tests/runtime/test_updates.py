@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import shardwright
+from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
@@ -46,7 +47,7 @@ def test_values_are_those_without(optimizer, options):
 def test_the_peak_is_the_predicted_one():
     compilation = compiled(optimizer="adam")
     results, _ = trained(compilation.plan, True)
-    predicted = compilation.compiled.memory.peak_bytes
+    predicted = peak_memory(compilation.plan.program).peak_bytes
     assert [result.peak_bytes for result in results] == [predicted] * 3
     assert trained(compilation.plan, False)[0][0].peak_bytes > predicted
 
