@@ -32,7 +32,7 @@ from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.places import level_of_stages
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.timeline import serial_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, samples_of, undivided
 from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
 from shardwright.ir.graph import Graph
@@ -229,7 +229,7 @@ def _compile(
         emitted.decisions,
         emitted.result,
         emitted.pin_prices,
-        program_seconds(emitted.program, cluster),
+        serial_seconds(emitted.program, cluster),
         emitted.memory,
         emitted.buckets,
         emitted.minimizes_step,

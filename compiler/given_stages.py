@@ -16,7 +16,7 @@ from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.roofline import program_seconds
+from shardwright.cost_model.timeline import serial_seconds
 from shardwright.dataflow.placement import even_cuts, in_stages, stages_of
 from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import InfeasibleError, OptionError
@@ -156,7 +156,7 @@ class StagedPlan:
         result = replace(
             result,
             decisions=decisions,
-            cost=program_seconds(program, self.cluster),
+            cost=serial_seconds(program, self.cluster),
             lower_bound=0.0,
             status="feasible",
             memory_bytes=memory.peak_bytes,

@@ -30,7 +30,8 @@ from shardwright.cost_model.buffers import Buffers
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.live_bytes import live_changes, present_names
-from shardwright.cost_model.pipelines.step import pipeline_timeline
+from shardwright.cost_model.pipelines.step import pipeline_seconds, pipeline_timeline
+from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.schedule import Tasks, schedule, tasks_of
 from shardwright.cost_model.streams import COMPUTE
 from shardwright.dataflow.stages import pipeline_of
@@ -94,6 +95,17 @@ def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:
     if pipeline is not None:
         return pipeline_timeline(pipeline, cluster, 0.0)
     return _Program(graph, cluster).timeline(0.0)
+
+
+def serial_seconds(graph: Graph, cluster: Cluster) -> float:
+    """Return the step without any overlap; pipeline stages run side by side.
+
+    Without stages it is the sum of the seconds of all nodes (`roofline.program_seconds`).
+    """
+    pipeline = pipeline_of(graph)
+    return (
+        program_seconds(graph, cluster) if pipeline is None else pipeline_seconds(pipeline, cluster)
+    )
 
 
 class _Program:

@@ -53,6 +53,22 @@ def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float)
     return steps.step(0.0).timeline()
 
 
+def pipeline_seconds(pipeline: Pipeline, cluster: Cluster) -> float:
+    """Return the step of a pipeline whose segments have no overlap.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The pipeline, lowered to collectives.
+    cluster : Cluster
+        Its devices and links.
+    """
+    times = SegmentTimes(pipeline, cluster)
+    step = _Step(times, 0.0, [times.of_group(group, 0.0) for group in pipeline.groups], ())
+    step.simulate()
+    return step.seconds
+
+
 @dataclass
 class _Steps:
     """The steps of a pipeline with windows of several sizes."""
@@ -99,9 +115,8 @@ class _Step:
 
     def timeline(self) -> Timeline:
         """Return the timeline."""
-        self._simulate()
-        count = len(self.segments)
-        step = max((begin + s.seconds for runs in self.runs for begin, _, s in runs), default=0.0)
+        self.simulate()
+        count, step = len(self.segments), self.seconds
         busy = sum(s.seconds for runs in self.runs for _, _, s in runs) / count
         compute = sum(s.compute_seconds for runs in self.runs for _, _, s in runs) / count
         moved = sum(s.communication_seconds for runs in self.runs for _, _, s in runs) / count
@@ -122,7 +137,14 @@ class _Step:
 
     # The simulation
 
-    def _simulate(self) -> None:
+    @property
+    def seconds(self) -> float:
+        """The end of the last segment, once simulated."""
+        ends = (begin + timed.seconds for runs in self.runs for begin, _, timed in runs)
+        return max(ends, default=0.0)
+
+    def simulate(self) -> None:
+        """Find when every segment begins."""
         count = len(self.segments)
         self.runs = [[] for _ in range(count)]
         ready = self._outside([s.before for s in self.segments], "before", [0.0] * count)
