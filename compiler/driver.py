@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.given_stages import GivenStages, StagedPlan, given_stages
+from shardwright.compiler.given_stages import (
+    GivenStages,
+    StagedPlan,
+    given_stages,
+    is_searched,
+)
 from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
@@ -250,11 +255,6 @@ def _partitioned(
 ) -> Emitted:
     """Return the program that the compiler partitions, in stages where they are given."""
     stages = given_stages(source, cluster, devices, options)
-    if stages is not None and options.stages > 1:
-        raise OptionError(
-            f"the cells of the model have pipeline stages, and `stages` is {options.stages}",
-            hint="leave one of them out",
-        )
     if stages is None:
         mesh = mesh or mesh_of_options(cluster, devices, options)
         if options.stages > 1:
@@ -266,6 +266,11 @@ def _partitioned(
             source, cluster, mesh, options, passes, progress, emissions, known
         ).emit()
     mesh = _mesh_of_stage(cluster, devices, options, mesh, stages)
+    if is_searched(options):
+        options = stages.in_options(options)
+        source, cuts = replace(source, cuts=()), stages.cuts
+        where = (source, cluster, mesh, options, stages.level, passes, progress)
+        return PipelinePartitioning(*where, cuts=cuts).emit()
     return StagedPlan(source, cluster, mesh, options, passes, progress, stages).emit()
 
 
@@ -279,7 +284,7 @@ def _mesh_of_stage(
     OptionError
         If a mesh of all devices is given, other than the default.
     """
-    if options.named_plan is not None:
+    if options.named_plan is not None or options.stages > 1:
         return mesh or mesh_of_options(cluster, devices, options)
     if mesh is None or mesh == mesh_of_options(cluster, devices, options):
         return mesh_of_options(cluster, devices // stages.groups, options)

@@ -1,8 +1,8 @@
 """Plans whose pipeline stages are given: by a named plan, by options, or by the cells of a model.
 
-The decisions are those of the mode or of the named plan, on the mesh of one stage; their cost is
-that of the whole program on one device group, so nothing is said of how good they are. The emitted
-program has its stages: what it takes of the memory of each device group is compared with the limit.
+The exact search plans each stage within the memory of its device group (`stages`). Other modes and
+a named plan decide about the whole program on the mesh of one stage, so nothing is said of how good
+their decisions are; what the emitted program takes on each device group is compared with the limit.
 """
 
 from dataclasses import dataclass, replace
@@ -13,13 +13,14 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Emitted
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.places import level_of_stages
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.timeline import serial_seconds
+from shardwright.cost_model.timeline import simulate
 from shardwright.dataflow.placement import even_cuts, in_stages, stages_of
 from shardwright.dataflow.schedules import check_options
-from shardwright.ir.errors import InfeasibleError, OptionError
+from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
@@ -55,6 +56,11 @@ class GivenStages:
         """Number of stages."""
         return len(self.cuts) + 1
 
+    def in_options(self, options: CompileOptions) -> CompileOptions:
+        """Return the options with these stages, as if they had asked for so many."""
+        chunks = self.count // self.groups
+        return replace(options, stages=self.groups, chunks=chunks, schedule=self.schedule)
+
 
 def given_stages(
     source: Graph, cluster: Cluster, devices: int, options: CompileOptions
@@ -71,7 +77,7 @@ def given_stages(
     if not source.cuts and (plan is None or plan.pipeline == 1):
         return None
     if plan is None:
-        given = _of_cells(source, cluster, devices)
+        given = _of_cells(source, cluster, devices, options)
     else:
         level = plan.stage_level(cluster, devices)
         given = GivenStages(_cuts_of_plan(source, plan), plan.pipeline, plan.order, level)
@@ -91,16 +97,33 @@ def _cuts_of_plan(source: Graph, plan: NamedPlan) -> tuple[str, ...]:
     return source.cuts or even_cuts(source, asked)
 
 
-def _of_cells(source: Graph, cluster: Cluster, devices: int) -> GivenStages:
-    """Return the stages that the cells of a model name, each on a device group of its own."""
-    groups = len(source.cuts) + 1
+def _of_cells(
+    source: Graph, cluster: Cluster, devices: int, options: CompileOptions
+) -> GivenStages:
+    """Return the stages that the cells of a model name.
+
+    By default each is on a device group of its own.
+    """
+    count = source.stages
+    groups = options.stages if options.stages > 1 else count
+    if groups * options.chunks != count:
+        raise OptionError(
+            f"the cells of the model have {count} pipeline stages, and `stages` is {groups} with "
+            f"{options.chunks} chunk{'s' * (options.chunks > 1)}",
+            hint="leave `stages` and `chunks` out, or `pipeline_stage`",
+        )
     if devices % groups:
         raise OptionError(
             f"the {groups} pipeline stages of the model do not divide the {devices} devices",
             hint="use a multiple of the stages",
         )
-    outermost = max(i for i, n in enumerate(cluster.for_devices(devices)) if n > 1)
-    return GivenStages(source.cuts, groups, "1f1b", outermost)
+    return GivenStages(source.cuts, groups, options.order, level_of_stages(cluster, devices))
+
+
+def is_searched(options: CompileOptions) -> bool:
+    """Return whether the exact search decides about given stages, each within its memory."""
+    kind = options.mode, options.search, options.cost_model
+    return options.named_plan is None and kind == ("auto_parallel", "exact", "time")
 
 
 @dataclass(frozen=True)
@@ -136,8 +159,8 @@ class StagedPlan:
 
         Raises
         ------
-        InfeasibleError
-            If one has not.
+        NoPlanError
+            If one has not: `InfeasibleError` for a named plan, else `NotFoundError`.
         """
         lowering = LowerRedistributions(self.cluster, self.options.cost_model)
         planner = lowering.planner(self.mesh)
@@ -153,14 +176,17 @@ class StagedPlan:
         )
         memory = peak_memory(program)
         self._check_fits(memory, limits.limit_bytes)
+        overlapped = request.simulates_step
+        timeline = simulate(program, self.cluster, limits.limit_bytes if overlapped else 0.0)
         result = replace(
             result,
             decisions=decisions,
-            cost=serial_seconds(program, self.cluster),
+            cost=timeline.step_seconds,
             lower_bound=0.0,
             status="feasible",
             memory_bytes=memory.peak_bytes,
             unlimited=False,
+            how=result.how if self.options.named_plan else f"{request.search}, in given stages",
         )
         assert program.mesh is not None
         return Emitted(
@@ -170,6 +196,7 @@ class StagedPlan:
             decisions,
             result,
             buckets=fusion_text(self.options.fusion),
+            minimizes_step=overlapped,
         )
 
     def _check_fits(self, memory: MemoryUseReport, limit: float) -> None:
@@ -177,7 +204,8 @@ class StagedPlan:
             return
         plan = self.options.named_plan
         hint = "use more stages, or more devices"
-        raise InfeasibleError(
+        kind = NotFoundError if plan is None else InfeasibleError
+        raise kind(
             f"the program in {self.stages.count} stages takes {memory_text(memory)} on a device, "
             f"the limit is {bytes_text(limit)}",
             hint=hint if plan is None else plan.hint,

@@ -96,7 +96,7 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     _line("MFU", f"{found.utilization:.1%} of {peaks or 'nothing'}: {work}")
     exposed = seconds_text(timeline.exposed_communication_seconds)
     _line("network", f"{seconds_text(timeline.communication_seconds)}, of which {exposed} exposed")
-    _line("bubble", "none: the plan has one stage")
+    _line("bubble", _bubble(compilation.plan.program.stages, timeline))
     memory = document.memory
     kinds = ", ".join(
         f"{k} {bytes_text(size)}" for k, size in memory.by_kind.items() if round(size)
@@ -108,6 +108,14 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
         f"file, from data sheets: not calibrated",
     )
+
+
+def _bubble(stages: int, timeline: Timeline) -> str:
+    """Return how long a device group of a pipeline waits for others in a step."""
+    if not stages:
+        return "none: the plan has one stage"
+    share = timeline.bubble_seconds / timeline.step_seconds
+    return f"{seconds_text(timeline.bubble_seconds)}, {share:.1%} of the step, in {stages} stages"
 
 
 def _rate(number: float) -> str:

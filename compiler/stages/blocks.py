@@ -54,6 +54,31 @@ def cut_points(line: Line, loop: MicroBatches, stages: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def given_points(line: Line, loop: MicroBatches, cuts: Sequence[str]) -> tuple[int, ...]:
+    """Return the places in line at which given stages begin.
+
+    Raises
+    ------
+    OptionError
+        If a stage has no operator in line before the end of the loop.
+    """
+    points = tuple(line.position.get(_next_in_line(line, cut), -1) for cut in cuts)
+    for cut, (before, after) in zip(cuts, pairwise((0, *points)), strict=True):
+        if not before < after < _end_of_loop(line, loop):
+            raise OptionError(
+                f"the pipeline stage that `{cut}` begins, or the one before it, has no operator "
+                "that depends on parameters and on a micro-batch",
+                hint="let it begin elsewhere",
+            )
+    return points
+
+
+def _next_in_line(line: Line, cut: str) -> str:
+    """Return the first operator from a cut on that has a place in line."""
+    names = [node.name for node in line.graph.nodes]
+    return next((n for n in names[names.index(cut) :] if n in line.position), "")
+
+
 def _end_of_loop(line: Line, loop: MicroBatches) -> int:
     """Return the place of the first operator that runs after the loop over micro-batches."""
     names = [node.name for node in line.operators]

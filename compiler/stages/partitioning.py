@@ -13,7 +13,7 @@ from shardwright.compiler.partitioning import Emitted
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.assembly import assembled
-from shardwright.compiler.stages.blocks import Blocks, cut_points
+from shardwright.compiler.stages.blocks import Blocks, cut_points, given_points
 from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.cuts import Cut, LeastCut
 from shardwright.compiler.stages.evaluation import PipelineStep, pipeline_step
@@ -69,6 +69,8 @@ class PipelinePartitioning:
         Gets the records of the passes of the plan that is taken.
     progress : callable or None
         Follows the search.
+    cuts : tuple of str
+        The first operators of the stages 1, 2, ..., where they are given.
     """
 
     source: Graph
@@ -78,6 +80,7 @@ class PipelinePartitioning:
     level: int
     passes: PassManager
     progress: Progress | None
+    cuts: tuple[str, ...] = ()
     began: float = field(default_factory=time.perf_counter)
 
     @cached_property
@@ -104,7 +107,9 @@ class PipelinePartitioning:
     @cached_property
     def problems(self) -> StageProblems:
         """The stage problems."""
-        points = cut_points(self.line, self.loop, self.schedule.stages)
+        count = self.schedule.stages
+        points = given_points(self.line, self.loop, self.cuts) if self.cuts else ()
+        points = points or cut_points(self.line, self.loop, count)
         blocks = Blocks(self.line, self.loop, points, _decided(self.options))
         planner = self.lowering.planner(self.mesh)
         request = SearchRequest(self.source, self.cluster, planner, self.options)
@@ -281,17 +286,18 @@ class PipelinePartitioning:
 
     def _how(self) -> str:
         blocks = len(self.problems.blocks)
+        cuts = "given cuts" if self.cuts else f"cuts between {blocks} blocks"
         how = (
-            f"{self.problems.searches} searches of stages, cuts between {blocks} blocks; the bound "
+            f"{self.problems.searches} searches of stages, {cuts}; the bound "
             "is of plans that send no partial sums between stages"
         )
         return f"{how}; the time limit ended the search" if self.problems.is_late else how
 
     def _infeasible(self) -> InfeasibleError:
+        where = "with the given cuts" if self.cuts else "wherever it is cut between its blocks"
         return InfeasibleError(
-            f"no plan in {self.schedule.stages} stages fits "
-            f"{bytes_text(self.limits.limit_bytes)} on each device, wherever the model is cut "
-            "between its blocks",
+            f"no plan of the model in {self.schedule.stages} stages fits "
+            f"{bytes_text(self.limits.limit_bytes)} on each device, {where}",
             f"mesh {self.mesh} of a stage, {self.options.passes} micro-batches",
             "use more stages, more devices for each stage, or more micro-batches",
         )
