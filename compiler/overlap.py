@@ -53,7 +53,8 @@ class Candidate:
     timeline : Timeline
         The overlapped step of the program.
     least_seconds : float
-        Its greatest load: no buckets make the step shorter.
+        An estimate of how short buckets can make the step, from below: its greatest load, or the
+        step without any latency of all-reduces of gradients.
     """
 
     attempt: Attempt
@@ -249,7 +250,8 @@ class OverlapSearch:
         limit = self.limits.limit_bytes
         if attempt.fits(limit):
             timeline = simulate(attempt.program, self.cluster, limit)
-            least = float(loads.max())
+            saved = max(_link_seconds(timeline) - float(loads[1:].sum()), 0.0)
+            least = max(float(loads.max()), timeline.step_seconds - saved)
             self.found.append(Candidate(attempt, timeline, least))
 
     @cached_property
@@ -293,6 +295,11 @@ class OverlapSearch:
         full[self._used] = np.maximum(weights, _LEAST_WEIGHT)
         full /= full.sum()
         return ResourceWeights(float(full[0]), tuple(full[1:].tolist()))
+
+
+def _link_seconds(timeline: Timeline) -> float:
+    """Return the seconds for which the links of all levels are occupied."""
+    return sum(event.seconds * len(event.placement.levels) for event in timeline.events)
 
 
 def _is_compute(weights: Floats) -> bool:
