@@ -38,7 +38,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType, dtype_from_short, short_dtype
 
-_NAME = r"[A-Za-z_][\w./-]*"
+_NAME = r"\w[\w./-]*"
 _LAYOUT = r"(\*|(?: (?:\+\w+)+(?::\w+)?))?(?: stage (\d+))?"
 _TYPE = re.compile(rf"(\w+)\[([^\]]*)\]{_LAYOUT}$")
 _HEAD = re.compile(rf"graph ({_NAME})(?: on (.*?))? \{{$")

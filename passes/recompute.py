@@ -85,7 +85,7 @@ def _in_blocks(graph: Graph) -> set[str]:
         raise StrategyError(
             "`full` recomputes the operators of repeated blocks, and the model has none",
             f"graph {graph.name}",
-            "put its layers in an `nn.SequentialCell` or `nn.CellList`, or search",
+            "leave `recompute` at `search`, or mark cells with `cell.recompute()`",
         )
     kept = graph.kept()
     return {
@@ -109,7 +109,7 @@ def _cores(graph: Graph) -> set[str]:
         raise StrategyError(
             "`selective` recomputes the core of attention, and the model has no attention",
             f"graph {graph.name}",
-            "use `full`, or search",
+            "leave `recompute` at `search`, or mark cells with `cell.recompute()`",
         )
     return {name for core in cores for name in core}
 

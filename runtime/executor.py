@@ -141,7 +141,7 @@ class Executor:
         # Numbers of 16 bits overflow in the course of training; dynamic loss scales look for it.
         overflows = any(is_low(local.dtype) for local in self._locals.values())
         overflows |= any(node.operator == "loss_scale_update" for node in graph.nodes)
-        self._overflows: Literal["ignore"] | None = "ignore" if overflows else None
+        self._expects_overflows = overflows
 
     # Preparation
 
@@ -152,6 +152,21 @@ class Executor:
         return tuple(self._prepared.instruction(node, names, ranks) for node, names in pairs)
 
     # Execution
+
+    def _errors(self) -> np.errstate:
+        """Return the context in which overflows pass without a warning.
+
+        A run that diverges is told by its losses; what the caller of numpy asks for stands.
+        """
+        asked = np.geterr()
+
+        def mode(kind: str, expected: bool) -> Literal["ignore"] | None:
+            return "ignore" if expected or asked[kind] == "warn" else None  # type: ignore[literal-required]
+
+        low = self._expects_overflows
+        return np.errstate(
+            over=mode("over", low), invalid=mode("invalid", low), divide=mode("divide", False)
+        )
 
     def step(
         self, inputs: Mapping[str, Array], state: State, fetch: Sequence[str] = ()
@@ -182,7 +197,7 @@ class Executor:
         for name in step.values:
             step.hold(name)
         begin, end = (self.loop.start, self.loop.stop) if self.loop else (len(self._program),) * 2
-        with np.errstate(over=self._overflows, invalid=self._overflows):
+        with self._errors():
             self._run_all(self._program[:begin], step)
             if self.loop is not None:
                 self._run_loop(self._program[begin:end], self.loop, step)
@@ -211,7 +226,7 @@ class Executor:
         values.clear()
         for step in steps:
             step.begin()
-        with np.errstate(over=self._overflows, invalid=self._overflows):
+        with self._errors():
             run_pipeline(pipeline, steps)
         held = [step.values for step in steps]
         peaks = {step.instructions.program.group: step.memory.peak for step in steps}

@@ -379,7 +379,7 @@ def _failed(plan: Plan, names: Mapping[str, str], error: ShardwrightError) -> Ve
 
 def _named_tensor(graph: Graph, error: ShardwrightError) -> str:
     """Return the tensor of an error: its node, or a name that it quotes."""
-    place = re.match(r"(?:update )?([A-Za-z_][\w./-]*)", error.where or "")
+    place = re.match(r"(?:update )?(\w[\w./-]*)", error.where or "")
     quoted = re.findall(r"`([^`]+)`", error.what)
     for name in ([place[1]] if place else []) + quoted:
         if name in graph.values:

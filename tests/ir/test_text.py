@@ -280,3 +280,18 @@ def test_wrong_shared_layouts(line: str, said: str) -> None:
     with pytest.raises(IRError) as caught:
         verify_structure(parse(text))
     assert str(caught.value) == said
+
+
+def test_names_may_begin_with_a_digit() -> None:
+    """As those of the parameters of a sequence of layers that is the whole network."""
+    text = """graph sequence {
+  input x: f32[4, 8]
+  parameter 0.weight: f32[8, 2]
+  0: f32[4, 2] = matmul(x, 0.weight) in '0' from 0
+  1_loss: f32[] = reduce_sum(0) {axis=None}
+  return 1_loss
+}
+"""
+    graph = parse(text)
+    assert [p.name for p in graph.parameters] == ["0.weight"]
+    assert parse(to_text(graph)) == graph

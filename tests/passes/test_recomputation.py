@@ -185,12 +185,12 @@ def test_unknown_arguments_of_recompute(positional, named, message) -> None:
         (
             "full",
             "`full` recomputes the operators of repeated blocks, and the model has none (in graph "
-            "mlp); put its layers in an `nn.SequentialCell` or `nn.CellList`, or search",
+            "mlp); leave `recompute` at `search`, or mark cells with `cell.recompute()`",
         ),
         (
             "selective",
             "`selective` recomputes the core of attention, and the model has no attention (in "
-            "graph mlp); use `full`, or search",
+            "graph mlp); leave `recompute` at `search`, or mark cells with `cell.recompute()`",
         ),
     ],
 )

@@ -1,4 +1,5 @@
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -361,3 +362,23 @@ def test_a_failing_operator_is_named():
     assert str(error.value) == (
         "`mul` failed: overflow encountered in multiply (in b: f32[2] = mul(a, a))"
     )
+
+
+def test_a_diverging_run_warns_of_nothing() -> None:
+    text = """graph g {
+  parameter w: f32[2] {initializer='ones'}
+  large: f32[2] = scale(w) {factor=1e30}
+  next: f32[2] = mul(large, large)
+  none: f32[2] = sub(next, next)
+  ratio: f32[2] = div(w, none)
+  update w = ratio
+  return none
+}
+"""
+    local = LocalCommunicator()
+    graph = parse(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executor, state = Executor(graph, local), initialize(graph, 0, local)
+        executor.step({}, state)
+        assert np.isnan(executor.step({}, state).outputs["none"][0]).all()
