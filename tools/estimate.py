@@ -19,7 +19,7 @@ from shardwright.tools.options import (
     compile_model,
     memory_limit,
 )
-from shardwright.tools.report import training_text
+from shardwright.tools.report import groups_text, training_text
 from shardwright.tools.tables import styled, width
 
 _LABEL = 10  # columns
@@ -102,7 +102,8 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
         f"{k} {bytes_text(size)}" for k, size in memory.by_kind.items() if round(size)
     )
     fits = "fits" if memory.peak_bytes <= limit else "does not fit"
-    _line("memory", f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}, {fits}: {kinds}")
+    peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}, {fits}"
+    _line("memory", f"{peak}: {kinds}{groups_text(memory)}")
     _line(
         "figures",
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "

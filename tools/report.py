@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.accounting import OperatorCost, operator_costs
-from shardwright.compiler.plans.document import PlanDocument
+from shardwright.compiler.plans.document import MemoryDocument, PlanDocument
 from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
 from shardwright.compiler.recomputed import Recomputed, recomputed
@@ -232,9 +232,11 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
         f"serial {seconds_text(document.predicted_step_seconds)}, overlapped "
         f"{seconds_text(timeline.step_seconds)} (communication concurrent with computation)",
     )
+    if document.memory.by_group:
+        _line("bubble", bubble_text(timeline))
     _line(
         "memory",
-        f"{_memory_text(document)}: {parts}",
+        f"{_memory_text(document)}: {parts}{groups_text(memory)}",
     )
     statistics = document.micro_batch_statistics
     if statistics:
@@ -275,6 +277,21 @@ def _memory_text(document: PlanDocument) -> str:
         return f"{peak} of {has}{reserve} on each device"
     only = "only " if limit > device else ""
     return f"{peak} of {bytes_text(limit)} allowed on each device; a device has {only}{has}"
+
+
+def bubble_text(timeline: Timeline) -> str:
+    """Return how long a device group of a pipeline waits for the others."""
+    share = timeline.bubble_seconds / timeline.step_seconds if timeline.step_seconds else 0.0
+    waits = seconds_text(timeline.bubble_seconds)
+    return f"{share:.1%} of the step: a device group waits {waits} for others, on average"
+
+
+def groups_text(memory: MemoryDocument) -> str:
+    """Return the memory of each device group of a pipeline, after that of the fullest."""
+    if not memory.by_group:
+        return ""
+    sizes = ", ".join(bytes_text(size) for size in memory.by_group)
+    return f"; by device group {sizes}"
 
 
 def training_text(document: PlanDocument) -> str | None:

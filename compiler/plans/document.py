@@ -138,12 +138,21 @@ class MemoryDocument(_Part):
     ----------
     limit : float or None
         Memory limit in bytes; None without a limit.
+    by_group : tuple of float
+        Peak memory of each device group of a pipeline; empty without stages.
     """
 
     peak_bytes: float
     by_kind: dict[str, float]
     at: str
     limit: float | None = None
+    by_group: tuple[float, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_groups(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the device groups where there are none."""
+        content: dict[str, Any] = serialize(self)
+        return content if self.by_group else {k: v for k, v in content.items() if k != "by_group"}
 
 
 class PlanDocument(_Part):

@@ -212,6 +212,7 @@ def _memory(report: MemoryUseReport, limit: float) -> MemoryDocument:
         by_kind=dict(report.by_kind),
         at=report.at,
         limit=limit if isfinite(limit) else None,
+        by_group=report.by_group,
     )
 
 

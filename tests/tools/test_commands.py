@@ -55,6 +55,8 @@ COMPILE_KEYS = {
     "fits",
     "memory_limit_bytes",
     "memory_by_kind",
+    "memory_by_group",
+    "bubble_seconds",
     "least_memory_bytes",
     "least_memory_bound",
     "mesh_shapes",
