@@ -268,8 +268,8 @@ BUGS = {
         "the update of a parameter costs nothing where it is stored split",
         "search.space.storage:storage_costs",
         (
-            "copy.dtype) for option in options]",
-            "copy.dtype) * (not option.layout.split_axes) for option in options]",
+            "copy.reduced.dtype) for option in options]",
+            "copy.reduced.dtype) * (not option.layout.split_axes) for option in options]",
         ),
     ),
     "storage_kept": bug(
