@@ -165,7 +165,7 @@ def _check_not_staged(source: Graph, options: CompileOptions) -> None:
         If its cells or the named plan have some: the bounds are those of programs of one stage.
     """
     plan = options.named_plan
-    if not source.cuts and (plan is None or plan.pipeline == 1):
+    if not source.cuts and options.stages == 1 and (plan is None or plan.pipeline == 1):
         return
     raise OptionError(
         "meshes and numbers of micro-batches are not searched for a model whose stages are given",
@@ -258,6 +258,7 @@ def _partitioned(
     if stages is None:
         mesh = mesh or mesh_of_options(cluster, devices, options)
         if options.stages > 1:
+            options.check_search_of_stages()
             level = level_of_stages(cluster, devices)
             search = PipelinePartitioning(source, cluster, mesh, options, level, passes, progress)
             return search.emit()

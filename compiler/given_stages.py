@@ -102,14 +102,15 @@ def _of_cells(
 ) -> GivenStages:
     """Return the stages that the cells of a model name.
 
-    By default each is on a device group of its own.
+    By default each is on a device group of its own; fewer groups have several chunks each.
     """
     count = source.stages
     groups = options.stages if options.stages > 1 else count
-    if groups * options.chunks != count:
+    chunks = options.chunks if options.chunks > 1 else max(count // groups, 1)
+    if groups * chunks != count:
         raise OptionError(
             f"the cells of the model have {count} pipeline stages, and `stages` is {groups} with "
-            f"{options.chunks} chunk{'s' * (options.chunks > 1)}",
+            f"{chunks} chunk{'s' * (chunks > 1)}",
             hint="leave `stages` and `chunks` out, or `pipeline_stage`",
         )
     if devices % groups:
@@ -117,7 +118,8 @@ def _of_cells(
             f"the {groups} pipeline stages of the model do not divide the {devices} devices",
             hint="use a multiple of the stages",
         )
-    return GivenStages(source.cuts, groups, options.order, level_of_stages(cluster, devices))
+    schedule = options.schedule or ("1f1b" if chunks == 1 else "interleaved")
+    return GivenStages(source.cuts, groups, schedule, level_of_stages(cluster, devices))
 
 
 def is_searched(options: CompileOptions) -> bool:

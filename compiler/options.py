@@ -324,17 +324,14 @@ class CompileOptions:
         """Return the limits of a search for a cluster."""
         return SearchOptions(self.memory_on(cluster), self.time_limit, self.gap, progress)
 
-    def _check_stages(self) -> None:
-        """Refuse what no search for the stages of a pipeline covers."""
-        if self.stages == 1:
-            for name in ("chunks", "schedule"):
-                if getattr(self, name) != DEFAULTS[name]:
-                    raise OptionError(
-                        f"`{name}` has no effect without a pipeline", hint="give `stages` too"
-                    )
-            return
-        if self.plan is not None:
-            raise decided_by_plan("stages")
+    def check_search_of_stages(self) -> None:
+        """Refuse what no search for the stages of a pipeline covers.
+
+        Raises
+        ------
+        OptionError
+            If an option asks for another search.
+        """
         needed: dict[str, object] = {"mode": "auto_parallel", "search": "exact"}
         needed |= {"cost_model": "time", "explain_search": False}
         for name, value in needed.items():
@@ -344,6 +341,18 @@ class CompileOptions:
                     f"{getattr(self, name)}",
                     hint="leave one of them out",
                 )
+
+    def _check_stages(self) -> None:
+        """Refuse options of a pipeline that contradict each other."""
+        if self.stages == 1:
+            for name in ("chunks", "schedule"):
+                if getattr(self, name) != DEFAULTS[name]:
+                    raise OptionError(
+                        f"`{name}` has no effect without a pipeline", hint="give `stages` too"
+                    )
+            return
+        if self.plan is not None:
+            raise decided_by_plan("stages")
         if self.micro_batches == SEARCHED:
             raise OptionError(
                 f"`stages` is {self.stages}, and the number of micro-batches is to be searched",

@@ -21,10 +21,18 @@ from shardwright.compiler.plans.strategies_file import (
     read_strategies,
     strategies_text,
 )
-from shardwright.ir.errors import ModelError
+from shardwright.dataflow.schedules import SCHEDULES
+from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.files import check_file, write_file
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.values import POSITIVE, check_choice, check_flag, check_names, wrong_value
+from shardwright.ir.values import (
+    POSITIVE,
+    POSITIVE_INTEGER,
+    check_choice,
+    check_flag,
+    check_names,
+    wrong_value,
+)
 from shardwright.operators.info import SplitCounts
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tracing import Network
@@ -45,6 +53,7 @@ _MODES: dict[str, tuple[Mode, str]] = {
 # The others are said by the model, or by `parallel_mode`.
 _OPTIONS = [n for n in OPTION_NAMES if n not in ("mode", "search", "optimizer", "loss_scale")]
 _STRATEGIES = "the strategies"
+_SCHEDULERS = tuple(name for name in SCHEDULES if name != "interleaved")
 _FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
 
 
@@ -263,6 +272,48 @@ class AutoParallel:
         check_flag("openstate", config.get("openstate", True))
         if config.get("openstate", True):
             self._compile_with(fusion=float(megabytes))
+
+    def pipeline(
+        self,
+        stages: int = 1,
+        output_broadcast: bool = False,
+        interleave: bool = False,
+        scheduler: str = "1f1b",
+    ) -> None:
+        """Run the stages of the network on groups of devices, one behind the other.
+
+        The stages are those of its cells (``cell.pipeline_stage``); without any, the mode ``auto``
+        cuts the network. Micro-batches are those of `nn.PipelineCell`.
+
+        Parameters
+        ----------
+        stages : int
+            Number of device groups.
+        output_broadcast : bool
+            Must be False: outputs are read from the stage that has them.
+        interleave : bool
+            Whether a group has several stages; cells name them.
+        scheduler : str
+            The order of the micro-batches: ``gpipe``, ``1f1b`` or ``zero_bubble``.
+
+        Raises
+        ------
+        OptionError
+            If an argument has another value.
+        """
+        POSITIVE_INTEGER.check("stages", stages)
+        check_flag("interleave", interleave)
+        check_choice("scheduler", scheduler, _SCHEDULERS)
+        if output_broadcast is not False:
+            hint = "leave it out: outputs are read from their stage"
+            raise wrong_value("output_broadcast", output_broadcast, "False", hint)
+        if interleave and scheduler != "1f1b":
+            raise OptionError(
+                f"`scheduler` is `{scheduler}`, expected `1f1b` where `interleave` is True",
+                hint="leave one of them out",
+            )
+        schedule = None if stages == 1 or interleave else scheduler
+        self._compile_with(stages=stages, schedule=schedule)
 
     def enable_gradients_mean(self) -> None:
         """Average the gradients of the ranks of a hand-written parallel program.

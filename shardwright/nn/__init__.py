@@ -1,6 +1,6 @@
 """Building blocks of networks: cells, layers, losses and optimizers, named as MindSpore's."""
 
-from shardwright.nn.accumulation import GradAccumulation
+from shardwright.nn.accumulation import GradAccumulation, PipelineCell
 from shardwright.nn.attention import GroupedQueryAttention
 from shardwright.nn.cell import Cell, CellList, SequentialCell
 from shardwright.nn.convolution import (
@@ -101,6 +101,7 @@ __all__ = [
     "MultiheadAttention",
     "Optimizer",
     "PReLU",
+    "PipelineCell",
     "RMSNorm",
     "ReLU",
     "ReLU6",

@@ -30,3 +30,18 @@ class GradAccumulation(Cell):
     def construct(self, *inputs: Any) -> Any:
         """Apply the network."""
         return self.network(*inputs)
+
+
+class PipelineCell(GradAccumulation):
+    """A network that is trained in micro-batches, which pass through its pipeline stages.
+
+    The stages are those of its cells (``cell.pipeline_stage``), or the compiler's. The name is that
+    of MindSpore's cell.
+
+    Parameters
+    ----------
+    network : Cell
+        The network, and its loss where it has one.
+    micro_size : int
+        Number of micro-batches.
+    """
