@@ -3,7 +3,9 @@
 The work is that of the segments, not of the nodes of every micro-batch: equal segments are timed
 once (`segments`), and the schedule is simulated with their seconds and those of the transfers
 (`dataflow.schedule_paths`). A transfer has the link from its group to the other for itself, beside
-the collectives of both groups. A group runs one segment at a time.
+the collectives of both groups. A group runs one segment at a time, and a micro-batch passes the
+stages one after the other, also where one needs nothing of the stage before: so the paths of the
+schedule bound the step of every program.
 """
 
 import math
@@ -14,7 +16,12 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.pipelines.memory import PipelineMemory, WalkedGroup
 from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
-from shardwright.dataflow.schedule_paths import SimulatedSchedule, Transfer, simulate_schedule
+from shardwright.dataflow.schedule_paths import (
+    SimulatedSchedule,
+    Transfer,
+    chain_transfers,
+    simulate_schedule,
+)
 from shardwright.dataflow.stages import GroupProgram, Pipeline
 from shardwright.ir.graph import Node
 
@@ -160,7 +167,7 @@ class _Step:
 
     def _loop(self, ready: Sequence[float]) -> SimulatedSchedule:
         durations = {s: t.seconds for g in self.segments for s, t in g.loop.items()}
-        delays: dict[Transfer, float] = {}
+        delays: dict[Transfer, float] = dict.fromkeys(chain_transfers(self.pipeline.schedule), 0.0)
         nodes = self.pipeline.graph.nodes
         for position, transfer in self.pipeline.transfers.items():
             seconds = self.times.transfer_seconds(nodes[position])

@@ -9,9 +9,12 @@ from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.pipelines.segments import SegmentTimes
 from shardwright.cost_model.roofline import node_cost, second_prices
 from shardwright.cost_model.timeline import serial_timeline, simulate, to_chrome_trace
+from shardwright.dataflow.schedule_paths import bound_seconds, bounding_paths
+from shardwright.dataflow.schedules import Action, needed_by
 from shardwright.dataflow.stages import Run, pipeline_of
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.text import parse
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.zoo import load
@@ -78,12 +81,13 @@ class NodeByNode:
         self.program, self.pipeline, self.mesh = program, pipeline, program.mesh
         self.times = SegmentTimes(pipeline, CPU)
         self.arrivals: dict[tuple[int, str, int], float] = {}
+        self.ends: dict[Action, float] = {}
 
     def step(self) -> float:
         """Return the step."""
-        known: dict[tuple[int, str, int], float] | None = None
-        while known != self.arrivals:
-            known = dict(self.arrivals)
+        known: object = None
+        while known != (self.arrivals, self.ends):
+            known = dict(self.arrivals), dict(self.ends)
             step = max(self._group(group) for group in range(self.mesh.stages))
         return step
 
@@ -93,8 +97,12 @@ class NodeByNode:
         now = 0.0
         for run in program.before:
             now = self._run((run,), group, 0, now)
-        for action in self.pipeline.schedule.actions[group]:
+        schedule = self.pipeline.schedule
+        for action in schedule.actions[group]:
+            needed = needed_by(action, schedule.stages)
+            now = max([now, *(self.ends.get(before, 0.0) for before in needed)])
             now = self._run(program.segments[action.segment], group, action.micro_batch, now)
+            self.ends[action] = now
         for run in program.after:
             now = self._run((run,), group, 0, now)
         return now
@@ -131,6 +139,38 @@ class NodeByNode:
         return all(node.operator != "transfer" for node in outside)
 
 
+def bound(program: Graph) -> float:
+    """Return the bound by the paths of the schedule."""
+    pipeline = pipeline_of(program)
+    assert pipeline is not None
+    times = SegmentTimes(pipeline, CPU)
+    segments = [times.of_group(group, 0.0).loop for group in pipeline.groups]
+    durations = {s: timed.seconds for found in segments for s, timed in found.items()}
+    return bound_seconds(bounding_paths(pipeline.schedule), durations)
+
+
+BRANCHES = """graph branches on micro=4:time stage=3:stages {
+  input a: f32[8@micro, 64]
+  input b: f32[8@micro, 64]
+  h: f32[8@micro, 64] stage 0 = relu(a)
+  h.to: f32[8@micro, 64] stage 2 = transfer(h) {stage=2}
+  k: f32[8@micro, 64] stage 1 = exp(b)
+  k.to: f32[8@micro, 64] stage 2 = transfer(k) {stage=2}
+  d: f32[8@micro, 64] stage 2 = sub(h.to, k.to)
+  c: f32[] +micro stage 2 = reduce_sum(d)
+  loss: f32[] stage 2 = all_reduce(c) {axes=('micro',)}
+  schedule 1f1b
+  return loss
+}"""
+
+
+def test_the_paths_bound_stages_that_do_not_need_each_other() -> None:
+    program = parse(BRANCHES)
+    step = serial_timeline(program, CPU).step_seconds
+    assert bound(program) <= step * (1 + 1e-9)
+    assert step == pytest.approx(NodeByNode(program).step(), rel=1e-9)
+
+
 def test_the_step_is_that_of_all_nodes() -> None:
     exact = 0
     for seed in range(10):
@@ -152,6 +192,7 @@ def test_the_step_is_that_of_all_nodes() -> None:
             else:
                 assert found.step_seconds >= expected * (1 - 1e-9)
             assert found.peak_bytes == peak_memory(program).peak_bytes
+            assert bound(program) <= expected * (1 + 1e-9)
             overlapped = simulate(program, CPU)
             assert overlapped.peak_bytes == max(
                 nbytes for live in overlapped.group_live_bytes for _, nbytes in live

@@ -56,3 +56,17 @@ def test_training_and_full_verification_are_refused_before_anything_is_allocated
     model = sw.Model(network, sw.nn.MSELoss(), sw.nn.SGD(network.trainable_params()))
     with pytest.raises(ExecutionError, match="this machine has 100 B free"):
         model.train(1, data)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_a_process_takes_the_values_of_its_stages(schedule):
+    plan = f"pipeline=2,tensor=2,micro_batch=1,schedule={schedule}"
+    program = sw.compile(MODELS[1], 4, plan=plan, cluster="cpu").plan.program
+    communicator = LocalCommunicator(program.mesh)
+    executor, state = Executor(program, communicator), initialize(program, 0, communicator)
+    inputs = {v.name: np.zeros(v.type.shape, v.type.dtype) for v in program.inputs}
+    taken = executor.step(inputs, state).peak_bytes_by_group
+    for rank in range(4):
+        least = least_bytes(program, (rank,))
+        assert 0.3 * taken[rank // 2] < least <= taken[rank // 2]
+    assert least_bytes(program, range(4)) <= 2 * sum(taken.values())
