@@ -157,6 +157,20 @@ class Blocks:
             keys.append((block.key, tuple(links), tuple(last >= end for last in block.sent)))
         return tuple(keys)
 
+    def passed(self, block: int) -> list[str]:
+        """Return the values of a micro-batch that the block before makes and this one reads."""
+        received = self._parts[block].received
+        return [n for n in self._parts[block - 1].sent if n in received and self.loop.is_split(n)]
+
+    def is_differentiated(self, value: str, block: int) -> bool:
+        """Return whether an operator of a block returns a gradient of a value."""
+        part = self._parts[block]
+        return any(
+            part.flow.operands[node.name][position]
+            for node, position in part.graph.uses[value]
+            if node.name not in self.line.everywhere
+        )
+
     @cached_property
     def _place(self) -> dict[str, int]:
         """The position of every sent value among those that its block sends."""

@@ -15,13 +15,27 @@ from numpy.typing import NDArray
 from shardwright.compiler.stages.cuts import (
     Cut,
     LeastCut,
+    PathCounts,
     least_longest_path,
     least_maximum,
     least_sum,
 )
-from shardwright.compiler.stages.problem import MANY, StageProblems
-from shardwright.dataflow.schedule_paths import Path, bounding_paths, simulate_schedule
-from shardwright.dataflow.schedules import FORWARD, Schedule, Segment, in_flight
+from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
+from shardwright.dataflow.schedule_paths import (
+    Path,
+    SimulatedSchedule,
+    Transfer,
+    bounding_paths,
+    simulate_schedule,
+)
+from shardwright.dataflow.schedules import (
+    BACKWARD,
+    FORWARD,
+    WEIGHTS,
+    Schedule,
+    Segment,
+    in_flight,
+)
 
 Floats = NDArray[np.float64]
 _ROUNDS = 4  # of adding the critical path of the best cut
@@ -50,6 +64,7 @@ class CutBounds:
         floors = [self.problems.floor(block) for block in range(size - 1)]
         self.passes = _sums([one.pass_seconds for one in floors], count)
         self.steps = _sums([one.step_seconds for one in floors], count)
+        self.onces = _sums([one.once_seconds for one in floors], 1)[0]
         self.exact = np.zeros(self.passes.shape, dtype=bool)
 
     @cached_property
@@ -67,7 +82,8 @@ class CutBounds:
         """Return the bound over all cuts, with a cut that comes near; infinite if none fits."""
         paths = [self._counts(path) for path in bounding_paths(self.schedule)]
         if self.schedule.chunks > 1:
-            paths.append(np.mean([self._of_group(g) for g in range(self.schedule.groups)], axis=0))
+            groups = [self._of_group(group) for group in range(self.schedule.groups)]
+            paths.append(PathCounts(np.mean(groups, axis=0), np.zeros(self.passes.shape[:2])))
         best = self._refined(paths)
         for _ in range(_ROUNDS):
             if best.cut is None:
@@ -83,28 +99,46 @@ class CutBounds:
     def rounding(self, step_seconds: float) -> float:
         """Return what the bound is too high by at most, for plans that take no longer than that."""
         counts = 2 * (self.schedule.micro_batches + self.schedule.stages)
-        return counts * step_seconds / MANY
+        return counts * step_seconds / MANY + step_seconds * (ONE - 1)
 
     def estimate(self, cut: Cut) -> float:
         """Return about how long the step of a cut takes, with stages that take their bounds."""
         self._price(cut)
-        step = simulate_schedule(self.schedule, self._durations(cut)).step_seconds
+        step = self._simulated(cut).step_seconds
         pairs = list(enumerate(pairwise(cut)))
         total = max(float(self.steps[s, i, j]) for s, (i, j) in pairs)
         return max(step, total) if np.isfinite(total) else np.inf
 
     # Paths
 
-    def _counts(self, path: Path) -> Floats:
-        """Return how often a path passes each stage, in all parts of a pass."""
+    def _counts(self, path: Path) -> PathCounts:
+        """Return how often a path passes each stage in all parts of a pass, and its transfers."""
         schedule = self.schedule
-        return np.array(
-            [
-                min(path.segments.get((stage, part), 0) for part in schedule.parts)
-                for stage in range(schedule.stages)
-            ],
-            dtype=float,
-        )
+        counts = [
+            min(path.segments.get((stage, part), 0) for part in schedule.parts)
+            for stage in range(schedule.stages)
+        ]
+        arrivals = np.zeros(self.passes.shape[:2])
+        for stage in range(1, schedule.stages):
+            there, back = (path.transfers.get(pair, 0) for pair in _neighbours(stage))
+            arrivals[stage] = there * self._delays[0] + back * self._delays[1]
+        return PathCounts(np.array(counts, dtype=float), arrivals, self._ends(counts[0]))
+
+    def _ends(self, count: int) -> Floats | None:
+        """Return bounds of what a path passes of the first stage, by its blocks.
+
+        The path ends there where backward passes end.
+        """
+        if WEIGHTS in self.schedule.parts:
+            return None
+        if count == self.schedule.micro_batches:
+            return self.steps[0, 0] + self.problems.constant
+        return self.onces[0] + self.problems.constant if count >= 1 else None
+
+    @cached_property
+    def _delays(self) -> Floats:
+        """The least seconds of the transfers between blocks, by the later one; then back."""
+        return self.problems.delays()
 
     def _of_group(self, group: int) -> Floats:
         """Return the path through all passes of a device group, and before it to its first."""
@@ -114,9 +148,16 @@ class CutBounds:
         counts[:group] += 1
         return counts
 
-    def _critical(self, cut: Cut) -> Floats:
+    def _critical(self, cut: Cut) -> PathCounts:
         """Return the counts of the critical path of a cut whose stages take their bounds."""
-        return self._counts(simulate_schedule(self.schedule, self._durations(cut)).path)
+        return self._counts(self._simulated(cut).path)
+
+    def _simulated(self, cut: Cut) -> SimulatedSchedule:
+        delays: dict[Transfer, float] = {}
+        for stage in range(1, self.schedule.stages):
+            for transfer, seconds in zip(_neighbours(stage), self._delays, strict=True):
+                delays[transfer] = float(seconds[cut[stage]])
+        return simulate_schedule(self.schedule, self._durations(cut), delays)
 
     def _durations(self, cut: Cut) -> dict[Segment, float]:
         share = {FORWARD: _FORWARD_SHARE}
@@ -126,12 +167,13 @@ class CutBounds:
             for stage, part in self.schedule.segments
         }
 
-    def _length(self, path: Floats, cut: Cut) -> float:
-        return float(sum(n * self.passes[s, cut[s], cut[s + 1]] for s, n in enumerate(path)))
+    def _length(self, path: PathCounts, cut: Cut) -> float:
+        costs = path.seconds(self.passes)
+        return float(sum(costs[s, i, j] for s, (i, j) in enumerate(pairwise(cut))))
 
     # Refinement
 
-    def _refined(self, paths: Sequence[Floats]) -> LeastCut:
+    def _refined(self, paths: Sequence[PathCounts]) -> LeastCut:
         """Return the bound by some paths, with the stages of its cut priced exactly."""
         while True:
             best = self._least(paths)
@@ -141,13 +183,15 @@ class CutBounds:
             if self.problems.is_late or not self._price(best.cut):
                 return best
 
-    def _least(self, paths: Sequence[Floats]) -> LeastCut:
+    def _least(self, paths: Sequence[PathCounts]) -> LeastCut:
         groups, chunks = self.schedule.groups, self.schedule.chunks
         found = [least_longest_path(self.passes, paths, self.schedule.micro_batches)]
-        found.append(least_maximum(self.steps))
+        constant = self.problems.constant
+        most = least_maximum(self.steps)
+        found.append(LeastCut(most.value + constant, most.cut))
         if chunks > 1:
             total = least_sum(self.steps)
-            found.append(LeastCut(total.value / groups, total.cut))
+            found.append(LeastCut(total.value / groups + constant, total.cut))
         return max(found, key=lambda one: one.value)
 
     def _price(self, cut: Cut) -> bool:
@@ -170,6 +214,15 @@ class CutBounds:
                 self.passes[at] = max(self.passes[at], found.pass_seconds)
                 self.steps[at] = max(self.steps[at], found.step_seconds)
                 self.exact[at] = True
+                if not stage:
+                    place = first, first + length
+                    self.onces[place] = max(self.onces[place], found.once_seconds)
+
+
+def _neighbours(stage: int) -> tuple[Transfer, Transfer]:
+    """Return the transfers between a stage and the one before, there and back."""
+    before = stage - 1
+    return ((before, FORWARD), (stage, FORWARD)), ((stage, BACKWARD), (before, BACKWARD))
 
 
 def _sums(seconds: Sequence[float], stages: int) -> Floats:

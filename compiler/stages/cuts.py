@@ -6,8 +6,9 @@ schedule passes stage s some times w[s], so the step of every plan is at least
 
     min over cuts of max over paths w of sum over s of w[s] T[s, cut]
 
-The maximum is not taken out of the minimum, or mixtures of cuts would bound less. Cuts are grouped
-by their slowest stage: with a cap x on all stages and stage s the one that is as slow as that,
+and the transfers that the path passes take time, too. The maximum is not taken out of the minimum,
+or mixtures of cuts would bound less. Cuts are grouped by their slowest stage: with a cap x on all
+stages and stage s the one that is as slow as that,
 
     min over (x, s) of max over w of min over cuts of sum over s of w[s] T[s, cut]
 
@@ -24,6 +25,35 @@ Floats = NDArray[np.float64]
 Cut = tuple[int, ...]
 _BUCKET = 1e-3  # relative width of a group of caps
 _ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class PathCounts:
+    """What a path through the graph of a schedule passes.
+
+    Parameters
+    ----------
+    stages : array of shape (stages,)
+        How often it passes each stage, forward and backward.
+    arrivals : array of shape (stages, blocks + 1)
+        Seconds of the transfers to each stage and back that it passes, by the stage's first block.
+    ends : array of shape (blocks + 1,), optional
+        Lower bounds of what the path passes of the first stage, with what that stage does before
+        and after the loop, by the block after its last.
+    """
+
+    stages: Floats
+    arrivals: Floats
+    ends: Floats | None = None
+
+    def seconds(self, seconds: Floats) -> Floats:
+        """Return what each stage adds to the path, by its blocks."""
+        known = np.isfinite(seconds)
+        passed = np.where(known, seconds, 0.0) * self.stages[:, None, None]
+        found: Floats = np.where(known, passed + self.arrivals[:, :, None], np.inf)
+        if self.ends is not None:
+            found[0, 0] = np.maximum(found[0, 0], np.where(known[0, 0], self.ends, np.inf))
+        return found
 
 
 @dataclass(frozen=True)
@@ -72,15 +102,15 @@ def least_maximum(costs: Floats) -> LeastCut:
     return LeastCut(float(ahead[stages, -1]), tuple(reversed(cut)))
 
 
-def least_longest_path(seconds: Floats, paths: Sequence[Floats], least_passes: int) -> LeastCut:
+def least_longest_path(seconds: Floats, paths: Sequence[PathCounts], least_passes: int) -> LeastCut:
     """Return the bound over all cuts by paths, with a cut that comes near.
 
     Parameters
     ----------
     seconds : array of shape (stages, blocks + 1, blocks + 1)
         Lower bounds of a pass of each stage by its blocks; infinite for what it cannot run.
-    paths : sequence of (array of shape (stages,))
-        How often each path passes each stage.
+    paths : sequence of PathCounts
+        The paths.
     least_passes : int
         How often every stage runs, one pass after the other.
     """
@@ -96,7 +126,7 @@ def least_longest_path(seconds: Floats, paths: Sequence[Floats], least_passes: i
     return best
 
 
-def _of_slowest(seconds: Floats, paths: Sequence[Floats], low: float, high: float) -> LeastCut:
+def _of_slowest(seconds: Floats, paths: Sequence[PathCounts], low: float, high: float) -> LeastCut:
     """Return the bound over cuts whose slowest stage takes from `low` to `high`."""
     allowed = np.where(seconds <= high * (1 + _ROUNDING), seconds, np.inf)
     slowest = np.where(allowed >= low * (1 - _ROUNDING), allowed, np.inf)
@@ -108,22 +138,17 @@ def _of_slowest(seconds: Floats, paths: Sequence[Floats], low: float, high: floa
     path = paths[int(values[:, stage].argmax())]
     forced = allowed.copy()
     forced[stage] = slowest[stage]
-    return LeastCut(float(longest[stage]), least_sum(_weighted(path, forced)).cut)
+    return LeastCut(float(longest[stage]), least_sum(path.seconds(forced)).cut)
 
 
-def _through(path: Floats, allowed: Floats, slowest: Floats) -> Floats:
+def _through(path: PathCounts, allowed: Floats, slowest: Floats) -> Floats:
     """Return for each stage the least sum along a path of cuts in which it is the slowest."""
-    costs = _weighted(path, allowed)
+    costs = path.seconds(allowed)
     ahead, behind = _forward(costs), _backward(costs)
-    forced = _weighted(path, slowest)
+    forced = path.seconds(slowest)
     sums = ahead[:-1, :, None] + forced + behind[1:, None, :]
     found: Floats = sums.min(axis=(1, 2))
     return found
-
-
-def _weighted(path: Floats, seconds: Floats) -> Floats:
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isfinite(seconds), path[:, None, None] * seconds, np.inf)
 
 
 def _forward(costs: Floats) -> Floats:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.timeline import serial_seconds
+from shardwright.cost_model.timeline import serial_seconds, simulate
 from shardwright.ir.graph import Graph
 
 
@@ -25,6 +25,24 @@ class PipelineStep:
     memory: MemoryUseReport
 
 
-def pipeline_step(program: Graph, cluster: Cluster) -> PipelineStep:
-    """Return the simulated step of a program with stages, without overlap within a stage."""
-    return PipelineStep(serial_seconds(program, cluster), peak_memory(program))
+def pipeline_step(
+    program: Graph, cluster: Cluster, memory_limit: float, *, overlaps: bool
+) -> PipelineStep:
+    """Return the simulated step of a program with stages.
+
+    Parameters
+    ----------
+    program : Graph
+        The program, lowered to collectives.
+    cluster : Cluster
+        Its devices and links.
+    memory_limit : float
+        Bytes of a rank, for early gathers and late reductions.
+    overlaps : bool
+        Whether communication of parameters is concurrent with computation.
+    """
+    if overlaps:
+        seconds = simulate(program, cluster, memory_limit).step_seconds
+    else:
+        seconds = serial_seconds(program, cluster)
+    return PipelineStep(seconds, peak_memory(program))

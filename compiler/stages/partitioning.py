@@ -1,8 +1,9 @@
 """The plan of a pipeline: its cuts, and the decisions of its stages, with a bound."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from math import comb
@@ -19,6 +20,8 @@ from shardwright.compiler.stages.cuts import Cut, LeastCut
 from shardwright.compiler.stages.evaluation import PipelineStep, pipeline_step
 from shardwright.compiler.stages.problem import StagePlan, StageProblems
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.program_profile import Emissions
+from shardwright.cost_model.weighted_profile import ResourceWeights
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.dataflow.placement import in_stages
 from shardwright.dataflow.schedules import Schedule, make_schedule
@@ -39,6 +42,9 @@ _CUTS = 3  # that are tried of more
 _TIGHTENINGS = 5  # of the memory limit of stages whose program exceeds it
 _LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
 _ROUNDING = 1e-9
+_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # weights of the links of a level that are tried
+_ASCENTS = 2  # how often those of each level are
+_LEAST_WEIGHT = 1e-10  # no link is free, or paths would go round in circles
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,18 @@ class PipelinePartitioning:
     progress: Progress | None
     cuts: tuple[str, ...] = ()
     began: float = field(default_factory=time.perf_counter)
+    emissions: Emissions = field(default_factory=dict)
+    _floors: dict[tuple[float, ...], float] = field(default_factory=dict)
 
     @cached_property
     def limits(self) -> SearchOptions:
         """The limits of the user."""
         return self.options.limits_on(self.cluster, self.progress)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether communication of parameters is concurrent with computation."""
+        return self.options.objective == "overlapped"
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -105,16 +118,65 @@ class PipelinePartitioning:
         return Line(self.source)
 
     @cached_property
-    def problems(self) -> StageProblems:
-        """The stage problems."""
-        count = self.schedule.stages
+    def blocks(self) -> Blocks:
+        """What the program can be cut between."""
         points = given_points(self.line, self.loop, self.cuts) if self.cuts else ()
-        points = points or cut_points(self.line, self.loop, count)
-        blocks = Blocks(self.line, self.loop, points, _decided(self.options))
-        planner = self.lowering.planner(self.mesh)
-        request = SearchRequest(self.source, self.cluster, planner, self.options)
+        points = points or cut_points(self.line, self.loop, self.schedule.stages)
+        return Blocks(self.line, self.loop, points, _decided(self.options))
+
+    @cached_property
+    def problems(self) -> StageProblems:
+        """The stage problems whose plans are taken: of the least sum of all seconds."""
+        return self._problems(self.lowering)
+
+    @cached_property
+    def bounding(self) -> StageProblems:
+        """The stage problems whose bounds are taken.
+
+        Where communication of parameters may be concurrent with computation, a segment takes at
+        least the load of each resource, and so their sum by weights. Of some weights, those are
+        taken by which the most frequent block takes longest.
+        """
+        return self._by_weights(self._weights) if self.overlaps else self.problems
+
+    def _by_weights(self, shares: tuple[float, ...]) -> StageProblems:
+        levels = tuple(max(share, _LEAST_WEIGHT) for share in shares)
+        weights = ResourceWeights(1 - sum(levels), levels)
+        return self._problems(replace(self.lowering, weights=weights))
+
+    @cached_property
+    def _weights(self) -> tuple[float, ...]:
+        """The weights of the links of each level, innermost first."""
+        best = [0.0] * len(self.cluster.levels)
+        highest = self._floor(tuple(best))
+        used = sorted({axis.level for axis in self.mesh.axes if axis.size > 1})
+        for level in used * _ASCENTS:
+            for share in _SHARES:
+                tried = [*best[:level], share, *best[level + 1 :]]
+                height = self._floor(tuple(tried)) if sum(tried) < 1 else 0.0
+                if height > highest:
+                    highest, best = height, tried
+        return tuple(best)
+
+    @cached_property
+    def _frequent(self) -> int:
+        """The first block of the most frequent kind."""
+        keys = [self.blocks.key(block, block + 1) for block in range(len(self.blocks))]
+        return keys.index(Counter(keys).most_common(1)[0][0])
+
+    def _floor(self, shares: tuple[float, ...]) -> float:
+        if shares not in self._floors:
+            problems = self._by_weights(shares)
+            self._floors[shares] = problems.pass_floor(self._frequent)
+        return self._floors[shares]
+
+    def _problems(self, lowering: LowerRedistributions) -> StageProblems:
+        planner = lowering.planner(self.mesh)
+        request = SearchRequest(
+            self.source, self.cluster, planner, self.options, lowering.weights, self.emissions
+        )
         deadline = self.began + self.options.time_limit
-        return StageProblems(request, blocks, self.limits, deadline)
+        return StageProblems(request, self.blocks, self.limits, deadline, self.level)
 
     @cached_property
     def lowering(self) -> LowerRedistributions:
@@ -124,7 +186,7 @@ class PipelinePartitioning:
     @cached_property
     def bounds(self) -> CutBounds:
         """The bounds of the stages."""
-        return CutBounds(self.problems, self.schedule)
+        return CutBounds(self.bounding, self.schedule)
 
     def emit(self) -> Emitted:
         """Search for the best pipeline that fits, and emit it.
@@ -146,22 +208,29 @@ class PipelinePartitioning:
 
     def _best(self, least: LeastCut) -> _Candidate:
         best: _Candidate | None = None
-        for cut in self._cuts(least):
-            if best is not None and self.problems.is_late:
-                break
-            found = self._fitting(cut)
-            if found is not None and (best is None or _seconds(found) < _seconds(best)):
+        for found in self._found(least):
+            if best is None or found.step.seconds < best.step.seconds:
                 best = found
-            near = best is not None and _seconds(best) <= least.value * (1 + self.limits.gap)
-            if near:
+            if best.step.seconds <= least.value * (1 + self.limits.gap):
                 break
         if best is None:
             raise self._not_found()
         return best
 
+    def _found(self, least: LeastCut) -> Iterator[_Candidate]:
+        """Yield pipelines that fit until the time is up, at least one."""
+        kinds = (self.problems, self.bounding) if self.overlaps else (self.problems,)
+        for cut in self._cuts(least):
+            for problems in kinds:
+                found = self._fitting(cut, problems)
+                if found is not None:
+                    yield found
+                    if self.problems.is_late:
+                        return
+
     def _cuts(self, least: LeastCut) -> Iterator[Cut]:
         """Yield the cuts that are tried, those that promise most first."""
-        stages, blocks = self.schedule.stages, len(self.problems.blocks)
+        stages, blocks = self.schedule.stages, len(self.blocks)
         assert least.cut is not None
         if comb(blocks - 1, stages - 1) > _FEW:
             yield from list(dict.fromkeys((least.cut, *reversed(self.bounds.met))))[:_CUTS]
@@ -170,11 +239,11 @@ class PipelinePartitioning:
         cuts = [(0, *points, blocks) for points in inner]
         yield from sorted(cuts, key=self.bounds.estimate)
 
-    def _fitting(self, cut: Cut) -> _Candidate | None:
+    def _fitting(self, cut: Cut, problems: StageProblems) -> _Candidate | None:
         """Return the pipeline of a cut whose program fits; None where none was found."""
         limits: list[float | None] = [self.limits.memory_limit] * self.schedule.stages
         for step in range(_TIGHTENINGS):
-            found = self._of_cut(cut, limits)
+            found = self._of_cut(cut, limits, problems)
             if found is None:
                 return None
             excess = {
@@ -184,11 +253,16 @@ class PipelinePartitioning:
             }
             if not excess:
                 return found
-            limits = self._tightened(cut, limits, excess, step)
+            limits = self._tightened(cut, limits, excess, step, problems)
         return None
 
     def _tightened(
-        self, cut: Cut, limits: Sequence[float | None], excess: Mapping[int, float], step: int
+        self,
+        cut: Cut,
+        limits: Sequence[float | None],
+        excess: Mapping[int, float],
+        step: int,
+        problems: StageProblems,
     ) -> list[float | None]:
         """Return smaller limits for the stages of the groups whose programs exceed theirs."""
         found: list[float | None] = []
@@ -197,7 +271,7 @@ class PipelinePartitioning:
             if over is None:
                 found.append(limit)
                 continue
-            plan = self._plan(stage, cut, limit)
+            plan = self._plan(problems, stage, cut, limit)
             counted = 0.0 if plan is None else plan.memory_bytes
             less = min(counted - over / self.schedule.chunks, counted * (1 - _LEAST_STEP * 2**step))
             found.append(max(less, 0.0))
@@ -205,21 +279,25 @@ class PipelinePartitioning:
 
     def _plan(
         self,
+        problems: StageProblems,
         stage: int,
         cut: Cut,
         limit: float | None,
         received: Mapping[str, Layout] | None = None,
     ) -> StagePlan | None:
         flight = self.bounds.in_flight[stage]
-        return self.problems.plan(cut[stage], cut[stage + 1], flight, limit, received)
+        return problems.plan(cut[stage], cut[stage + 1], flight, limit, received)
 
-    def _of_cut(self, cut: Cut, limits: Sequence[float | None]) -> _Candidate | None:
+    def _of_cut(
+        self, cut: Cut, limits: Sequence[float | None], problems: StageProblems
+    ) -> _Candidate | None:
         """Emit the pipeline of a cut whose stages are searched within limits."""
-        parts = [self.problems.blocks.stretch(*pair) for pair in pairwise(cut)]
+        parts = [self.blocks.stretch(*pair) for pair in pairwise(cut)]
         plans: list[Decisions] = []
         sent: dict[str, Layout] = {}
         for stage, part in enumerate(parts):
-            plan = self._plan(stage, cut, limits[stage], self._received(part, sent))
+            received = self._received(part, sent)
+            plan = self._plan(problems, stage, cut, limits[stage], received)
             if plan is None:
                 return None
             plans.append(plan.decisions)
@@ -235,14 +313,15 @@ class PipelinePartitioning:
         self, cut: Cut, parts: Sequence[Stretch], plans: Sequence[Decisions]
     ) -> _Candidate:
         whole = self.loop.lifted(assembled(self.source, parts, plans))
-        starts = self.problems.blocks.starts
+        starts = self.blocks.starts
         stages = self.line.stages([starts[block] for block in cut[1:-1]])
         schedule = self.schedule
         decisions = in_stages(whole, schedule.groups, stages, schedule.name, self.level)
         passes = PassManager(verify_later=not self.options.extra_passes)
         pipeline = partitioned(self.options, decisions, self.lowering)
         program = passes.run_all(pipeline, self.source)
-        step = pipeline_step(program, self.cluster)
+        limit = self.limits.limit_bytes
+        step = pipeline_step(program, self.cluster, limit, overlaps=self.overlaps)
         return _Candidate(decisions, program, step, tuple(passes.records))
 
     # The answer
@@ -285,10 +364,13 @@ class PipelinePartitioning:
         return bounded(result, max(bound, 0.0))
 
     def _how(self) -> str:
-        blocks = len(self.problems.blocks)
+        blocks = len(self.blocks)
         cuts = "given cuts" if self.cuts else f"cuts between {blocks} blocks"
+        searches = self.problems.searches
+        if self.overlaps:
+            searches += self.bounding.searches
         how = (
-            f"{self.problems.searches} searches of stages, {cuts}; the bound "
+            f"{searches} searches of stages, {cuts}; the bound "
             "is of plans that send no partial sums between stages"
         )
         return f"{how}; the time limit ended the search" if self.problems.is_late else how
@@ -309,10 +391,6 @@ class PipelinePartitioning:
             f"mesh {self.mesh} of a stage, {self.options.passes} micro-batches",
             "use more stages, more devices for each stage, or more micro-batches",
         )
-
-
-def _seconds(candidate: _Candidate) -> float:
-    return candidate.step.seconds
 
 
 def _decided(options: CompileOptions) -> dict[str, tuple[str, ...]]:

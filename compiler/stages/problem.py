@@ -8,7 +8,11 @@ for every plan, and no plan that matters takes more than a step once, so ``t >= 
 import time
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks
@@ -16,6 +20,7 @@ from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.ir.layout import Layout
+from shardwright.operators.models.loss_scale import DynamicLossScale
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.context import StagePart
@@ -23,6 +28,9 @@ from shardwright.search.space.space import SearchSpace
 
 MANY = 2**26
 """Passes over micro-batches of a problem whose cost is that of the passes alone."""
+
+ONE = 1 + 2**-30
+"""Passes of a problem of one pass in a loop: gradients are accumulated."""
 
 _SHARE = 1 / 4  # of the time left that one search may take
 T = TypeVar("T")
@@ -38,10 +46,13 @@ class StageBound:
         Of one pass over one micro-batch, forward and backward.
     step_seconds : float
         Of all passes and what is done once; infinite where no plan fits.
+    once_seconds : float
+        Of one pass and what is done once.
     """
 
     pass_seconds: float
     step_seconds: float
+    once_seconds: float
 
 
 @dataclass(frozen=True)
@@ -87,12 +98,15 @@ class StageProblems:
         The limits of the user.
     deadline : float
         The end of all searches, by `time.perf_counter`.
+    level : int
+        Level of the cluster whose links the stages use.
     """
 
     request: SearchRequest
     blocks: Blocks
     limits: SearchOptions
     deadline: float
+    level: int = 0
     searches: int = 0
     _found: dict[Hashable, _Searched] = field(default_factory=dict)
     _free: dict[Hashable, tuple[int, _Searched]] = field(default_factory=dict)
@@ -109,20 +123,34 @@ class StageProblems:
         """Whether no time is left."""
         return time.perf_counter() >= self.deadline
 
+    @property
+    def constant(self) -> float:
+        """Seconds that every device group takes once, whatever its plan: it counts the steps."""
+        if isinstance(self.request.options.loss_scale, DynamicLossScale):
+            return 0.0  # a step may be skipped, and the first group alone decides
+        return self.request.profile.constant()
+
     # Bounds and plans
 
     def floor(self, block: int) -> StageBound:
         """Return bounds of one block whose sums bound those of stretches, within any memory."""
         key = self.blocks.key(block, block + 1)
         if key not in self._floors:
-            self._floors[key] = StageBound(
-                *(self._lowest(block, passes) for passes in (MANY, self.loop.passes))
-            )
-            one = self._floors[key]
-            self._floors[key] = replace(one, pass_seconds=one.pass_seconds / MANY)
+            counts = (MANY, self._count, ONE)
+            passes, step, once = (self._lowest(block, count) for count in counts)
+            self._floors[key] = StageBound(passes / MANY, step, once)
         return self._floors[key]
 
-    def _lowest(self, block: int, passes: int) -> float:
+    def pass_floor(self, block: int) -> float:
+        """Return a bound of one pass of a block over one micro-batch."""
+        return self._lowest(block, MANY) / MANY
+
+    @property
+    def _count(self) -> float:
+        """How often an operator of the loop runs; a little more than once, so that it is a loop."""
+        return max(self.loop.passes, ONE)
+
+    def _lowest(self, block: int, passes: float) -> float:
         request = self._request(block, block + 1, 1, passes, free_ends=True)
         return self._solved(request, request.space, None).lower_bound
 
@@ -181,6 +209,27 @@ class StageProblems:
                 self._free[key] = in_flight, found
         return self._found[own]
 
+    def delays(self) -> NDArray[np.float64]:
+        """Return bounds of the transfers from each block to the next, there and back.
+
+        Row 0 has for each block, and the end, the seconds in which the values of a micro-batch
+        arrive that the block before makes and that it reads; row 1 those of their gradients.
+        """
+        starts = self.blocks.starts
+        found = np.zeros((2, len(starts)))
+        for block in range(1, len(starts) - 1):
+            for name in self.blocks.passed(block):
+                size = self.loop.graph.values[name].type.nbytes / self.request.planner.mesh.size
+                seconds = self._transfer_seconds(size)
+                found[0, block] += seconds
+                found[1, block] += seconds * self.blocks.is_differentiated(name, block)
+        return found
+
+    def _transfer_seconds(self, nbytes: float) -> float:
+        cluster = self.request.cluster
+        level = cluster.levels[self.level]
+        return cluster.device.launch_seconds + level.latency + nbytes / level.bandwidth
+
     # Searches
 
     def _search(
@@ -197,26 +246,25 @@ class StageProblems:
             options = replace(request.options, input_layouts=layouts)
             request = replace(request, options=options)
         free = self._solved(request, request.space, None)
-        bound = StageBound(self._pass_seconds(begin, end), free.lower_bound)
+        once = self._of_passes(begin, end, ONE)
+        bound = StageBound(self._of_passes(begin, end, MANY) / MANY, free.lower_bound, once)
         limit = self.limits.limit_bytes if memory_limit is None else memory_limit
         if free.memory_bytes <= limit:
             return _Searched(begin, bound, _plan(free, unlimited=True))
         try:
             found, least = self._within(request, memory_limit)
         except InfeasibleError:
-            return _Searched(begin, StageBound(float("inf"), float("inf")), None)
+            return _Searched(begin, StageBound(inf, inf, inf), None)
         except NoPlanError:
             return _Searched(begin, bound, None)
         seconds = max(bound.pass_seconds, self._pass_within(begin, end, in_flight, memory_limit))
-        bound = StageBound(seconds, max(bound.step_seconds, least))
+        bound = replace(bound, pass_seconds=seconds, step_seconds=max(bound.step_seconds, least))
         return _Searched(begin, bound, _plan(found))
 
     def _pass_within(
         self, begin: int, end: int, in_flight: int, memory_limit: float | None
     ) -> float:
         """Return a bound of one pass within a memory limit; 0 where none is found."""
-        if self.loop.passes == 1:  # with one pass, other copies of parameters are held
-            return 0.0
         request = self._request(begin, end, in_flight, MANY)
         space = request.recompute_space if request.recomputes else request.space
         try:
@@ -244,12 +292,12 @@ class StageProblems:
             return again, again.lower_bound
         return min(again, plain, key=lambda result: result.cost), again.lower_bound
 
-    def _pass_seconds(self, begin: int, end: int) -> float:
-        """Return a bound of one pass over one micro-batch, within any memory."""
-        key = self.blocks.key(begin, end)
+    def _of_passes(self, begin: int, end: int, passes: float) -> float:
+        """Return a bound of some passes and what is done once, within any memory."""
+        key = self.blocks.key(begin, end), passes
         if key not in self._passes:
-            request = self._request(begin, end, 1, MANY)
-            self._passes[key] = self._solved(request, request.space, None).lower_bound / MANY
+            request = self._request(begin, end, 1, passes)
+            self._passes[key] = self._solved(request, request.space, None).lower_bound
         return self._passes[key]
 
     def _request(
@@ -257,12 +305,12 @@ class StageProblems:
         begin: int,
         end: int,
         in_flight: int,
-        passes: int | None = None,
+        passes: float | None = None,
         *,
         free_ends: bool = False,
     ) -> SearchRequest:
         stretch = self.blocks.stretch(begin, end)
-        part = StagePart(stretch, in_flight, passes, free_ends)
+        part = StagePart(stretch, in_flight, passes or self._count, free_ends)
         prices, options = self.request.profile, self.request.options
         names = {node.name for node in stretch.graph.nodes}
         pins, result_pins = (

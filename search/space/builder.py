@@ -298,7 +298,7 @@ class _SpaceBuilder:
 
     def _at_end_of_stage(
         self, kind: str, value: Value
-    ) -> tuple[int, tuple[EdgeLayout, ...], int, object]:
+    ) -> tuple[int, tuple[EdgeLayout, ...], float, object]:
         """Return the variable, layouts, passes and key of a value between two stages.
 
         What is sent once, before the loop over micro-batches, is made of parameters; the stages

@@ -40,8 +40,9 @@ class StagePart:
         The operators of the stage.
     in_flight : int
         Micro-batches whose saved tensors the stage holds at once at its peak.
-    passes : int, optional
-        How often an operator of the loop counts; by default, as often as it runs.
+    passes : float, optional
+        How often an operator of the loop counts; by default, as often as it runs. A little more
+        than once counts the accumulation of gradients, too.
     free_ends : bool
         Whether redistributing what is received and sent is left out, so that the bounds of
         consecutive parts add up to one of them together.
@@ -49,7 +50,7 @@ class StagePart:
 
     stretch: Stretch
     in_flight: int = 1
-    passes: int | None = None
+    passes: float | None = None
     free_ends: bool = False
 
 
@@ -138,17 +139,17 @@ class BuildContext:
     # Micro-batches
 
     @property
-    def passes(self) -> int:
+    def passes(self) -> float:
         """Number of micro-batches of a step."""
         if self.part is not None and self.part.passes is not None:
             return self.part.passes
         return 1 if self.micro is None else self.micro.passes
 
-    def times(self, operator: str) -> int:
+    def times(self, operator: str) -> float:
         """Return how often an operator runs in a step."""
         return self.passes if self.micro is not None and self.micro.is_repeated(operator) else 1
 
-    def split_passes(self, value: str) -> int:
+    def split_passes(self, value: str) -> float:
         """Return the number of passes that each have their own slice of a value; 1 if none has."""
         return self.passes if self.micro is not None and self.micro.is_split(value) else 1
 

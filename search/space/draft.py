@@ -51,7 +51,7 @@ class EdgeEnd:
         Where a tensor is read: whether the backward pass reads it here; None for never.
     exchange : array of shape (options,), optional
         Where a tensor is read: the cost of exchanging its halos.
-    passes, gradient_passes : int
+    passes, gradient_passes : float
         How often the tensor, and its gradient, are written or read here in a step over
         micro-batches.
     """
@@ -70,8 +70,8 @@ class EdgeEnd:
     remade_at: int | None = None
     needed: Booleans | None = None
     exchange: Floats | None = None
-    passes: int = 1
-    gradient_passes: int = 1
+    passes: float = 1
+    gradient_passes: float = 1
 
     @property
     def has_cotangent(self) -> bool:

@@ -62,7 +62,7 @@ class GradientTypes:
             table[:, back] += profile.edges(self.reduced, returned, due).T
         return table
 
-    def accumulation(self, profile: CostProfile, layout: Layout, passes: int) -> float:
+    def accumulation(self, profile: CostProfile, layout: Layout, passes: float) -> float:
         """Return the cost of adding up what all passes over micro-batches return."""
         if self.accumulated == self.reduced:
             return passes * profile.accumulation(self.reduced, layout)

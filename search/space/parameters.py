@@ -111,7 +111,7 @@ class ParameterChoices:
             writer, reader, value.type, table, of_parameters=True, gradient=types.reduced
         )
 
-    def _passes(self, reader: EdgeEnd | None) -> int:
+    def _passes(self, reader: EdgeEnd | None) -> float:
         """Return how often the one reader of a parameter runs in a step over micro-batches."""
         return 1 if reader is None else reader.passes
 

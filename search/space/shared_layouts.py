@@ -64,7 +64,7 @@ def add_shared_layout(
 
 
 def _options(
-    context: BuildContext, value: Value, ends: Sequence[EdgeEnd], saved: bool, times: int
+    context: BuildContext, value: Value, ends: Sequence[EdgeEnd], saved: bool, times: float
 ) -> Options:
     """Return the layouts that any end uses, with the cost of adding gradients there."""
     shared: dict[SharedLayout, None] = {}

@@ -57,11 +57,11 @@ class Storage:
         used = None if self.used is None else self.used.renamed(names, mesh)
         return replace(self, layout=self.layout.renamed(names, mesh), used=used)
 
-    def gathers(self, passes: int) -> int:
+    def gathers(self, passes: float) -> float:
         """Return how often it is gathered in a step, for a reader that runs in every pass."""
         return (1 + self.regathered) * (passes if self.in_passes or self.regathered else 1)
 
-    def reductions(self, passes: int) -> int:
+    def reductions(self, passes: float) -> float:
         """Return how often its gradient is reduced in a step."""
         return passes if self.reduced_in_passes else 1
 
@@ -118,9 +118,9 @@ class Edge:
         Its layout, and that of its gradient, for each option of the first and second choice.
     again : array of shape (sources, targets), optional
         Where it is redistributed a second time, as it is recomputed; None for nowhere.
-    passes : int
+    passes : float
         How often the reader runs in a step.
-    forward, backward : int
+    forward, backward : float
         How often the tensor, and its gradient, are redistributed in a step; of a parameter its
         storage decides.
     of_parameters : bool
@@ -133,9 +133,9 @@ class Edge:
     sources: tuple[EdgeLayout, ...]
     targets: tuple[EdgeLayout, ...]
     again: NDArray[np.bool_] | None = None
-    passes: int = 1
-    forward: int = 1
-    backward: int = 1
+    passes: float = 1
+    forward: float = 1
+    backward: float = 1
     of_parameters: bool = False
     gradient: TensorType | None = None
 

@@ -35,7 +35,7 @@ def storage_options(
     profile: CostProfile,
     everywhere: Sequence[Layout],
     scattered: bool,
-    passes: int = 1,
+    passes: float = 1,
 ) -> tuple[Storage, ...]:
     """Return the options to store a parameter.
 
@@ -53,7 +53,7 @@ def storage_options(
         All layouts that its shape allows.
     scattered : bool
         Whether it must be split as finely as it can be.
-    passes : int
+    passes : float
         How often its one reader runs in a step over micro-batches.
     """
     if not used:
@@ -179,7 +179,7 @@ class StorageBytes:
 
 
 def storage_bytes(
-    tensor: TensorType, options: Sequence[Storage], mesh: Mesh, passes: int = 1
+    tensor: TensorType, options: Sequence[Storage], mesh: Mesh, passes: float = 1
 ) -> StorageBytes:
     """Return the bytes of a parameter for each storage option."""
     sizes = np.zeros((5, len(options)))
@@ -194,7 +194,7 @@ def storage_bytes(
 
 
 def gradient_bytes(
-    types: GradientTypes, options: Sequence[Storage], mesh: Mesh, passes: int = 1
+    types: GradientTypes, options: Sequence[Storage], mesh: Mesh, passes: float = 1
 ) -> StorageBytes:
     """Return the bytes of the gradient of a parameter for each storage option."""
     reduced = storage_bytes(types.reduced, options, mesh, passes)
@@ -211,7 +211,7 @@ def storage_edges(
     targets: Sequence[EdgeLayout],
     used: Sequence[Layout],
     profile: CostProfile,
-    passes: int = 1,
+    passes: float = 1,
 ) -> Floats:
     """Return the cost from each storage option of a parameter to each option of its reader.
 
@@ -240,7 +240,7 @@ def _in_passes(
     sources: Sequence[EdgeLayout],
     targets: Sequence[EdgeLayout],
     profile: CostProfile,
-    passes: int,
+    passes: float,
 ) -> Floats:
     """Return the cost of gathering a parameter for all passes, and of adding up its gradient.
 

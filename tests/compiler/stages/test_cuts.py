@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from shardwright.compiler.stages.cuts import (
     Cut,
+    PathCounts,
     least_longest_path,
     least_maximum,
     least_sum,
@@ -25,6 +26,11 @@ def random_costs(random: np.random.Generator) -> Floats:
     costs[random.random(costs.shape) < 0.1] = np.inf
     costs[:, *np.tril_indices(blocks + 1)] = np.inf
     return costs
+
+
+def length(path: PathCounts, cut: Cut, seconds: list[float]) -> float:
+    late = sum(float(path.arrivals[s, cut[s]]) for s in range(len(seconds)))
+    return float(np.dot(path.stages, seconds)) + late
 
 
 def all_cuts(costs: Floats) -> Iterator[tuple[Cut, list[float]]]:
@@ -52,11 +58,13 @@ def test_the_bound_by_paths_is_below_all_cuts_and_near_the_best() -> None:
         random = np.random.default_rng(seed)
         costs, passes = random_costs(random), int(random.integers(2, 9))
         stages = len(costs)
-        paths = [np.array([1.0] * s + [passes] + [0.0] * (stages - s - 1)) for s in range(stages)]
-        paths += [random.integers(0, passes, stages).astype(float) for _ in range(2)]
+        counts = [np.array([1.0] * s + [passes] + [0.0] * (stages - s - 1)) for s in range(stages)]
+        counts += [random.integers(0, passes, stages).astype(float) for _ in range(2)]
+        late = random.random((stages, costs.shape[1])) * int(random.integers(2))
+        paths = [PathCounts(count, count[:, None] * late) for count in counts]
         steps = [
-            max(passes * max(seconds), *(float(np.dot(path, seconds)) for path in paths))
-            for _, seconds in all_cuts(costs)
+            max(passes * max(seconds), *(length(path, cut, seconds) for path in paths))
+            for cut, seconds in all_cuts(costs)
             if max(seconds) < np.inf
         ]
         found = least_longest_path(costs, paths, passes)
