@@ -236,7 +236,10 @@ class Executor:
             max(peaks.values()),
             peaks,
         )
-        state.update([(name, merged(held, new)) for name, new in self.graph.updates])
+        after = {**state, **{name: merged(held, new) for name, new in self.graph.updates}}
+        names = [parameter.name for parameter in self.graph.parameters]
+        state.clear()  # in an order that all processes have
+        state.update((name, after[name]) for name in dict.fromkeys((*names, *after)))
         return result
 
     def _group_step(

@@ -47,6 +47,8 @@ def differences(path: Path, mpi: MpiCommunicator) -> list[str]:
     wrong = [] if [r.loss for r in one] == [r.loss for r in other] else ["losses"]
     if other[0].peak_bytes > one[0].peak_bytes:
         wrong.append(f"peak {other[0].peak_bytes}, {one[0].peak_bytes} locally")
+    if list(together) != [parameter.name for parameter in graph.parameters]:
+        wrong.append("the order of the state")
     file = path.with_suffix(".npz")
     save_checkpoint(file, graph, together, mpi)
     loaded = load_checkpoint(file, graph, mpi, "float64")

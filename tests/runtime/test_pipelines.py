@@ -120,6 +120,7 @@ def test_in_place_updates_and_the_peak_of_each_group() -> None:
         results = [executor.step(inputs, state) for _ in range(2)]
         found.append({name: {r: a.copy() for r, a in p.items()} for name, p in state.items()})
         assert set(results[0].peak_bytes_by_group) == {0, 1}
+        assert list(state) == [p.name for p in program.parameters]  # as in every process
         assert results[0].peak_bytes == max(results[0].peak_bytes_by_group.values())
         for parameter in program.parameters:
             assert parameter.value.layout is not None
