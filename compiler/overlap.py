@@ -179,6 +179,8 @@ class OverlapSearch:
             bound = max(bound, self._bound_without_limit())
             for attempt in () if self._is_near(bound) else self.by_rule():
                 self._meet(attempt)
+                if time.perf_counter() >= self.deadline:
+                    break
             self._leave_room()
         return self._raised(bound)
 
