@@ -1,0 +1,199 @@
+"""Pipelines that the search finds: right, within memory, no worse than others, bounded."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from shardwright.api import compile
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, PassError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.manager import PassManager
+from shardwright.proof import prove
+from shardwright.search.heuristics.completion import complete
+from shardwright.search.space.space import Choice, SearchSpace
+from shardwright.solver.evaluate import evaluate
+from shardwright.verification.comparison import verify_plan
+from tests.random_graphs import random_graph
+from tests.zoo_sizes import SMALL
+
+POD = cluster("a100-pod")
+MESH = Mesh((MeshAxis("x", 2),))
+
+
+def searched(
+    graph: Graph, stages: int, passes: int, memory: float | None, objective: str = "serial"
+) -> PipelinePartitioning:
+    options = CompileOptions(
+        stages=stages,
+        micro_batches=passes,
+        optimizer=Optimizer("adam"),
+        memory_limit=memory,
+        objective=objective,  # type: ignore[arg-type]
+        gap=1e-9,
+    )
+    source = Canonicalize().run(graph)
+    return PipelinePartitioning(source, POD, MESH, options, 0, PassManager(), None)
+
+
+def random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[int, ...]:
+    strategies = {
+        choice.name: choice.options[int(random.integers(len(choice.options)))]
+        for choice in space.choices
+        if choice.kind == "operator"
+    }
+
+    def some(choice: Choice) -> list[bool]:
+        count = len(choice.options)
+        kept = set(random.permutation(count)[: max(1, count // 2)].tolist())
+        return [i in kept for i in range(count)]
+
+    return complete(space, strategies, some)  # type: ignore[arg-type]
+
+
+def random_pipelines(
+    search: PipelinePartitioning, random: np.random.Generator, count: int
+) -> Iterator[tuple[float, tuple[float, ...]]]:
+    """Yield the steps of pipelines of random cuts and decisions, with the memory of each group."""
+    blocks = len(search.blocks)
+    for _ in range(count):
+        inner = random.choice(range(1, blocks), search.schedule.stages - 1, replace=False)
+        cut = (0, *sorted(inner.tolist()), blocks)
+        parts = [search.blocks.stretch(*pair) for pair in pairwise(cut)]
+        plans: list[Decisions] = []
+        counted: list[float] = []
+        sent: dict[str, Layout] = {}
+        try:
+            for stage, part in enumerate(parts):
+                flight = search.bounds.in_flight[stage]
+                request = search.problems._request(cut[stage], cut[stage + 1], flight)
+                received = search._received(part, sent)
+                options = replace(request.options, input_layouts=received)
+                space = replace(request, options=options).space
+                assignment = random_assignment(space, random)
+                counted.append(float(evaluate(space.problem, assignment).peak_usage))
+                plans.append(space.decisions(assignment))
+                sent.update((name, plans[-1].stored[name]) for name in part.sent)
+        except PassError:  # strategies between which a tensor cannot be redistributed
+            continue
+        step = search._assembled(cut, parts, plans).step
+        assert all(
+            own <= most * (1 + 1e-9)
+            for own, most in zip(counted, step.memory.by_group, strict=True)
+        )
+        yield step.seconds, step.memory.by_group
+
+
+@pytest.mark.parametrize("passes", [1, 2, 4])
+@pytest.mark.parametrize("objective", ["serial", "overlapped"])
+def test_random_programs(passes: int, objective: str) -> None:
+    """No random pipeline is faster than the answer, or than the bound."""
+    count = 0
+    for seed in range(14):
+        search = searched(random_graph(seed, 4), 2, passes, None, objective)
+        try:
+            found = search.emit()
+        except OptionError:  # no cut, or no micro-batches
+            continue
+        assert found.result is not None
+        pipelines = list(random_pipelines(search, np.random.default_rng(seed), 6))
+        best = min((seconds for seconds, _ in pipelines), default=np.inf)
+        assert found.result.lower_bound <= min(best, found.result.cost) * (1 + 1e-9)
+        assert found.result.cost <= best * (1 + 1e-9)
+        count += 1
+    assert count >= 4
+
+
+def test_memory_limits() -> None:
+    """An answer fits; where nothing is found, no random pipeline fits either."""
+    outcomes = []
+    for seed in (0, 2, 9, 10, 13):
+        graph = random_graph(seed, 4)
+        try:
+            free = searched(graph, 2, 2, None)
+            most = max(free.emit().memory.by_group)
+        except OptionError:
+            continue
+        for share in (0.9, 0.6):
+            search = searched(graph, 2, 2, share * most)
+            pipelines = random_pipelines(free, np.random.default_rng(seed), 6)
+            fitting = [seconds for seconds, held in pipelines if max(held) <= share * most]
+            try:
+                found = search.emit()
+            except InfeasibleError:
+                outcomes.append("infeasible")
+                assert not fitting
+                continue
+            except NotFoundError:
+                outcomes.append("not found")
+                continue
+            outcomes.append("found")
+            assert max(found.memory.by_group) <= share * most
+            assert found.result is not None
+            assert found.result.lower_bound <= min([found.result.cost, *fitting]) * (1 + 1e-9)
+    assert "found" in outcomes
+
+
+@pytest.mark.parametrize(
+    ("model", "stages", "chunks", "schedule"),
+    [("gpt", 2, 1, None), ("llama", 2, 1, "gpipe"), ("mlp", 2, 2, None), ("gpt", 4, 1, None)],
+)
+def test_models(model: str, stages: int, chunks: int, schedule: str | None) -> None:
+    found = compile(
+        SMALL[model],
+        8,
+        cluster="a100-pod",
+        stages=stages,
+        chunks=chunks,
+        schedule=schedule,
+        micro_batches=4,
+        optimizer="adam",
+        time_limit=4.0,
+    )
+    assert found.plan.program.stages == stages * chunks
+    assert prove(found.plan).proven
+    assert verify_plan(found.plan, 1).equal
+    result = found.compiled.result
+    assert result is not None
+    assert 0 < result.lower_bound <= result.cost
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"stages": 3},
+            "`stages` is 3, and 8 devices cannot be divided into so many groups; use a number of "
+            "stages that divides the number of devices",
+        ),
+        ({"chunks": 2}, "`chunks` has no effect without a pipeline; give `stages` too"),
+        (
+            {"stages": 2, "mode": "data_parallel"},
+            "`stages` is 2, which is not supported with `mode` data_parallel; leave one of them "
+            "out",
+        ),
+        (
+            {"stages": 2, "micro_batches": "search"},
+            "`stages` is 2, and the number of micro-batches is to be searched; give the number of "
+            "micro-batches",
+        ),
+        (
+            {"stages": 2, "plan": "tensor=2"},
+            "`stages` has no effect with `plan`, which decides it; write `pipeline=2` in the plan",
+        ),
+    ],
+)
+def test_refusals(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        compile(SMALL["mlp"], 8, cluster="a100-pod", **options)
+    assert str(caught.value) == message
