@@ -56,10 +56,10 @@ _FUSION = Spelled(_EXPECTED, _read_fusion, _spell_fusion, (int, float, Mapping))
 class FuseAllReduces(Pass):
     """Reduce the gradients of parameters with equal fusion ids in one all-reduce.
 
-    It stands where the last of them is computed. Only all-reduces over the same axes and of the
-    same element type are fused; id 0 is no fusion, and uneven slices are not fused. Every
-    all-reduce is marked with its id, and one that has a mark is left alone, so that a second run
-    changes nothing.
+    It stands where the last of them is computed. Only all-reduces over the same axes, of the same
+    element type and in one pipeline stage are fused; id 0 is no fusion, and uneven slices are not
+    fused. Every all-reduce is marked with its id, and one that has a mark is left alone, so that a
+    second run changes nothing.
 
     Before::
 
@@ -175,7 +175,7 @@ def _groups(graph: Graph, ids: Mapping[str, int]) -> dict[Key, list[str]]:
             and not operand.layout.is_even(operand.type.shape, graph.mesh)
         ):
             continue  # a buffer is as long on every rank
-        partial = operand.layout and operand.layout.partial
+        partial = operand.layout and (operand.layout.partial, operand.layout.stage)
         # Communication that blocks computation is not mixed with communication that does not.
         attributes = (*sorted(_unfused(node).items()), is_deferrable(node, made))
         groups.setdefault((fusion, operand.type.dtype, partial, attributes), []).append(name)

@@ -38,6 +38,12 @@ def assert_right(found: Compilation, stages: int) -> None:
         (LLAMA, 4, "pipeline=2,tensor=2,micro_batch=2,schedule=gpipe", {"fusion": 64.0}),
         (LLAMA, 4, "pipeline=4,micro_batch=4,recompute=selective", {"loss_scale": 8.0}),
         (LLAMA, 2, "pipeline=2,micro_batch=4", {"precision": "bfloat16"}),
+        (
+            GPT,
+            8,
+            "pipeline=2,tensor=2,data=2,zero=1,sequence_parallel,micro_batch=4",
+            {"fusion": 64.0},
+        ),
         (MIXTRAL, 4, "pipeline=2,data=2,expert=2,micro_batch=2,zero=2", {}),
         (SMALL["resnet18-cifar"], 4, "pipeline=2", {}),
     ],
