@@ -35,6 +35,13 @@ FEATURES: tuple[Mapping[str, object], ...] = (
     {"optimizer": "adam", "recompute": "full"},
     {"optimizer": "adam", "precision": "bfloat16", "recompute": "selective"},
     {"optimizer": "adam", "micro_batches": 2},
+    {"optimizer": "adam", "precision": "bfloat16", "reduce_type": "float32"},
+    {
+        "optimizer": "adam",
+        "precision": "bfloat16",
+        "accumulate_type": "float32",
+        "micro_batches": 4,
+    },
     {"optimizer": "adam", "precision": "bfloat16", "recompute": "full", "micro_batches": 4},
 )
 HEAD = ("model", "options", "predicted", "allocated", "predicted / allocated")

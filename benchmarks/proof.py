@@ -2,7 +2,8 @@
 
 ``zoo`` proves plans of every model at full size, in every mode and search; ``random`` proves plans
 of random strategies; ``mutants`` makes small changes to programs and compares what the proof says
-with two steps of numbers. Times are those of the processor. Run it in the repository's root, with
+with two steps of numbers, with ``--whole`` of programs with micro-batches, recomputation and
+bfloat16. Times are those of the processor. Run it in the repository's root, with
 the root on ``PYTHONPATH``.
 """
 
@@ -10,7 +11,8 @@ import argparse
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +20,21 @@ from proof_mutants import mutants
 
 from shardwright.api import compile
 from shardwright.compiler.plans.plan import Plan
-from shardwright.ir.errors import ShardwrightError
+from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.dataflow.micro_batches import samples_of
+from shardwright.ir.errors import PassError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.models import load_model
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.precision import PRECISIONS
 from shardwright.operators.verify import verify
+from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.proof import UpdateRule, prove, prove_program
 from shardwright.proof.samples import run_samples
 from tests.equivalence import trained
+from tests.random_micro_batches import ADAM, random_step
 from tests.random_plans import profile_for, random_program
 
 # Models at full size, with their batch for each device.
@@ -81,6 +89,10 @@ SMALL = (
     "feature_hash:batch=8,buckets=12,fields=2,hidden=4,width=8",
 )
 TOLERANCE = 1e-9
+RULE = UpdateRule(ADAM.kind, ADAM.settings)
+Programs = Callable[
+    [int, int, tuple[str, ...], tuple[int, ...]], Iterator[tuple[str, Any, Graph, UpdateRule]]
+]
 
 
 def main() -> None:
@@ -92,6 +104,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=4, help="of the programs of mutants")
+    parser.add_argument("--whole", action="store_true", help="programs of whole training plans")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     prefixes = tuple(arguments.models or ("",))
@@ -100,7 +113,8 @@ def main() -> None:
     elif arguments.what == "random":
         prove_random(arguments.count, arguments.seed, prefixes)
     else:
-        prove_mutants(arguments.count, arguments.seed, prefixes, arguments.ranks)
+        plans = whole_plans if arguments.whole else random_plans
+        prove_mutants(arguments.count, arguments.seed, prefixes, arguments.ranks, plans)
 
 
 def prove_zoo(devices: list[int], prefixes: tuple[str, ...]) -> None:
@@ -147,6 +161,50 @@ def _plan(model: str, devices: int, ways: dict[str, Any]) -> Plan:
     return compile(model, devices, batch=batch, optimizer=optimizer, memory_limit=1e15, **ways).plan
 
 
+def whole_plans(
+    count: int, seed: int, prefixes: tuple[str, ...], devices: tuple[int, ...]
+) -> Iterator[tuple[str, Any, Graph, UpdateRule]]:
+    """Give random plans in micro-batches, with recomputation, and in bfloat16, of some ranks."""
+    models = [model for model in SMALL if model.startswith(prefixes)]
+    ranks = mesh_for(cluster("cpu"), devices[0])
+    for number in range(count):
+        random = np.random.default_rng((seed, number))
+        model = models[number % len(models)]
+        definition = load_model(model)
+        passes = int(random.choice([1, 2, 2, 4]))
+        passes = passes if (samples_of(definition.graph) or 1) % passes == 0 else 1
+        casts = {}
+        if random.random() < 0.5:
+            kind = str(random.choice(["none", "reduce_type", "accumulate_type"]))
+            casts = {} if kind == "none" else {kind: "float32"}
+            policy = ApplyPrecision(PRECISIONS["bfloat16"], **casts)  # type: ignore[arg-type]
+            graph = policy.run(definition.graph)
+        else:
+            graph = definition.graph
+        graph = GroupStatistics(passes).run(graph) if passes > 1 else graph
+        source = _marked(Canonicalize().run(graph), random)
+        try:
+            step = random_step(source, passes, int(random.integers(2**31)), mesh=ranks)
+        except PassError:  # these strategies have no redistribution between them
+            continue
+        yield model, replace(definition, graph=graph), step.program, RULE
+
+
+def _marked(graph: Graph, random: np.random.Generator) -> Graph:
+    """Return a program of which random operators are recomputed."""
+    stored = {parameter.name for parameter in graph.parameters} | graph.kept()
+    share = float(random.choice([0.0, 0.3, 0.7]))
+    marked = tuple(
+        node.name
+        for node in graph.nodes
+        if node.operands
+        and not stored.issuperset(node.operands)
+        and stored.isdisjoint(result.name for result in node.results)
+        and random.random() < share
+    )
+    return replace(graph, recomputed=marked)
+
+
 def random_plans(
     count: int, seed: int, prefixes: tuple[str, ...], devices: tuple[int, ...]
 ) -> Iterator[tuple[str, Any, Graph, UpdateRule]]:
@@ -181,16 +239,20 @@ def prove_random(count: int, seed: int, prefixes: tuple[str, ...]) -> None:
     )
 
 
-def prove_mutants(count: int, seed: int, prefixes: tuple[str, ...], ranks: int) -> None:
+def prove_mutants(
+    count: int, seed: int, prefixes: tuple[str, ...], ranks: int, programs: Programs
+) -> None:
     """Compare what the proof says of mutants with two steps of numbers."""
     made: Counter[tuple[str, str]] = Counter()
     by_types = 0
-    plans = random_plans(10**6, seed, prefixes, (ranks,))
+    plans = programs(10**6, seed, prefixes, (ranks,))
     while sum(made.values()) < count:
         model, definition, program, rule = next(plans)
         random = np.random.default_rng((seed, sum(made.values())))
         highs = {spec.name: spec.high or 2 for spec in definition.inputs}
         expected = trained(program, 2, highs, definition.initial)
+        if not prove_program(definition.graph, program, rule).proven:
+            print(f"REFUSED BUT RIGHT: {model}", flush=True)
         for (kind, mutant), _ in zip(mutants(program, random), range(40), strict=False):
             proof = prove_program(definition.graph, mutant, rule)
             wrong = differs(expected, mutant, highs, definition.initial)
