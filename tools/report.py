@@ -16,6 +16,7 @@ from shardwright.compiler.recomputed import Recomputed, recomputed
 from shardwright.cost_model.events import Timeline
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
+from shardwright.operators.info import operator_class
 from shardwright.operators.models.precision import MASTER
 from shardwright.tools.tables import print_table, styled, width
 from shardwright.zoo import assumed_precision
@@ -314,7 +315,8 @@ def training_text(document: PlanDocument) -> str | None:
 
 def _statistics_text(model: Graph, names: Sequence[str]) -> str:
     """Return which statistics are those of a micro-batch."""
-    counts = Counter(model.producers[name].operator for name in names)
+    made = (model.producers[name].operator for name in names)
+    counts = Counter(operator for operator in made if not operator_class(operator).is_identity)
     kinds = ", ".join(f"{count}x {operator}" for operator, count in counts.items())
     return (
         f"each micro-batch has its own statistics ({kinds}), as if it were the batch; with another "
