@@ -88,6 +88,11 @@ SMALL = (
     "wide_deep:batch=8,buckets=12,fields=3,hidden=4,width=8",
     "feature_hash:batch=8,buckets=12,fields=2,hidden=4,width=8",
 )
+STAGED = (
+    "gpt:layers=2,hidden=8,heads=2,batch=4,sequence=4,vocabulary=12",
+    "llama:layers=2,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8",
+    "mixtral:layers=2,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8",
+)
 TOLERANCE = 1e-9
 RULE = UpdateRule(ADAM.kind, ADAM.settings)
 Programs = Callable[
@@ -105,6 +110,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=4, help="of the programs of mutants")
     parser.add_argument("--whole", action="store_true", help="programs of whole training plans")
+    parser.add_argument("--stages", action="store_true", help="programs with pipeline stages")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     prefixes = tuple(arguments.models or ("",))
@@ -113,7 +119,9 @@ def main() -> None:
     elif arguments.what == "random":
         prove_random(arguments.count, arguments.seed, prefixes)
     else:
-        plans = whole_plans if arguments.whole else random_plans
+        plans = random_plans
+        if arguments.whole or arguments.stages:
+            plans = staged_plans if arguments.stages else whole_plans
         prove_mutants(arguments.count, arguments.seed, prefixes, arguments.ranks, plans)
 
 
@@ -188,6 +196,29 @@ def whole_plans(
         except PassError:  # these strategies have no redistribution between them
             continue
         yield model, replace(definition, graph=graph), step.program, RULE
+
+
+def staged_plans(
+    count: int, seed: int, prefixes: tuple[str, ...], devices: tuple[int, ...]
+) -> Iterator[tuple[str, Any, Graph, UpdateRule]]:
+    """Give plans of two pipeline stages, with each schedule, and in bfloat16."""
+    models = [model for model in STAGED if model.startswith(prefixes)]
+    for number in range(count):
+        random = np.random.default_rng((seed, number))
+        model = models[number % len(models)]
+        definition = load_model(model)
+        schedule = str(random.choice(["gpipe", "1f1b", "zero_bubble"]))
+        kind = str(random.choice(["float32", "bfloat16"]))
+        plan = compile(
+            model,
+            devices[0],
+            cluster="cpu",
+            plan=f"pipeline=2,data={devices[0] // 2},micro_batch=1,schedule={schedule}",
+            optimizer=ADAM,
+            precision=kind,
+            reduce_type=str(random.choice(["lower", "float32"])),
+        ).plan
+        yield model, replace(definition, graph=plan.model), plan.program, RULE
 
 
 def _marked(graph: Graph, random: np.random.Generator) -> Graph:
