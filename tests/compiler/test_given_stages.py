@@ -5,8 +5,11 @@ import pytest
 from shardwright import nn
 from shardwright.api import compile
 from shardwright.compilation import Compilation
+from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.plans.binding import bind_rank, rank_text
 from shardwright.compiler.plans.files import read_plan, write_plan
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import InfeasibleError, ModelError, OptionError, ShardwrightWarning
 from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import TensorType
@@ -215,3 +218,14 @@ def test_configurations_are_not_searched_with_given_stages(options):
     with pytest.raises(OptionError) as error:
         compile(traced(0, 1), 16, cluster="cpu", **options)
     assert "are not searched for a model whose stages are given" in str(error.value)
+
+
+def test_the_memory_is_that_of_the_step():
+    found = compile(
+        GPT, 8, plan="pipeline=2,data=4,zero=3,micro_batch=1", cluster="cpu", optimizer="adam"
+    )
+    memory, limit = found.compiled.memory, CompileOptions().memory_on(cluster("cpu"))
+    timeline = simulate(found.plan.program, cluster("cpu"), limit)
+    assert found.plan.document.objective == timeline.step_seconds
+    assert memory.peak_bytes == timeline.peak_bytes == max(memory.by_group)
+    assert sum(memory.by_kind.values()) == pytest.approx(memory.peak_bytes)
