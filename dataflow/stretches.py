@@ -3,11 +3,12 @@
 A pipeline stage computes a stretch. Operators that depend on inputs and on parameters are in line;
 those that depend on inputs, constants and untrained parameters alone (`placement`) run wherever
 they are read; those that depend on parameters alone (a cast) go with the next operator in line. A
-parameter belongs to the stretch that reads it first, or to all that read it. What a stretch reads
-of others it receives, what others read of it it sends; both may carry cotangents.
+parameter belongs to the stretch that reads it first, or to all that read it. Operators that nothing
+depends on are in no stretch. What a stretch reads of others it receives, what others read of it it
+sends; both may carry cotangents.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.dataflow.placement import Placement
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.reachability import live
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,10 +151,14 @@ class Line:
     def _stored(self) -> frozenset[str]:
         return frozenset(parameter.name for parameter in self.graph.parameters)
 
-    def stretch(self, begin: int, end: int) -> Stretch:
-        """Return the operators at the places from `begin` to before `end`, as a program."""
+    def stretch(self, begin: int, end: int, *, alone: bool = False) -> Stretch:
+        """Return the operators at the places from `begin` to before `end`, as a program.
+
+        With `alone`, those that run wherever they are read are left out, and received.
+        """
         own, graph = range(begin, end), self.graph
-        chosen = self._with_everywhere([n for place in own for n in self._at[place]])
+        chosen = [n for place in own for n in self._at[place]]
+        chosen = chosen if alone else self._with_everywhere(chosen)
         names = {node.name for node in chosen}
         read = dict.fromkeys(name for node in chosen for name in node.operands)
         stored = dict.fromkeys(name for place in own for name in self._owned[place])
@@ -181,9 +187,21 @@ class Line:
         """The operators that go with each place in line."""
         found: list[list[Node]] = [[] for _ in self.operators]
         for node in self.graph.nodes:
-            if node.name in self.position:
+            if node.name in self.position and node.name in self._live:
                 found[self.position[node.name]].append(node)
         return found
+
+    @cached_property
+    def _live(self) -> frozenset[str]:
+        """The operators that an output or an update depends on; no program has the others."""
+        nodes = live(self.graph.nodes, self.graph.kept()).nodes
+        return frozenset(node.name for node in nodes)
+
+    def _readers(self, value: str) -> Iterator[int]:
+        """Yield the places of the operators that read a value and are live."""
+        for node, _ in self.graph.uses[value]:
+            if node.name in self._live and node.name in self.position:
+                yield self.position[node.name]
 
     @cached_property
     def _owned(self) -> list[list[str]]:
@@ -204,8 +222,7 @@ class Line:
             home = self.home(name)
             if home is None:
                 continue
-            readers = (self.position.get(n.name, -1) for n, _ in self.graph.uses[name])
-            found[home].append((name, max(readers, default=-1)))
+            found[home].append((name, max(self._readers(name), default=-1)))
         return found
 
     def _is_own(self, output: str, own: range, begin: int) -> bool:
@@ -236,6 +253,5 @@ class Line:
                 continue
             if self._kinds[self.graph.producers[name].name] != (True, True):
                 continue
-            readers = (self.position.get(n.name) for n, _ in self.graph.uses[name])
-            if any(at is not None and at >= place for at in readers):
+            if any(at >= place for at in self._readers(name)):
                 yield value

@@ -138,9 +138,9 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def stretch(self, begin: int, end: int) -> Stretch:
-        """Return the blocks from `begin` to before `end`, as a program."""
-        return self.line.stretch(self.starts[begin], self.starts[end])
+    def stretch(self, begin: int, end: int, *, alone: bool = False) -> Stretch:
+        """Return the blocks from `begin` to before `end`, as a program; see `Line.stretch`."""
+        return self.line.stretch(self.starts[begin], self.starts[end], alone=alone)
 
     def key(self, begin: int, end: int) -> Hashable:
         """Return what is equal for equal stretches of blocks."""

@@ -127,7 +127,7 @@ class PipelinePartitioning:
     @cached_property
     def problems(self) -> StageProblems:
         """The stage problems whose plans are taken: of the least sum of all seconds."""
-        return self._problems(self.lowering)
+        return self._problems(self.lowering, bounds=self.schedule.chunks == 1)
 
     @cached_property
     def bounding(self) -> StageProblems:
@@ -137,7 +137,9 @@ class PipelinePartitioning:
         least the load of each resource, and so their sum by weights. Of some weights, those are
         taken by which the most frequent block takes longest.
         """
-        return self._by_weights(self._weights) if self.overlaps else self.problems
+        if self.overlaps:
+            return self._by_weights(self._weights)
+        return self.problems if self.schedule.chunks == 1 else self._problems(self.lowering)
 
     def _by_weights(self, shares: tuple[float, ...]) -> StageProblems:
         levels = tuple(max(share, _LEAST_WEIGHT) for share in shares)
@@ -170,13 +172,14 @@ class PipelinePartitioning:
             self._floors[shares] = problems.pass_floor(self._frequent)
         return self._floors[shares]
 
-    def _problems(self, lowering: LowerRedistributions) -> StageProblems:
+    def _problems(self, lowering: LowerRedistributions, *, bounds: bool = True) -> StageProblems:
         planner = lowering.planner(self.mesh)
         request = SearchRequest(
             self.source, self.cluster, planner, self.options, lowering.weights, self.emissions
         )
         deadline = self.began + self.options.time_limit
-        return StageProblems(request, self.blocks, self.limits, deadline, self.level)
+        shared = self.schedule.chunks > 1 and bounds
+        return StageProblems(request, self.blocks, self.limits, deadline, self.level, shared)
 
     @cached_property
     def lowering(self) -> LowerRedistributions:
@@ -219,7 +222,8 @@ class PipelinePartitioning:
 
     def _found(self, least: LeastCut) -> Iterator[_Candidate]:
         """Yield pipelines that fit until the time is up, at least one."""
-        kinds = (self.problems, self.bounding) if self.overlaps else (self.problems,)
+        weighted = self.overlaps and self.schedule.chunks == 1
+        kinds = (self.problems, self.bounding) if weighted else (self.problems,)
         for cut in self._cuts(least):
             for problems in kinds:
                 found = self._fitting(cut, problems)
@@ -338,7 +342,7 @@ class PipelinePartitioning:
             best.step.memory,
             best.decisions,
             self._result(best, least.value),
-            minimizes_step=True,
+            minimizes_step=self.overlaps,
         )
 
     def _result(self, best: _Candidate, bound: float) -> SearchResult:

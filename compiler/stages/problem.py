@@ -100,6 +100,9 @@ class StageProblems:
         The end of all searches, by `time.perf_counter`.
     level : int
         Level of the cluster whose links the stages use.
+    alone : bool
+        Whether what runs wherever it is read counts nowhere: a device group runs it once for all
+        of its chunks.
     """
 
     request: SearchRequest
@@ -107,6 +110,7 @@ class StageProblems:
     limits: SearchOptions
     deadline: float
     level: int = 0
+    alone: bool = False
     searches: int = 0
     _found: dict[Hashable, _Searched] = field(default_factory=dict)
     _free: dict[Hashable, tuple[int, _Searched]] = field(default_factory=dict)
@@ -309,7 +313,7 @@ class StageProblems:
         *,
         free_ends: bool = False,
     ) -> SearchRequest:
-        stretch = self.blocks.stretch(begin, end)
+        stretch = self.blocks.stretch(begin, end, alone=free_ends or self.alone)
         part = StagePart(stretch, in_flight, passes or self._count, free_ends)
         prices, options = self.request.profile, self.request.options
         names = {node.name for node in stretch.graph.nodes}
