@@ -33,12 +33,16 @@ class BackwardMemory:
     separate : tuple of bool
         For each operand, whether its gradient is a buffer of its own: no view, not the cotangent
         itself, and not the gradient of another operand.
+    kept : tuple of (array of shape (strategies,)), optional
+        Bytes that the gradient of a form saves alone: of the result of the operator, and of further
+        results. None where there are no forms.
     """
 
     operands: tuple[Floats, ...]
     results: tuple[Floats, ...]
     work: tuple[tuple["Moment", ...], ...]
     separate: tuple[bool, ...]
+    kept: tuple[Floats, Floats] | None = None
 
     @classmethod
     def none(cls, operands: int, results: int, strategies: int) -> "BackwardMemory":
@@ -46,6 +50,17 @@ class BackwardMemory:
         zero = np.zeros(strategies)
         work = ((),) * strategies
         return cls((zero,) * operands, (zero,) * results, work, (False,) * operands)
+
+    def times(self, count: int) -> "BackwardMemory":
+        """Return the memory of as many copies of the strategies."""
+        kept = self.kept
+        return BackwardMemory(
+            tuple(np.tile(saved, count) for saved in self.operands),
+            tuple(np.tile(saved, count) for saved in self.results),
+            self.work * count,
+            self.separate,
+            kept and (np.tile(kept[0], count), np.tile(kept[1], count)),
+        )
 
     def peak(self, ending: frozenset[int]) -> Floats:
         """Return the peak bytes while the gradient runs, for each strategy.

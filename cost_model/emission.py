@@ -40,6 +40,9 @@ class Emission:
         Bytes of each that are saved for backward; 0 where it is not.
     work : Work
         Memory of the gradient while it runs.
+    kept : tuple of (float, float)
+        Bytes that only the gradient of a form saves: of the results of the operator, and of the
+        further results of the form.
     """
 
     forward: Emitted
@@ -49,6 +52,7 @@ class Emission:
     saved_operands: tuple[float, ...]
     saved_results: tuple[float, ...]
     work: Work
+    kept: tuple[float, float] = (0.0, 0.0)
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "Emission":
         """Return the layouts under a permutation of axes; the nodes stay, they cost the same."""
@@ -109,6 +113,8 @@ def _with_gradient(
         value if want else None for value, want in zip(gradient.gradients, wanted, strict=True)
     ]
     nodes, read = live(build.nodes, [v.name for v in gradients if v is not None])
+    saved = [value_bytes(v, mesh) if v.name in read else 0.0 for v in split.made]
+    is_form, count = len(split.made) > len(left), len(left)
     backward = _with_operands(nodes, [*split.read, *split.made, *cotangents])
     return Emission(
         forward,
@@ -119,8 +125,9 @@ def _with_gradient(
         ),
         left,
         tuple(value_bytes(v, mesh) if v.name in read else 0.0 for v in split.read),
-        tuple(value_bytes(v, mesh) if v.name in read else 0.0 for v in split.made[: len(left)]),
+        (0.0,) * count if is_form else tuple(saved),
         work_of(split, gradient, wanted, mesh),
+        (sum(saved[:count]), sum(saved[count:])) if is_form else (0.0, 0.0),
     )
 
 

@@ -155,6 +155,7 @@ class ProgramProfile(CostProfile):
                 tuple(map(np.array, zip(*(e.saved_results for e in emissions), strict=True))),
                 tuple(emission.work.moments for emission in emissions),
                 tuple(map(all, zip(*(e.work.separate for e in emissions), strict=True))),
+                _kept(emissions),
             ),
             self._recompute_cost(emissions),
         )
@@ -323,3 +324,9 @@ class ProgramProfile(CostProfile):
         """Return the cost of casting a parameter, or its gradient, where it is stored."""
         info = operator_info("cast", (tensor,), {"dtype": dtype})
         return self.operator_cost(info, (layout,), (layout,))
+
+
+def _kept(emissions: Sequence[Emission]) -> tuple[Floats, Floats] | None:
+    """Return the bytes that only gradients of forms save; None where there are none."""
+    results, more = np.array([emission.kept for emission in emissions]).T
+    return (results, more) if more.any() else None

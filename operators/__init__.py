@@ -18,6 +18,7 @@ from shardwright.operators.indexing import gather, scatter, shape, slicing
 from shardwright.operators.linear import einsum, matmul, triangular
 from shardwright.operators.models import (
     attention,
+    balanced_attention,
     batch_normalization,
     dropout,
     loss,
@@ -35,6 +36,7 @@ __all__ = [
     "activation",
     "arithmetic",
     "attention",
+    "balanced_attention",
     "batch_normalization",
     "bitwise",
     "collectives",

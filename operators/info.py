@@ -384,7 +384,7 @@ class OperatorInfo:
     ) -> tuple[Strategy, tuple[Layout, ...]]:
         strategy = self.rule.strategy_from(operands, mesh, results)
         self.rule.check(strategy, mesh)
-        self.rule.refuse_rings(strategy)
+        self.rule.refuse_forms(strategy)
         self._check_runs(strategy, mesh)
         carried = self._carried(operands)
         if set(carried) & set(strategy.of_factors(self.rule.sizes)):

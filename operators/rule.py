@@ -43,31 +43,35 @@ class ShardView:
 
 
 @dataclass(frozen=True)
-class Ring:
-    """How ranks pass parts of operands round, where each reads all parts.
+class Form:
+    """Another operator that ranks may run, in which they send to each other.
+
+    A strategy asks for it by a mark: the axes of a factor, written again under another name.
 
     Parameters
     ----------
-    factors : mapping of str to str
-        Whole factors that may be split over exactly the axes of another factor.
+    mark : str
+        A whole factor that is then split, too, or a name that no tensor has.
+    factor : str
+        The factor with the same axes.
     operator : str
-        The operator that ranks run then; its attribute ``axes`` has these axes.
+        The operator; its attribute ``axes`` has these axes.
     attributes : mapping
         Its other attributes.
     more : tuple of str
         Names of its results after those of the operator: what its gradient reads.
     """
 
-    factors: Mapping[str, str]
+    mark: str
+    factor: str
     operator: str
     attributes: Attributes
-    more: tuple[str, ...]
+    more: tuple[str, ...] = ()
 
     def along(self, strategy: Strategy) -> tuple[Attributes, Strategy]:
-        """Return the attributes and the strategy of the operator that ranks run."""
-        (axes,) = {strategy.axes[factor] for factor in self.factors}
-        rest = tuple(item for item in strategy.assignment if item[0] not in self.factors)
-        return {**self.attributes, "axes": axes}, Strategy(rest)
+        """Return the attributes and the strategy of the operator."""
+        rest = tuple(item for item in strategy.assignment if item[0] != self.mark)
+        return {**self.attributes, "axes": strategy.axes[self.factor]}, Strategy(rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,25 +87,25 @@ class Rule:
     kinds : mapping of str to str
         ``parallel``, ``whole``, or the reduction ``sum``, ``max``, ``min`` of a contracted factor;
         ``halo`` of a factor ``h~``, which is split like ``h``.
-    ring : Ring, optional
-        How ranks may pass parts round.
+    forms : tuple of Form
+        Other operators that ranks may run, where a strategy has their marks.
     """
 
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
     sizes: Mapping[str, int]
     kinds: Mapping[str, str]
-    ring: Ring | None = None
+    forms: tuple[Form, ...] = ()
 
     @cached_property
     def result_shapes(self) -> tuple[Shape, ...]:
         """Whole shape of each result."""
         return tuple(self._shape(dims, self.sizes) for dims in self.results)
 
-    @property
-    def rings(self) -> Mapping[str, str]:
-        """The factors whose parts may pass round, each with the factor that it is split like."""
-        return self.ring.factors if self.ring is not None else {}
+    @cached_property
+    def marks(self) -> Mapping[str, str]:
+        """The factor that has the same axes as each mark of a form."""
+        return {form.mark: form.factor for form in self.forms}
 
     @cached_property
     def points(self) -> int:
@@ -152,9 +156,9 @@ class Rule:
         contracted = {
             factor: axes
             for factor, axes in strategy.assignment
-            if self.kinds[factor] != "parallel"
+            if factor not in self.marks
             and factor not in present
-            and factor not in self.rings
+            and self.kinds[factor] != "parallel"
         }
         if not contracted:
             return layout
@@ -173,7 +177,7 @@ class Rule:
         another part of the work.
         """
         present = _present(self.operands[operand])
-        split = strategy.of_factors(present) if self.rings else ()
+        split = strategy.of_factors(present) if self.forms else ()
         return mesh.ordered(
             a for f, axes in strategy.assignment if f not in present for a in axes if a not in split
         )
@@ -252,22 +256,22 @@ class Rule:
             With the reason, if it is not.
         """
         used: set[str] = set()
+        self._check_marks(strategy, mesh)
         for factor, axes in strategy.assignment:
+            if factor in self.marks:
+                continue
             if factor not in self.sizes or factor != base(factor):
                 factors = tuple(f for f in self.sizes if f == base(f))
                 raise StrategyError(
                     f"there is no factor `{factor}`", hint=f"the factors are {factors}"
                 )
-            if factor in self.rings:
-                self._check_ring(factor, axes, strategy)
-            elif self.kinds[factor] == "whole":
+            if self.kinds[factor] == "whole":
                 raise StrategyError(f"factor `{factor}` must stay whole on a device")
-            else:
-                for axis in axes:
-                    mesh.axis(axis)
-                if used & set(axes) or len(set(axes)) != len(axes):
-                    raise StrategyError(f"a mesh axis is used twice in `{strategy}`")
-                used |= set(axes)
+            for axis in axes:
+                mesh.axis(axis)
+            if used & set(axes) or len(set(axes)) != len(axes):
+                raise StrategyError(f"a mesh axis is used twice in `{strategy}`")
+            used |= set(axes)
             if not self._fits(factor, mesh.extent(axes), self._is_last(factor, strategy, mesh)):
                 raise StrategyError(
                     f"factor `{factor}` of size {self.sizes[factor]} cannot be split "
@@ -277,25 +281,33 @@ class Rule:
             for factors in dims:
                 self._check_compound(factors, strategy, mesh)
 
-    def _check_ring(self, factor: str, axes: tuple[str, ...], strategy: Strategy) -> None:
-        """Refuse a ring over other axes than those of the factor that it follows."""
-        leader = self.rings[factor]
-        if axes != strategy.axes.get(leader, ()):
-            raise StrategyError(
-                f"factor `{factor}` is split over {list(axes)}, it must be whole or split like "
-                f"`{leader}`, over {list(strategy.axes.get(leader, ()))}"
-            )
+    def _check_marks(self, strategy: Strategy, mesh: Mesh) -> None:
+        """Refuse marks of two forms, and one with other axes than its factor."""
+        marks = [mark for mark in self.marks if mark in strategy.axes]
+        if len(marks) > 1:
+            raise StrategyError(f"`{strategy}` asks for two forms, by {marks}")
+        for mark in marks:
+            axes, factor = strategy.axes[mark], self.marks[mark]
+            if axes != (split := strategy.axes.get(factor, ())):
+                raise StrategyError(
+                    f"factor `{mark}` is split over {list(axes)}, it must be whole or split like "
+                    f"`{factor}`, over {list(split)}"
+                )
+            if mark in self.sizes and not self._fits(mark, mesh.extent(axes)):
+                raise StrategyError(
+                    f"factor `{mark}` of size {self.sizes[mark]} cannot be split "
+                    f"{mesh.extent(axes)} ways"
+                )
 
-    def has_ring(self, strategy: Strategy) -> bool:
-        """Return whether parts pass round under a strategy."""
-        return any(factor in strategy.axes for factor in self.rings)
+    def form_of(self, strategy: Strategy) -> Form | None:
+        """Return the form that a strategy asks for, if any."""
+        return next((form for form in self.forms if form.mark in strategy.axes), None)
 
-    def refuse_rings(self, strategy: Strategy) -> None:
-        """Refuse a strategy under which parts pass round: another operator has to run."""
-        if self.ring is not None and self.has_ring(strategy):
-            split = next(factor for factor in self.rings if factor in strategy.axes)
-            what = f"factor `{split}` is split, and every rank reads all of it"
-            raise StrategyError(what, hint=f"use `{self.ring.operator}`")
+    def refuse_forms(self, strategy: Strategy) -> None:
+        """Refuse layouts that only a form has: another operator has to run."""
+        if (form := self.form_of(strategy)) is not None:
+            what = f"factor `{form.mark}` is split, and every rank reads all of it"
+            raise StrategyError(what, hint=f"use `{form.operator}`")
 
     def _fits(self, factor: str, count: int, is_last: bool = False) -> bool:
         """Return whether a factor can be split `count` ways; unevenly, unless it is compound.
@@ -343,8 +355,8 @@ class Rule:
         """Return every legal assignment with the axes of a factor in mesh order.
 
         The order is fixed: earlier factors take earlier axes first, and the assignment that splits
-        nothing comes last, so that ties go to the larger split of a leading factor. A ring comes
-        after the assignment without it.
+        nothing comes last, so that ties go to the larger split of a leading factor. Forms come
+        after the assignment without them.
 
         Parameters
         ----------
@@ -358,17 +370,17 @@ class Rule:
         splittable = [f for f, k in factors if k not in ("whole", "halo") and self.sizes[f] > 1]
         kinds = kinds or {name: i for i, name in enumerate(mesh.names)}
         found = self._extended((), splittable, mesh, kinds)
-        if not self.rings:
+        if not self.forms:
             return tuple(found)
-        return tuple(strategy for plain in found for strategy in self._with_rings(plain, mesh))
+        return tuple(strategy for plain in found for strategy in self._with_forms(plain, mesh))
 
-    def _with_rings(self, strategy: Strategy, mesh: Mesh) -> Iterator[Strategy]:
-        """Yield an assignment without rings, then with all of them, where there are some."""
+    def _with_forms(self, strategy: Strategy, mesh: Mesh) -> Iterator[Strategy]:
+        """Yield an assignment, then with the mark of each form that is possible."""
         yield strategy
-        rings = {f: axes for f, g in self.rings.items() if (axes := strategy.axes.get(g))}
-        if rings and all(self._fits(f, mesh.extent(axes)) for f, axes in rings.items()):
-            split = {**strategy.axes, **rings}
-            yield Strategy.of({f: split[f] for f in self.sizes if f in split})
+        for form in self.forms:
+            axes = strategy.axes.get(form.factor)
+            if axes and (form.mark not in self.sizes or self._fits(form.mark, mesh.extent(axes))):
+                yield Strategy((*strategy.assignment, (form.mark, axes)))
 
     def _extended(
         self,

@@ -88,7 +88,7 @@ def run_shards(
 def splits_windows(info: OperatorInfo, strategy: Strategy) -> bool:
     """Return whether a strategy splits windows that reach into other slices, or a ring."""
     split = any(strategy.axes.get(factor) for factor in info.halos)
-    return split or info.rule.has_ring(strategy)
+    return split or info.rule.form_of(strategy) is not None
 
 
 def _run_rings(

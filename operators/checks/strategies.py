@@ -85,7 +85,7 @@ def _check_values(
 def with_kind(info: OperatorInfo, factor: str, kind: str) -> OperatorInfo:
     """Return the operator with another kind of one factor."""
     changed = copy.copy(info)
-    changed.rule = replace(info.rule, kinds={**info.rule.kinds, factor: kind}, ring=None)
+    changed.rule = replace(info.rule, kinds={**info.rule.kinds, factor: kind}, forms=())
     changed._inferred = {}
     return changed
 

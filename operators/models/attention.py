@@ -25,7 +25,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.notation import resolve
-from shardwright.operators.rule import Ring, Rule, ShardView
+from shardwright.operators.rule import Form, Rule, ShardView
 
 SCORES_AT_ONCE = 1 << 21  # elements
 
@@ -229,14 +229,19 @@ class ScaledDotProductAttention(Attention):
     )
 
     def make_rule(self) -> Rule:
-        """Keep the keys whole, or pass them round; not with a mask, which has all keys."""
+        """Keep the keys whole, or pass them round, but with a mask, which has all keys.
+
+        The mark ``halves`` balances the queries where the keys are whole.
+        """
         mask = f", {self.mask_notation()}" if self.has_mask else ""
         rule = self.resolve_with_heads(f"b H s d^, b h t^ d^, b h t^ e{mask} -> b H s e")
         if self.has_mask:
             return rule
         balanced = self.attributes["causal"] and rule.sizes["s"] == rule.sizes["t"]
         attributes = {**self.attributes, "balanced": balanced}
-        return replace(rule, ring=Ring({"t": "s"}, "ring_attention", attributes, ("logsumexp",)))
+        forms = [Form("t", "s", "ring_attention", attributes, ("logsumexp",))]
+        forms += [Form("halves", "s", "balanced_attention", attributes)] if balanced else []
+        return replace(rule, forms=tuple(forms))
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compute block by block of queries."""

@@ -48,7 +48,7 @@ _POSITION = 2  # the dimension of positions, in every operand
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """How a sequence is divided between the members of a ring.
 
     Parameters
@@ -106,7 +106,7 @@ class _Parts:
         return [np.concatenate(x, axis=_POSITION) for x in columns]
 
 
-class _OverRing(RingOperator, Attention):
+class OverRing(RingOperator, Attention):
     """The base of attention on a ring and its gradient."""
 
     defaults: ClassVar = {**Attention.defaults, "axes": (), "balanced": False}
@@ -118,11 +118,11 @@ class _OverRing(RingOperator, Attention):
     def _check_windows(self) -> None:
         """Accept the factor of the keys: the ranks pass them round."""
 
-    def parts(self, extents: Sequence[int]) -> tuple[_Parts, _Parts]:
+    def parts(self, extents: Sequence[int]) -> tuple[Parts, Parts]:
         """Return how queries, and keys, are divided."""
         balanced = bool(self.attributes["balanced"])
         sizes = self.rule.sizes["s"], self.rule.sizes[self.keys]
-        queries, keys = (_Parts(deal(size, tuple(extents)), balanced) for size in sizes)
+        queries, keys = (Parts(deal(size, tuple(extents)), balanced) for size in sizes)
         return queries, keys
 
     def blocks_of(
@@ -148,9 +148,41 @@ class _OverRing(RingOperator, Attention):
         found = self.scaled(np.matmul(q, np.swapaxes(k, -1, -2)[:, :, None]))
         return found if mask is None else np.where(mask, found, -np.inf)
 
+    def attend(
+        self,
+        online: "Online",
+        operands: tuple[Array, Array, Array],
+        queries: Sequence[Run],
+        keys: Sequence[Run],
+    ) -> None:
+        """Add a part of the keys to the softmax of the queries."""
+        q, k, v = operands
+        for block, seen, mask in self.blocks_of(prod(q.shape[:3]), queries, keys):
+            scores = self.scores(q[:, :, :, block], k[:, :, seen], mask)
+            online.add(block, scores, v[:, :, None, seen])
+
+    def add_gradients(
+        self,
+        rows: Sequence[Array],
+        part: tuple[Array, Array],
+        totals: tuple[Array, Array, Array],
+        queries: Sequence[Run],
+        keys: Sequence[Run],
+    ) -> None:
+        """Add the gradients that one part of the keys and the own queries give each other."""
+        (k, v), (dq, dk, dv) = part, totals
+        for block, seen, mask in self.blocks_of(prod(dq.shape[:3]), queries, keys):
+            q, dy, logs, mean = (x[:, :, :, block] for x in rows)
+            weights = np.exp(self.scores(q, k[:, :, seen], mask) - logs)
+            slope = np.matmul(dy, np.swapaxes(v[:, :, None, seen], -1, -2))
+            change = self.scaled(weights * (slope - mean))
+            dq[:, :, :, block] += np.matmul(change, k[:, :, None, seen])
+            dk[:, :, seen] += summed(change, q)
+            dv[:, :, seen] += summed(weights, dy)
+
     # Prices
 
-    def _local(self, operands: Sequence[Layout], mesh: Mesh) -> "_Sizes":
+    def local(self, operands: Sequence[Layout], mesh: Mesh) -> "Sizes":
         """Return the largest slices of a rank."""
         shapes = [
             layout.slice_shape(operand.shape, mesh)
@@ -163,15 +195,16 @@ class _OverRing(RingOperator, Attention):
         if self.attributes["balanced"]:
             half = -(-q[2] // 2)  # of the own part the diagonal, of any other one half
             pairs = [min(p, 2.0 * half * half + half * (i == 0)) for i, p in enumerate(pairs)]
-        return _Sizes(
+        return Sizes(
             [rows * p * self.flops_per_score for p in pairs],
             float(item * prod(q)),
             float(item * rows * q[2] * v[3]),
             float(item * (prod(k) + prod(v))),
             4.0 * rows * q[2],
+            rows,
         )
 
-    def _exchanged(self, nbytes: float, members: int) -> list[Round]:
+    def exchanged(self, nbytes: float, members: int) -> list[Round]:
         """Return the exchange of halves; of two ranks each keeps one."""
         if not self.attributes["balanced"] or members == 1:
             return []
@@ -179,7 +212,7 @@ class _OverRing(RingOperator, Attention):
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """The work of each turn, and bytes of slices on a rank.
 
     Parameters
@@ -188,6 +221,8 @@ class _Sizes:
         Operations of each turn.
     queries, results, keys, rows : float
         Bytes of the queries, of the result, of keys and values, of one number for each query.
+    heads : int
+        Heads of all samples.
     """
 
     flops: list[float]
@@ -195,10 +230,11 @@ class _Sizes:
     results: float
     keys: float
     rows: float
+    heads: int
 
 
 @dataclass(frozen=True)
-class _Online:
+class Online:
     """The softmax of rows whose scores come part by part.
 
     Parameters
@@ -214,11 +250,11 @@ class _Online:
     total: Array
 
     @staticmethod
-    def of(q: Array, features: int) -> "_Online":
+    def of(q: Array, features: int) -> "Online":
         """Return the start, for a number of features of the values."""
         rows = q.shape[:-1]
         total = np.zeros((*rows, features), q.dtype)
-        return _Online(np.full(rows, -np.inf, q.dtype), np.zeros(rows, q.dtype), total)
+        return Online(np.full(rows, -np.inf, q.dtype), np.zeros(rows, q.dtype), total)
 
     def add(self, block: slice, scores: Array, values: Array) -> None:
         """Add a part of the keys to a block of queries."""
@@ -256,7 +292,7 @@ def _arrived(receive: Receive) -> tuple[Array, ...]:
 
 
 @register
-class RingAttention(_OverRing):
+class RingAttention(OverRing):
     """Attention with keys and values passed round; also returns log sums of the exponentials."""
 
     name = "ring_attention"
@@ -275,14 +311,14 @@ class RingAttention(_OverRing):
 
     def rounds(self, operands: Sequence[Layout], mesh: Mesh) -> Sequence[Round]:
         """Return a turn for each part of the keys, between the exchanges of halves."""
-        count, sizes = mesh.extent(self.axes), self._local(operands, mesh)
+        count, sizes = mesh.extent(self.axes), self.local(operands, mesh)
         read = sizes.queries + sizes.keys + 2 * sizes.results
         turns = [
             Round(flops, read, sizes.keys if i < count - 1 else 0.0)
             for i, flops in enumerate(sizes.flops)
         ]
-        before = self._exchanged(sizes.queries + sizes.keys, count)
-        return [*before, *turns, *self._exchanged(sizes.results + sizes.rows, count)]
+        before = self.exchanged(sizes.queries + sizes.keys, count)
+        return [*before, *turns, *self.exchanged(sizes.results + sizes.rows, count)]
 
     def turns(
         self, view: ShardView, member: int, extents: Sequence[int], *operands: Array
@@ -327,7 +363,7 @@ class RingAttention(_OverRing):
 
 
 @register
-class RingAttentionGradient(_OverRing):
+class RingAttentionGradient(OverRing):
     """The gradients by q, k and v, from the cotangent, q, k, v and both results."""
 
     name = "ring_attention_gradient"
@@ -351,7 +387,7 @@ class RingAttentionGradient(_OverRing):
 
     def rounds(self, operands: Sequence[Layout], mesh: Mesh) -> Sequence[Round]:
         """Return a turn for each part of the keys, whose gradients follow one turn later."""
-        count, sizes = mesh.extent(self.axes), self._local(operands, mesh)
+        count, sizes = mesh.extent(self.axes), self.local(operands, mesh)
         read = 2 * (sizes.queries + sizes.keys) + sizes.results
         turns = [
             Round(flops, read, sizes.keys * ((i < count - 1) + (i > 0)))
@@ -359,8 +395,8 @@ class RingAttentionGradient(_OverRing):
         ]
         home = [Round(0.0, 0.0, sizes.keys)] if count > 1 else []
         taken = sizes.queries + sizes.keys + sizes.results + 2 * sizes.rows
-        before = self._exchanged(taken, count)
-        return [*before, *turns, *home, *self._exchanged(sizes.queries + sizes.keys, count)]
+        before = self.exchanged(taken, count)
+        return [*before, *turns, *home, *self.exchanged(sizes.queries + sizes.keys, count)]
 
     def turns(
         self, view: ShardView, member: int, extents: Sequence[int], *operands: Array
@@ -383,7 +419,7 @@ class RingAttentionGradient(_OverRing):
                 back = yield from _passed(member, count, dk, dv)
                 dk, dv = np.zeros_like(k), np.zeros_like(v)
             held = keys.of((member - turn) % count)
-            self._add(rows, (k, v), (dq, dk, dv), queries.of(member), held)
+            self.add_gradients(rows, (k, v), (dq, dk, dv), queries.of(member), held)
             if back is not None:
                 dk, dv = (a + b for a, b in zip((dk, dv), _arrived(back), strict=True))
             if ahead is not None:
@@ -393,22 +429,3 @@ class RingAttentionGradient(_OverRing):
         (dq,) = yield from queries.gather(member, (dq.reshape(shape),), back=True)
         dk, dv = yield from keys.gather(member, (dk, dv), back=True)
         return dq, dk, dv
-
-    def _add(
-        self,
-        rows: Sequence[Array],
-        part: tuple[Array, Array],
-        totals: tuple[Array, Array, Array],
-        queries: Sequence[Run],
-        keys: Sequence[Run],
-    ) -> None:
-        """Add the gradients that one part of the keys and the own queries give each other."""
-        (k, v), (dq, dk, dv) = part, totals
-        for block, seen, mask in self.blocks_of(prod(dq.shape[:3]), queries, keys):
-            q, dy, logs, mean = (x[:, :, :, block] for x in rows)
-            weights = np.exp(self.scores(q, k[:, :, seen], mask) - logs)
-            slope = np.matmul(dy, np.swapaxes(v[:, :, None, seen], -1, -2))
-            change = self.scaled(weights * (slope - mean))
-            dq[:, :, :, block] += np.matmul(change, k[:, :, None, seen])
-            dk[:, :, seen] += summed(change, q)
-            dv[:, :, seen] += summed(weights, dy)

@@ -31,7 +31,7 @@ from shardwright.operators.info import (
     operator_info,
     register,
 )
-from shardwright.operators.rule import Dims, Ring
+from shardwright.operators.rule import Dims, Form
 
 _NO_HALO = {"size": 1, "windows": 1, "stride": 1, "before": 0, "span": 1}
 
@@ -231,7 +231,7 @@ class SplitOperator:
     Parameters
     ----------
     info : OperatorInfo
-        The emitted operator; another than that of the model, where parts are passed round.
+        The emitted operator; another than that of the model under a strategy with a form.
     plan : HaloPlan
         Its exchanges and sums.
     read, made : tuple of Value
@@ -272,8 +272,8 @@ def emit_split(
     assert build.mesh is not None
     types = [value.type for value in operands]
     info = operator_info(node.operator, types, node.attributes)
-    if info.rule.ring is not None and info.rule.has_ring(strategy):
-        return _emit_ring(build, node, operands, strategy, info.rule.ring, stage)
+    if (form := info.rule.form_of(strategy)) is not None:
+        return _emit_form(build, node, operands, strategy, form, stage)
     plan = halo_plan(info, node.attributes, strategy, build.mesh)
     read = []
     for i, (name, value) in enumerate(zip(node.operands, operands, strict=True)):
@@ -298,26 +298,26 @@ def emit_split(
     return SplitOperator(inner, plan, tuple(read), made, tuple(results))
 
 
-def _emit_ring(
+def _emit_form(
     build: Builder,
     node: Node,
     operands: Sequence[Value],
     strategy: Strategy,
-    ring: Ring,
+    form: Form,
     stage: int | None,
 ) -> SplitOperator:
-    """Emit the operator that passes parts round in the place of another."""
+    """Emit an operator in a form in which ranks send to each other."""
     assert build.mesh is not None
-    attributes, strategy = ring.along(strategy)
-    info = operator_info(ring.operator, [value.type for value in operands], attributes)
-    more = [build.unique_name(f"{node.name}.{name}") for name in ring.more]
+    attributes, strategy = form.along(strategy)
+    info = operator_info(form.operator, [value.type for value in operands], attributes)
+    more = [build.unique_name(f"{node.name}.{name}") for name in form.more]
     names = [*(result.name for result in node.results), *more]
     left = [x.at(stage) for x in info.rule.result_layouts(strategy, build.mesh)]
     made = tuple(map(Value, names, info.result_types, left))
     build.append(
         replace(
             node,
-            operator=ring.operator,
+            operator=form.operator,
             operands=tuple(value.name for value in operands),
             results=made,
             attributes=attributes,

@@ -100,7 +100,8 @@ def legal_strategy(
     info: OperatorInfo, factors: Mapping[str, tuple[str, ...]], mesh: Mesh
 ) -> Strategy:
     """Return a strategy of the operator, its axes in mesh order; later factors give way."""
-    ordered = {f: mesh.ordered(factors[f]) for f in info.rule.sizes if f in factors}
+    names = dict.fromkeys((*info.rule.sizes, *info.rule.marks))  # marks come last
+    ordered = {f: mesh.ordered(factors[f]) for f in names if f in factors}
     strategy = Strategy.of(ordered)
     while strategy not in _strategies(info, mesh):
         ordered.popitem()

@@ -117,14 +117,16 @@ class Walk:
             self._layouts[result.name] = self._left(node, result, layout)
 
     def _split_queries(self, info: Attention, factors: Factors) -> None:
-        """Note whether context ranks share the queries; with `ring`, pass the keys round."""
+        """Note whether context ranks share the queries; pass the keys round, or balance them."""
         split = factors.get("s", ())
         if not self.axes.context or not set(self.axes.context).issubset(split):
             return
         self.with_context = True
-        for factor, leader in info.rule.rings.items() if self.ring else ():
-            factors[factor] = factors[leader]
-            self.with_ring = True
+        marks = {"t": self.ring, "halves": not self.ring}
+        for form in info.rule.forms:
+            if marks[form.mark]:
+                factors[form.mark] = split
+                self.with_ring |= self.ring
 
     def _has_tensor(self, layout: Layout) -> bool:
         return not set(self.axes.tensor).isdisjoint(layout.split_axes)

@@ -139,6 +139,7 @@ class _SpaceBuilder:
                 self._add_result(node, position)
         for node in nodes:
             self._hold_gradient_work(node)
+            self._hold_kept(node)
         return restricted(self._space(), self.context.kept)
 
     def _check_pins(self) -> None:
@@ -238,6 +239,7 @@ class _SpaceBuilder:
             edge_layouts,
             self.moment[node.name],
             saved=saved if saved.any() else None,
+            kept=self._kept(node, position),
             position=len(node.operands) + position,
             fixes_consumers=self.profile.rules.fixes_consumers(table.info),
             remade=table.recomputed,
@@ -255,6 +257,41 @@ class _SpaceBuilder:
         work = self.context.intern(("work", table, freed), lambda: table.memory.peak(freed))
         backward = self.memory.backward(self.moment[node.name])
         self.memory.hold_transient(variable, work, backward, backward + 1)
+
+    def _kept(self, node: Node, position: int) -> Floats | None:
+        """Return the bytes of a result that only the gradient of a form saves; None for none.
+
+        What a reader may save, or share with other readers, is not counted: a bound stays a bound.
+        """
+        table, ends = self.tables[node.name], self.context.readers[node.results[position].name]
+        if position or table.memory.kept is None or self.context.is_outside(node.name):
+            return None
+        if any(end.saved is not None or end.is_output or self._is_view(end) for end in ends):
+            return None
+        if len(ends) > 1 and any(end.recomputed is not None for end in ends):
+            return None
+        return self._unless_recomputed(table, 0)
+
+    def _unless_recomputed(self, table: OperatorTable, kind: int) -> Floats:
+        """Return bytes that gradients of forms save, without those of recomputed operators."""
+        assert table.memory.kept is not None
+        usage, again = table.memory.kept[kind], table.recomputed
+        if again is None:
+            return usage
+        return self.context.intern(("kept", table, kind), lambda: np.where(again > 0, 0.0, usage))
+
+    def _hold_kept(self, node: Node) -> None:
+        """Count what only the gradient of a form saves: a result from its last reader on."""
+        table, variable = self.tables[node.name], self.variable[node.name]
+        if table.memory.kept is None or self.context.is_outside(node.name):
+            return
+        moment = self.moment[node.name]
+        stop, result = self.memory.backward(moment), self._kept(node, 0)
+        self.memory.hold_saved(variable, self._unless_recomputed(table, 1), moment, stop)
+        if result is not None:
+            ends = self.context.readers[node.results[0].name]
+            last = max((end.moment for end in ends), default=moment)
+            self.memory.hold_saved(variable, result, last, stop)
 
     # Inputs and outputs
 

@@ -32,6 +32,9 @@ class EdgeEnd:
         When its operator runs forward.
     saved : array of shape (options,), optional
         Bytes that are saved for backward here; None where nothing is.
+    kept : array of shape (options,), optional
+        Where a tensor is written: bytes that only the gradient of a form saves here, so that one
+        reader that is recomputed may share them; None for none.
     position : int
         Of the tensor, among the operands of its operator and then the results.
     separate : bool
@@ -61,6 +64,7 @@ class EdgeEnd:
     layouts: tuple[EdgeLayout, ...]
     moment: int
     saved: Floats | None = None
+    kept: Floats | None = None
     position: int = -1
     separate: bool = False
     is_output: bool = False

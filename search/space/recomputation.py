@@ -19,7 +19,6 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwright.cost_model.backward_memory import BackwardMemory
 from shardwright.cost_model.profile import OperatorTable
 from shardwright.dataflow.segments import segments
 from shardwright.ir.errors import StrategyError
@@ -242,7 +241,7 @@ def with_states(table: OperatorTable, states: States) -> OperatorTable:
     count, more = len(table.strategies), table.recompute.operator
     if states == ALWAYS:
         return replace(table, cost=table.cost + more, recomputed=np.ones(count, dtype=np.int64))
-    times, memory = len(states), table.memory
+    times = len(states)
     again = tuple(
         RecomputedStrategy(strategy.assignment, when)
         for when in states[1:]
@@ -254,12 +253,7 @@ def with_states(table: OperatorTable, states: States) -> OperatorTable:
         cost=np.concatenate([table.cost, *[table.cost + more] * (times - 1)]),
         operands=tuple(layouts * times for layouts in table.operands),
         results=tuple(layouts * times for layouts in table.results),
-        memory=BackwardMemory(
-            tuple(np.tile(saved, times) for saved in memory.operands),
-            tuple(np.tile(saved, times) for saved in memory.results),
-            memory.work * times,
-            memory.separate,
-        ),
+        memory=table.memory.times(times),
         recompute=replace(
             table.recompute,
             operator=np.tile(more, times),

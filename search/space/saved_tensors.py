@@ -97,11 +97,13 @@ class SavedTensors:
         """
         for end in ends if saved else ends[:1]:
             assert end.recomputed is not None
-            if writer.remade is None and not saved:
+            if writer.remade is None and not saved and writer.kept is None:
                 usage = self.context.bytes_at(value.type, end) * (end.recomputed > 0)
                 self._hold(value, end.variable, usage, end)
             else:
                 shareable = np.full(len(shared.layouts), saved)
+                if writer.kept is not None:
+                    shareable |= writer.kept > 0
                 self.add_copy(value, end, shared, shareable)
 
     def _hold_first(self, value: Value, end: EdgeEnd, writer: EdgeEnd, shared: EdgeEnd) -> None:

@@ -45,9 +45,10 @@ def ring(*axes: str) -> Strategy:
 
 def on_ring(info: OperatorInfo) -> tuple[RingAttention, Strategy]:
     """Return the operator that ranks run, and its strategy."""
-    assert info.rule.ring is not None
-    attributes, strategy = info.rule.ring.along(ring("x"))
-    found = operator_info(info.rule.ring.operator, info.operand_types, attributes)
+    form = info.rule.form_of(ring("x"))
+    assert form is not None
+    attributes, strategy = form.along(ring("x"))
+    found = operator_info(form.operator, info.operand_types, attributes)
     assert isinstance(found, RingAttention)
     return found, strategy
 
@@ -57,15 +58,20 @@ def mesh_of(*sizes: int) -> tuple[Mesh, tuple[str, ...]]:
     return Mesh(tuple(map(MeshAxis, names, sizes))), names
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", ["ring", "causal ring", "balanced"])
 @pytest.mark.parametrize("sizes", [(2,), (3,), (4,), (2, 3), (5,)])
 @pytest.mark.parametrize("lengths", [(12, 12), (13, 13), (7, 7), (11, 8), (8, 11), (6, 6)])
-def test_a_ring_computes_attention_and_its_gradients(
-    sizes: tuple[int, ...], lengths: tuple[int, int], causal: bool
+def test_forms_compute_attention_and_its_gradients(
+    sizes: tuple[int, ...], lengths: tuple[int, int], form: str
 ) -> None:
     mesh, names = mesh_of(*sizes)
-    info = attention(*lengths, causal=causal)
+    info = attention(*lengths, causal=form != "ring")
     strategy, operands = ring(*names), operands_of(info)
+    if form == "balanced":
+        strategy = Strategy.of({"s": names, "halves": names})
+        if lengths[0] != lengths[1]:
+            assert "halves" not in info.rule.marks
+            return
     info.check_strategy(strategy, mesh)
     layouts = info.infer_tensor_layouts(strategy, mesh)
     shards = [scatter(x, layout, mesh) for x, layout in zip(operands, layouts[0], strict=True)]
@@ -77,11 +83,12 @@ def test_a_ring_computes_attention_and_its_gradients(
     check_gradients(info, strategy, mesh, layouts, shards, operands)
 
 
+@pytest.mark.parametrize("mark", ["t", "halves"])
 @pytest.mark.parametrize("factor", ["b", "h", "g"])
-def test_a_ring_with_another_split(factor: str) -> None:
+def test_a_form_with_another_split(factor: str, mark: str) -> None:
     mesh, _ = mesh_of(2, 3)
     info = attention(7, 7)
-    strategy = Strategy.of({factor: ("x",), "s": ("y",), "t": ("y",)})
+    strategy = Strategy.of({factor: ("x",), "s": ("y",), mark: ("y",)})
     if factor == "h":  # its heads of keys
         types = [TensorType("float64", (2, 2, *kind.shape[2:])) for kind in info.operand_types]
         info = operator_info(info.name, types, {"causal": True})
@@ -102,6 +109,8 @@ def test_a_ring_splits_keys_like_queries_or_not_at_all() -> None:
     mesh, _ = mesh_of(2, 2)
     info = attention(8, 8)
     info.check_strategy(ring("x", "y"), mesh)
+    with pytest.raises(StrategyError, match="asks for two forms"):
+        info.check_strategy(Strategy.of({"s": ("x",), "t": ("x",), "halves": ("x",)}), mesh)
     for wrong in ({"s": ("x",), "t": ("y",)}, {"t": ("x",)}, {"s": ("x", "y"), "t": ("x",)}):
         with pytest.raises(StrategyError, match="it must be whole or split like `s`"):
             info.check_strategy(Strategy.of(wrong), mesh)
@@ -149,6 +158,23 @@ def test_a_balanced_ring_computes_half_of_the_scores(members: int) -> None:
     assert info.flops / members <= busiest <= 1.02 * info.flops / members
     gathered = info.rule.operand_layouts(Strategy.of({"s": ("x",)}))
     assert info.imbalance(gathered, mesh) == pytest.approx(2 - 1 / members, rel=0.01)
+
+
+@pytest.mark.parametrize("members", [2, 3, 4, 8])
+def test_balanced_queries_have_half_of_the_scores_on_every_rank(members: int) -> None:
+    mesh, _ = mesh_of(members)
+    info = attention(24 * members, 24 * members)
+    strategy = Strategy.of({"s": ("x",), "halves": ("x",)})
+    form = info.rule.form_of(strategy)
+    assert form is not None
+    attributes, along = form.along(strategy)
+    run = operator_info(form.operator, info.operand_types, attributes)
+    assert isinstance(run, RingOperator)
+    before, work, after = run.rounds(run.rule.operand_layouts(along), mesh)
+    assert work.flops == pytest.approx(info.flops / members)
+    share = 0.5 if members == 2 else 1.0
+    queries, results = 8 * 2 * 2 * 24 * 3, 8 * 2 * 2 * 24 * 5
+    assert (before.sent_bytes, after.sent_bytes) == (share * queries, share * results)
 
 
 @pytest.mark.parametrize(("members", "length"), list(product((2, 3, 4), (12, 13, 23))))

@@ -1,0 +1,144 @@
+"""Causal attention of a sequence that is split, with all keys on every rank, balanced.
+
+The last queries read most keys. So every rank first exchanges halves of its queries: of n ranks,
+each takes the i-th and the i-th last of 2 n chunks of the sequence, reads all keys, and results are
+exchanged back.
+
+References
+----------
+Llama 3 (Meta, 2024), section 3.3.2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.communication.rings import Round, Turns
+from shardwright.operators.halo import Run, deal
+from shardwright.operators.info import Array, Emitter, Gradients, Linearization, register
+from shardwright.operators.models.attention import visible_pairs
+from shardwright.operators.models.ring_attention import Online, OverRing, Parts
+from shardwright.operators.rule import Rule, ShardView
+
+
+class _WithAllKeys(OverRing):
+    """The base of balanced attention and its gradient."""
+
+    keys = "t"
+
+    def queries(self, extents: Sequence[int]) -> Parts:
+        """Return how the queries are divided."""
+        return Parts(deal(self.rule.sizes["s"], tuple(extents)), bool(self.attributes["balanced"]))
+
+    @property
+    def all_keys(self) -> list[Run]:
+        """The interval of all keys."""
+        return [(0, self.rule.sizes["t"])]
+
+    def busiest(self, heads: int, mesh: Mesh) -> float:
+        """Return the operations of the rank with the most pairs of a query and a key."""
+        extents = [mesh.sizes[axis] for axis in self.axes]
+        queries, keys = self.queries(extents), self.rule.sizes["t"]
+        causal = bool(self.attributes["causal"])
+        pairs = max(
+            sum(
+                visible_pairs(start + count, keys, causal) - visible_pairs(start, keys, causal)
+                for start, count in queries.of(member)
+            )
+            for member in range(mesh.extent(self.axes))
+        )
+        return heads * pairs * self.flops_per_score
+
+
+@register
+class BalancedAttention(_WithAllKeys):
+    """Attention of an early and a late part of the queries on every rank, which has all keys."""
+
+    name = "balanced_attention"
+    whole, reads = "scaled_dot_product_attention", 3
+    first = 0
+    passes = (1, 1)
+
+    def make_rule(self) -> Rule:
+        """Keep the keys whole."""
+        return self.resolve_with_heads("b H s d^, b h t^ d^, b h t^ e^ -> b H s e")
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the queries."""
+        return (self.operand_types[0].dtype,)
+
+    def rounds(self, operands: Sequence[Layout], mesh: Mesh) -> Sequence[Round]:
+        """Return the attention between the exchanges of halves."""
+        count, sizes = mesh.extent(self.axes), self.local(operands, mesh)
+        flops = self.busiest(sizes.heads, mesh)
+        attention = Round(flops, sizes.queries + sizes.keys + sizes.results, 0.0)
+        before, after = (self.exchanged(n, count) for n in (sizes.queries, sizes.results))
+        return [*before, attention, *after]
+
+    def turns(
+        self, view: ShardView, member: int, extents: Sequence[int], *operands: Array
+    ) -> Turns:
+        """Attend to all keys at once."""
+        queries, (k, v) = self.queries(extents), operands[1:]
+        (q,) = yield from queries.gather(member, operands[:1])
+        shape, q = (*q.shape[:3], v.shape[3]), self.by_head(q, view)
+        online = Online.of(q, v.shape[3])
+        self.attend(online, (q, k, v), queries.of(member), self.all_keys)
+        result = online.results()[0].reshape(shape)
+        return tuple((yield from queries.gather(member, (result,), back=True)))
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Save only the operands for backward."""
+        operands = (at.cotangents[0], *at.operands)
+        return build.emit_all("balanced_attention_gradient", *operands, **self.attributes)
+
+
+@register
+class BalancedAttentionGradient(_WithAllKeys):
+    """The gradients by q, k and v, from the cotangent, q, k and v."""
+
+    name = "balanced_attention_gradient"
+    whole, reads = "scaled_dot_product_attention_gradient", 4
+    linear = ((0,),)
+    first = 1
+    passes = (3, 2)
+
+    def make_rule(self) -> Rule:
+        """Contract the factors that a result lacks."""
+        rule = self.resolve_with_heads(
+            "b H s e^, b H s d^, b h t^ d^, b h t^ e^ -> b H s d, b h t d, b h t e"
+        )
+        sums = {factor: "sum" for factor in ("s", "g") if factor in rule.kinds}
+        return replace(rule, kinds={**rule.kinds, **sums})
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of queries, keys and values."""
+        return (self.operand_types[0].dtype,) * 3
+
+    def rounds(self, operands: Sequence[Layout], mesh: Mesh) -> Sequence[Round]:
+        """Return the gradient between the exchanges of halves."""
+        count, sizes = mesh.extent(self.axes), self.local(operands, mesh)
+        flops = self.busiest(sizes.heads, mesh)
+        gradient = Round(flops, 2 * (sizes.queries + sizes.keys) + sizes.results, 0.0)
+        before = self.exchanged(sizes.queries + sizes.results, count)
+        return [*before, gradient, *self.exchanged(sizes.queries, count)]
+
+    def turns(
+        self, view: ShardView, member: int, extents: Sequence[int], *operands: Array
+    ) -> Turns:
+        """Compute the weights again, then the gradients."""
+        queries, (k, v) = self.queries(extents), operands[2:]
+        dy, q = yield from queries.gather(member, operands[:2])
+        shape = q.shape
+        dy, q = self.by_head(dy, view), self.by_head(q, view)
+        online, own = Online.of(q, v.shape[3]), queries.of(member)
+        self.attend(online, (q, k, v), own, self.all_keys)
+        y, logs = online.results()
+        rows = (q, dy, logs[..., None], (dy * y).sum(axis=-1)[..., None])
+        dq, dk, dv = (np.zeros_like(x) for x in (q, k, v))
+        self.add_gradients(rows, (k, v), (dq, dk, dv), own, self.all_keys)
+        (dq,) = yield from queries.gather(member, (dq.reshape(shape),), back=True)
+        return dq, dk, dv
