@@ -10,7 +10,8 @@ class GradAccumulation(Cell):
     """A network that is trained in micro-batches, whose gradients are accumulated.
 
     Each step divides the batch into `micro_size` equal parts, one after the other. Losses and
-    gradients are those of the whole batch. The name is that of MindSpore's cell.
+    gradients are those of the whole batch; statistics of a batch (of `BatchNorm`, or of a balance
+    loss) are those of each part. The name is that of MindSpore's cell.
 
     Parameters
     ----------
