@@ -74,8 +74,8 @@ def compile(
     cluster : str or Cluster
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional
-        Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` compiles for the finest shapes
-        and returns the cheapest plan; the cluster's default if not given.
+        Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` for the best of the finest
+        shapes; the cluster's default if not given.
     batch : int, optional
         Batch size, for models that have it as a size.
     strategies : path or mapping, optional

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.compilation import Compilation
+from shardwright.compiler.outer.account import search_document
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
@@ -51,6 +52,7 @@ _UNKNOWN = (
     "memory_by_kind",
     "memory_by_group",
     "buckets",
+    "search_trace",
     "search_seconds",
     "compile_seconds",
     "plan",
@@ -131,8 +133,7 @@ def compile_document(
         "memory_by_group": list(document.memory.by_group),
         "least_memory_bytes": None,
         "least_memory_bound": None,
-        "mesh_shapes": dict(compilation.objectives),
-        "mesh_lower_bounds": dict(compilation.lower_bounds),
+        **_searched(compilation),
         "pin_prices": document.pin_prices,
         "recomputed": [asdict(group) for group in recomputed(compiled, compilation.cluster)],
         "search_seconds": compiled.result.seconds if compiled.result else 0.0,
@@ -140,6 +141,15 @@ def compile_document(
         "peak_memory_bytes": peak_memory_bytes(),
         "plan": None if plan is None else str(plan),
         **_decided(document),
+    }
+
+
+def _searched(compilation: Compilation) -> dict[str, Any]:
+    """Return the keys about an outer search."""
+    return {
+        "mesh_shapes": dict(compilation.objectives),
+        "mesh_lower_bounds": dict(compilation.lower_bounds),
+        "search_trace": search_document(compilation.search_trace),
     }
 
 

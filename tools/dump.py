@@ -93,7 +93,7 @@ def _check_runs(name: str | None, arguments: argparse.Namespace) -> None:
     """Refuse a pass that the mode does not run, before a search that takes long."""
     precision = arguments.precision or assumed_precision(arguments.target) or MASTER
     recompute = arguments.recompute or "search"
-    micro_batches = "search" if arguments.plan is not None else arguments.micro_batches
+    micro_batches = "search" if arguments.plan is not None else arguments.micro_batches or 1
     names = pass_names(arguments.mode, arguments.extra_passes, precision, micro_batches, recompute)
     if name is not None and name not in names:
         raise pass_not_run(name, names)

@@ -132,7 +132,6 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
         "--micro-batches",
         type=_micro_batches,
-        default=1,
         metavar="M",
         help=option_help("micro_batches"),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.accounting import OperatorCost, operator_costs
+from shardwright.compiler.outer.account import account_tables, cost_text_of, outcomes_text
 from shardwright.compiler.plans.document import MemoryDocument, PlanDocument
 from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
@@ -77,6 +78,11 @@ def print_compilation(
     _print_strategies(compilation, extent)
     _print_parameters(compilation, extent)
     _print_collectives(compilation, extent)
+    trace = compilation.search_trace
+    if trace is not None and trace.plans:
+        cost_text = cost_text_of(document.cost_model)
+        for table in account_tables(trace, cost_text, in_full=extent is FULL):
+            print_table(table.title, table.headings, table.rows, table.right)
     _print_summary(compilation, timeline, directory)
 
 
@@ -258,6 +264,8 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
             for shape, cost in compilation.objectives.items()
         ]
         _line("meshes", ", ".join(costs))
+    if compilation.search_trace is not None:
+        _line("searched", outcomes_text(compilation.search_trace))
     for name, price in document.pin_prices.items():
         _line("pin", f"`{name}` costs {_cost_text(price, document)}")
     searched = compiled.result and f", of which the search {seconds_text(compiled.result.seconds)}"

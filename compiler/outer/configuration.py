@@ -36,14 +36,36 @@ class Configuration:
         """
         return "" if self.mesh is None else "x".join(map(str, self.mesh.shape))
 
+    @property
+    def axes(self) -> int:
+        """Number of mesh axes."""
+        return 0 if self.mesh is None else len(self.mesh.axes)
+
     def __str__(self) -> str:
         number = self.micro_batches
         count = "one micro-batch" if number == 1 else f"{number} micro-batches"
         return f"mesh {self.shape}, {count}" if self.shape else count
 
     def divides(self, other: "Configuration") -> bool:
-        """Return whether the other one has the same mesh, and each micro-batch divided further."""
-        return self.mesh == other.mesh and other.micro_batches % self.micro_batches == 0
+        """Return whether the other one has each micro-batch divided further, on no finer mesh."""
+        whole = other.micro_batches % self.micro_batches == 0
+        return whole and (self.mesh == other.mesh or self._is_finer(other))
+
+    def _is_finer(self, other: "Configuration") -> bool:
+        """Return whether the other mesh has one axis for each level, and this one divides them."""
+        if self.mesh is None or other.mesh is None:
+            return False
+        levels = [axis.level for axis in other.mesh.axes]
+        return len(set(levels)) == len(levels) and _extents(self.mesh) == _extents(other.mesh)
+
+
+def _extents(mesh: Mesh) -> dict[int, int]:
+    """Return the ranks along each level."""
+    found: dict[int, int] = {}
+    for axis in mesh.axes:
+        if axis.size > 1:
+            found[axis.level] = found.get(axis.level, 1) * axis.size
+    return found
 
 
 def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
 _ROUGH = 5e-3  # gap of a search for a bound
 _LINKS = 0.05  # weight of the links together in a bound on the overlapped step
+_SHARE = 1 / 4  # of the time of a task that a search for a bound takes, once its problem is built
 _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
@@ -103,7 +104,8 @@ class ProgramJudge:
 
         A plan in more micro-batches is one in fewer, of no greater cost: layouts that divide a
         slice of the batch divide the batch, and a pass costs no less than its part of one pass over
-        all, by the roofline and by every algorithm of a collective.
+        all, by the roofline and by every algorithm of a collective. A plan on a mesh that merges
+        axes of one level is one on the finer mesh, whose collectives over them cost the same.
         """
         one = bounded == other or self._is_one_program
         return self._is_in_seconds and one and bounded.divides(other)

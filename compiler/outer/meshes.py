@@ -1,13 +1,19 @@
 """The meshes of a compilation: the user's, those of a search, or the default of the cluster."""
 
 from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.options import UNPARTITIONED, CompileOptions, decided_by_plan
+from shardwright.compiler.options import (
+    UNPARTITIONED,
+    CompileOptions,
+    decided_by_plan,
+)
 from shardwright.compiler.stages.places import devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import OptionError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.values import wrong_value
+
+_COARSE = 64  # devices up to which problems on the finest meshes are small enough
 
 
 def meshes_of(
@@ -75,9 +81,15 @@ def candidate_meshes(cluster: Cluster, devices: int) -> tuple[Mesh, ...]:
     """Return the meshes of ``mesh="search"``: every factorisation of the levels in use.
 
     A mesh that only merges axes of one level of another is left out: its collectives cost what
-    those over the several axes cost, so its plans are among those of the finer mesh.
+    those over the several axes cost, so its plans are among those of the finer mesh. The one with
+    an axis for each level is tried all the same: its problems are small, so it has a plan first.
     """
-    return tuple(mesh_for(cluster, devices, shape) for shape in mesh_shapes(cluster, devices))
+    finest = [mesh_for(cluster, devices, shape) for shape in mesh_shapes(cluster, devices)]
+    counts = cluster.for_devices(devices)
+    coarse = mesh_for(cluster, devices, [size for size in reversed(counts) if size > 1] or [1])
+    if coarse in finest or devices <= _COARSE:
+        return tuple(finest)
+    return (*finest, coarse)
 
 
 def mesh_of_options(cluster: Cluster, devices: int, options: CompileOptions) -> Mesh:

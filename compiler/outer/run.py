@@ -59,6 +59,7 @@ class OuterRun:
             self.workers,
             self.progress,
             _EXPLAINED if explained else 1,
+            self.seed,
         )
         entries = search.run()
         best = search.best
@@ -69,6 +70,12 @@ class OuterRun:
         tried = tuple(entry.tried() for entry in entries)
         trace = SearchTrace(tried, best.configuration, plans, points)
         return _answer(best.found.plan, trace, time.perf_counter() - begin)
+
+    @property
+    def seed(self) -> Configuration | None:
+        """The configuration of the smallest problem, where the others have larger ones."""
+        least = min(self.candidates, key=lambda one: (one.axes, one.micro_batches))
+        return least if any(one.axes > least.axes for one in self.candidates) else None
 
     @property
     def workers(self) -> int:

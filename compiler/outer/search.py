@@ -208,6 +208,8 @@ class OuterSearch(Generic[T]):
         Follows the search.
     plans : int
         Number of configurations that are compiled at least, where so many have a plan.
+    seed : Configuration, optional
+        The one that is compiled first, whatever its bounds: its plan cuts others.
     """
 
     judge: Judge[T]
@@ -218,13 +220,17 @@ class OuterSearch(Generic[T]):
     workers: int = 1
     progress: Progress | None = None
     plans: int = 1
+    seed: Configuration | None = None
     entries: list[Entry[T]] = field(default_factory=list)
 
     def run(self) -> list[Entry[T]]:
         """Judge the configurations, and return what became of each."""
         self.begin = time.perf_counter()
         self.entries = [Entry(c, self.floor, "least computation") for c in self.candidates]
-        self.steps = 0
+        self.steps, self.wanted = 0, 1
+        for entry in self.entries:
+            if entry.configuration == self.seed:
+                entry.tier = len(self.judge.tiers)
         tasks = answering(
             self._answered,
             min(self.workers, _AHEAD),
@@ -236,16 +242,37 @@ class OuterSearch(Generic[T]):
             if self.best is None:
                 self._reopen_infeasible()
                 self._judge_all(tasks)
+            elif self.plans > 1:
+                self._reopen_cut()
+                self._judge_all(tasks)
         except OutOfTimeError:
             pass
         finally:
             tasks.close()
+        self._cut_left()
         return self.entries
 
     def _judge_all(self, tasks: Answering[Task, Answer[T]]) -> None:
         running: deque[Entry[T]] = deque()
         while self._fill(tasks, running) or running:
             self._take(running.popleft(), tasks.next_answer())
+
+    def _reopen_cut(self) -> None:
+        """Go on with what was cut, for more plans than the best one."""
+        self.wanted = self.plans
+        for entry in self.entries:
+            if entry.outcome == "cut":
+                entry.outcome = None
+
+    def _cut_left(self) -> None:
+        """Cut what is left and cannot be better than the best plan."""
+        if self.best is None:
+            return
+        near, best = max(self.gap, OPTIMALITY_GAP), _cost(self.best)
+        for entry in self.entries:
+            is_left = entry.outcome in (None, "left", "not found")
+            if is_left and relative_gap(best, entry.bound) <= near:
+                entry.outcome, entry.is_running = "cut", False
 
     def _reopen_infeasible(self) -> None:
         """Compile what a bound proved infeasible: the compilation tells what memory it takes."""
@@ -272,19 +299,20 @@ class OuterSearch(Generic[T]):
     def _next(self) -> Entry[T] | None:
         """Return the configuration to judge next.
 
-        While there is no plan, every second time it is the one that is judged furthest. None is
-        begun ahead of the answers whose bound is far above the least.
+        While there is no plan, every second time it is the one that is judged furthest, on the mesh
+        of the fewest axes, whose problems are small. None is begun ahead of the answers whose bound
+        is far above the least.
         """
         self._cut()
-        known = [entry.bound for entry in self.entries if entry.outcome is None]
-        most = _FAR * min(known, default=0.0)
-        left = [e for e in self.entries if e.is_open and e.bound <= most and not self._awaits(e)]
+        left = [entry for entry in self.entries if entry.is_open]
         if not left:
             return None
         self.steps += 1
-        if self.best is None and self.steps % 2 == 0:
-            return min(left, key=lambda entry: (-entry.tier, entry.bound))
-        return min(left, key=lambda entry: entry.bound)
+        if self.best is None and self.steps % 2:
+            return min(left, key=lambda e: (-e.tier, e.configuration.axes, e.bound))
+        known = [entry.bound for entry in self.entries if entry.outcome is None]
+        near = [e for e in left if e.bound <= _FAR * min(known) and not self._awaits(e)]
+        return min(near, key=lambda entry: entry.bound, default=None)
 
     def _awaits(self, entry: Entry[T]) -> bool:
         """Return whether what is still to come of others is likely to cut a configuration.
@@ -302,9 +330,9 @@ class OuterSearch(Generic[T]):
     def _cut(self) -> None:
         """Cut what cannot be better than the plans that are found."""
         found = sorted(_cost(entry) for entry in self.entries if entry.found)
-        if len(found) < self.plans:
+        if len(found) < self.wanted:
             return
-        near, worst = max(self.gap, OPTIMALITY_GAP), found[self.plans - 1]
+        near, worst = max(self.gap, OPTIMALITY_GAP), found[self.wanted - 1]
         for entry in self.entries:
             if entry.is_open and relative_gap(worst, entry.bound) <= near:
                 entry.outcome = "cut"

@@ -1,9 +1,11 @@
 """The outer loop over shapes of the mesh takes the cheapest plan, and tells of the others."""
 
+from itertools import pairwise
+
 import pytest
 
 import shardwright
-from shardwright.ir.errors import InfeasibleError, StrategyError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, StrategyError
 
 GPT = "gpt:layers=2,hidden=256,heads=4,batch=4,sequence=128"
 
@@ -33,3 +35,70 @@ def test_where_no_shape_will_do_the_reason_is_given():
         shardwright.compile(
             "two_matmul", 64, mesh="search", strategies={"matmul_0": ((3, 1), (1, 1))}
         )
+
+
+SMALL = "gpt:layers=1,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32"
+
+
+@pytest.mark.parametrize("objective", ["serial", "overlapped"])
+def test_no_configuration_has_a_better_plan(objective):
+    options = {"cluster": "h100-pod", "objective": objective, "gap": 0.0}
+    costs = []
+    for mesh in ("2x2x4", "2x8"):
+        for count in (1, 2, 4):
+            try:
+                plan = shardwright.compile(SMALL, 16, mesh=mesh, micro_batches=count, **options)
+            except NoPlanError:
+                continue
+            costs.append(plan.plan.document.objective)
+    found = shardwright.compile(SMALL, 16, mesh="search", micro_batches="search", **options)
+    document = found.plan.document
+    assert document.objective == pytest.approx(min(costs), rel=1e-9)
+    assert document.lower_bound <= min(costs) * (1 + 1e-9)
+    assert document.lower_bound == pytest.approx(
+        min(found.search_trace.lower_bound, document.objective)
+    )
+
+
+def test_the_account_of_a_search():
+    found = shardwright.compile(
+        SMALL, 4, cluster="cpu", mesh="search", micro_batches="search", explain_search=True
+    )
+    trace = found.search_trace
+    assert trace.best.micro_batches == found.plan.document.micro_batches
+    assert [item.configuration.micro_batches for item in trace.tried] == [1, 2, 4]
+    assert trace.plans[0].cost == found.plan.document.objective
+    assert trace.plans[0].differs == ()
+    assert all(plan.differs for plan in trace.plans[1:])
+    costs = [plan.cost for plan in trace.plans]
+    assert costs == sorted(costs)
+    assert len(trace.plans) == 3
+    limits = [point.limit_bytes for point in trace.memory_points]
+    assert limits == sorted(limits)
+    assert len(limits) == 5
+    assert trace.memory_price() == 0.0
+
+
+def test_memory_has_a_price_where_it_is_short():
+    free = shardwright.compile(SMALL, 4, cluster="cpu", mesh="2x2", objective="serial")
+    limit = 0.9 * free.plan.document.memory.peak_bytes
+    found = shardwright.compile(
+        SMALL, 4, cluster="cpu", mesh="2x2", explain_search=True, memory_limit=limit,
+        objective="serial",
+    )  # fmt: skip
+    points = found.search_trace.memory_points
+    assert found.search_trace.memory_price() > 0
+    for less, more in pairwise(points):
+        assert less.lower_bound >= more.lower_bound
+        if less.cost is not None:
+            assert less.cost >= more.cost
+    for point in points:
+        if point.cost is not None:
+            assert point.lower_bound <= point.cost * (1 + 1e-9)
+            assert point.memory_bytes <= point.limit_bytes
+
+
+@pytest.mark.parametrize("options", [{"explain_search": 1}, {"workers": -1}, {"workers": 1.5}])
+def test_wrong_values_are_refused(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        shardwright.compile(SMALL, 4, **options)

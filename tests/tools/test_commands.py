@@ -62,6 +62,7 @@ COMPILE_KEYS = {
     "reduce_type",
     "least_memory_bytes",
     "least_memory_bound",
+    "search_trace",
     "mesh_shapes",
     "mesh_lower_bounds",
     "pin_prices",
