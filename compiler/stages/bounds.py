@@ -4,10 +4,12 @@ Stages are priced lazily: first from below by their blocks alone, then exactly w
 far needs them, until all of its stages are exact. The bound covers cuts between the blocks.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,10 +55,13 @@ class CutBounds:
         The stage problems.
     schedule : Schedule
         The schedule.
+    deadline : float
+        Until when stages are priced exactly, by `time.perf_counter`.
     """
 
     problems: StageProblems
     schedule: Schedule
+    deadline: float = inf
     met: dict[Cut, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,6 +105,14 @@ class CutBounds:
         """Return what the bound is too high by at most, for plans that take no longer than that."""
         counts = 2 * (self.schedule.micro_batches + self.schedule.stages)
         return counts * step_seconds / MANY + step_seconds * (ONE - 1)
+
+    @property
+    def _is_late(self) -> bool:
+        return self.problems.is_late or time.perf_counter() >= self.deadline
+
+    def balanced(self) -> Cut | None:
+        """Return the cut whose stages are most equal."""
+        return least_sum(np.square(self.passes)).cut
 
     def estimate(self, cut: Cut) -> float:
         """Return about how long the step of a cut takes, with stages that take their bounds."""
@@ -180,7 +193,7 @@ class CutBounds:
             if best.cut is None:
                 return best
             self.met[best.cut] = None
-            if self.problems.is_late or not self._price(best.cut):
+            if self._is_late or not self._price(best.cut):
                 return best
 
     def _least(self, paths: Sequence[PathCounts]) -> LeastCut:
@@ -198,7 +211,7 @@ class CutBounds:
         """Price the stages of a cut exactly; return whether any was not."""
         new = False
         for stage, (begin, end) in enumerate(pairwise(cut)):
-            if not self.exact[stage, begin, end] and not self.problems.is_late:
+            if not self.exact[stage, begin, end] and not self._is_late:
                 self._price_stage(stage, begin, end)
                 new = True
         return new

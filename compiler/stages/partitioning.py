@@ -44,6 +44,7 @@ _LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
 _ROUNDING = 1e-9
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # weights of the links of a level that are tried
 _ASCENTS = 2  # how often those of each level are
+_SHARE_OF_BOUND = 1 / 2  # of the time limit, after which plans are searched
 _LEAST_WEIGHT = 1e-10  # no link is free, or paths would go round in circles
 
 
@@ -189,7 +190,8 @@ class PipelinePartitioning:
     @cached_property
     def bounds(self) -> CutBounds:
         """The bounds of the stages."""
-        return CutBounds(self.bounding, self.schedule)
+        until = self.began + _SHARE_OF_BOUND * self.options.time_limit
+        return CutBounds(self.bounding, self.schedule, until)
 
     def emit(self) -> Emitted:
         """Search for the best pipeline that fits, and emit it.
@@ -237,7 +239,9 @@ class PipelinePartitioning:
         stages, blocks = self.schedule.stages, len(self.blocks)
         assert least.cut is not None
         if comb(blocks - 1, stages - 1) > _FEW:
-            yield from list(dict.fromkeys((least.cut, *reversed(self.bounds.met))))[:_CUTS]
+            first = self.bounds.balanced() if self.schedule.chunks > 1 else None
+            cuts = [first or least.cut, least.cut, *reversed(self.bounds.met)]
+            yield from list(dict.fromkeys(cuts))[:_CUTS]
             return
         inner = combinations(range(1, blocks), stages - 1)
         cuts = [(0, *points, blocks) for points in inner]
@@ -245,7 +249,9 @@ class PipelinePartitioning:
 
     def _fitting(self, cut: Cut, problems: StageProblems) -> _Candidate | None:
         """Return the pipeline of a cut whose program fits; None where none was found."""
-        limits: list[float | None] = [self.limits.memory_limit] * self.schedule.stages
+        most = self.limits.memory_limit
+        limit = None if most is None else most / self.schedule.chunks
+        limits: list[float | None] = [limit] * self.schedule.stages
         for step in range(_TIGHTENINGS):
             found = self._of_cut(cut, limits, problems)
             if found is None:
