@@ -212,11 +212,14 @@ class Recomputable:
     # Views
 
     def _tie_view(self, view: Node) -> None:
-        """Recompute a view with its operand, and only with it."""
+        """Recompute a view with its operand, and only with it.
+
+        A view without a mark, of a marked operand, is saved, as the result of a marked cell is.
+        """
         producer = self.graph.producers.get(view.operands[0])
         if len(self.of(view)) == 1 or view.name in self._marked:
             return
-        if producer is None or self.of(producer) == NEVER:
+        if producer is None or self.of(producer) in (NEVER, ALWAYS):
             self.states[view.name] = NEVER
             return
         if self._is_sure(view):

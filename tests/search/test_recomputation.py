@@ -1,6 +1,7 @@
 """What is recomputed is decided within the memory limit: plans beside all plans there are."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,11 +17,14 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.builder import build_search_space
-from shardwright.search.space.space import SearchSpace
+from shardwright.search.space.space import RecomputedStrategy, SearchSpace
 from shardwright.solver.problem import FORBIDDEN
+from shardwright.zoo import load
 from tests.random_graphs import random_graph
 from tests.random_plans import emitted
+from tests.zoo_sizes import SMALL
 
 CPU = cluster("cpu")
 SGD = Optimizer()
@@ -112,3 +116,21 @@ def test_answers_beside_all_plans(seed: int) -> None:
     for best, bound, cost in compared(seed):
         assert bound <= best * (1 + 1e-9)
         assert cost == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_marks_leave_every_strategy_to_be_computed_once(name: str) -> None:
+    graph = Canonicalize().run(load(SMALL[name]).graph)
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        marked = tuple(n.name for n in graph.nodes if n.operands and random.random() < 0.4)
+        marks = replace(graph, recomputed=marked)
+        space = build_search_space(marks, PROFILE, recompute=True)
+        strategies = {}
+        for choice in space.choices:
+            if choice.kind == "operator":
+                once = [o for o in choice.options if not isinstance(o, RecomputedStrategy)]
+                strategies[choice.name] = once[int(random.integers(len(once)))]
+        decisions = space.decisions(complete(space, strategies))
+        assert decisions.recomputed == frozenset(marked)
+        emitted(marks, decisions, PROFILE, SGD)
