@@ -163,6 +163,9 @@ class MicroBatches:
             for result, layout in zip(node.results, left, strict=True)
         ]
         found = whole.rule.strategy_from(operands, mesh, results)
+        form = rule.form_of(strategy)  # a mark that no tensor shows
+        marked = {} if form is None else {form.mark: found.axes.get(form.factor, ())}
+        found = Strategy.of({**found.axes, **marked})
         return _with_contracted(found, self.strategies[node.name])
 
     @cached_property
