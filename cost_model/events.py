@@ -78,6 +78,9 @@ class Timeline:
         Time in which a device group waits for other stages.
     group_live_bytes : tuple of (tuple of (float, float))
         The live bytes of each device group of a pipeline.
+    simulated : tuple of Event
+        The events as they were simulated, where further passes over micro-batches repeat: those
+        that follow start later than here.
     """
 
     step_seconds: float
@@ -90,3 +93,4 @@ class Timeline:
     live_bytes: tuple[tuple[float, float], ...]
     bubble_seconds: float = 0.0
     group_live_bytes: tuple[tuple[tuple[float, float], ...], ...] = ()
+    simulated: tuple[Event, ...] = ()

@@ -61,12 +61,13 @@ def overlapped_memory(graph: Graph, timeline: Timeline) -> MemoryUseReport:
     now = dict.fromkeys(KINDS, 0.0)
     for name in present_names(graph):
         now[kinds[name]] += held.sizes[name]
-    changes = live_changes(graph, held, timeline.events)
+    events = timeline.simulated or timeline.events
+    changes = live_changes(graph, held, events)
     totals = [*accumulate((change[3] for change in changes), initial=sum(now.values()))]
     last = max(range(len(totals)), key=totals.__getitem__)
     for _, _, _, nbytes, name in changes[:last]:
         now[kinds[name]] += nbytes
-    at = timeline.events[changes[last - 1][1]].node.name if last else "the start"
+    at = events[changes[last - 1][1]].node.name if last else "the start"
     return MemoryUseReport(totals[last], now, at)
 
 

@@ -15,7 +15,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import computing_seconds, node_cost, second_prices
 from shardwright.cost_model.streams import COMPUTE, Placement, placements
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.liveness import execution_order
+from shardwright.ir.liveness import Loop, execution_order
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.views import buffers_of
 
@@ -37,6 +37,8 @@ class Task:
         that wait for it, late where it runs behind.
     computing : float
         Seconds for which it computes.
+    in_loop : bool
+        Whether it is run in every pass over micro-batches.
     """
 
     placement: Placement
@@ -44,6 +46,7 @@ class Task:
     after: tuple[int, ...]
     nbytes: float = 0.0
     computing: float = 0.0
+    in_loop: bool = False
 
     @property
     def in_line(self) -> bool:
@@ -63,27 +66,20 @@ class Tasks:
         The buffers of the program.
     order : tuple of (int, int)
         The position of the node of each task, and its pass.
+    loop : Loop or None
+        The loop over micro-batches.
     """
 
     tasks: tuple[Task, ...]
     buffers: Buffers
     order: tuple[tuple[int, int], ...]
+    loop: Loop | None = None
 
     @cached_property
     def deferrable_bytes(self) -> float:
         """Bytes that would be early or late if everything were, in one pass over micro-batches."""
         pairs = zip(self.tasks, self.order, strict=True)
         return sum(task.nbytes for task, (_, number) in pairs if number == 0)
-
-
-def tasks_of(graph: Graph, cluster: Cluster, passes: int | None = None) -> Tasks:
-    """Return the tasks of a program, lowered to collectives, on a rank of a cluster.
-
-    With `passes`, of so many passes over micro-batches.
-    """
-    order = tuple(execution_order(graph, passes))
-    maker = TaskMaker(graph, cluster)
-    return Tasks(maker.tasks(order), maker.buffers, order)
 
 
 class TaskMaker:
@@ -107,31 +103,90 @@ class TaskMaker:
         pairs = list(zip(graph.nodes, operands, strict=True))
         self.seconds = [node_cost(node, read, mesh, prices) for node, read in pairs]
         self.computing = [computing_seconds(node, read, mesh, cluster) for node, read in pairs]
+        self._uses: dict[int, _Uses] = {}
+
+    def in_passes(self, passes: int) -> Tasks:
+        """Return the tasks of so many passes over micro-batches."""
+        order = tuple(execution_order(self.graph, passes))
+        return Tasks(self.tasks(order), self.buffers, order, self.buffers.live.loop)
 
     def tasks(self, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
         """Return the tasks of nodes that run in an order, each with its pass."""
-        held = self.buffers
         producer: dict[str, int] = {}  # the task that makes a value, the last so far
         readers: dict[str, list[int]] = {}  # of buffers
         tasks: list[Task] = []
         line = -1
         for i, (position, _) in enumerate(order):
-            node, where = self.graph.nodes[position], self.placed[position]
-            after = [producer[name] for name in node.operands if name in producer]
-            after += [j for n in self.written.get(position, ()) for j in readers.get(n, ())]
-            if any(held.live.is_accumulator(result.name) for result in node.results):
-                after += [producer[node.name]] if node.name in producer else []
-            producer.update((result.name, i) for result in node.results)
-            if node.provenance.role == "update" and line >= 0:
+            uses = self._uses_of(position)
+            after = [producer[name] for name in uses.waits_for if name in producer]
+            for name in uses.written:
+                after += readers.get(name, ())
+            producer.update(dict.fromkeys(uses.made, i))
+            if uses.is_update and line >= 0:
                 after.append(line)
-            for name in buffers_of(node, held.live.roots):
+            for name in uses.buffers:
                 readers.setdefault(name, []).append(i)
-            nbytes = _deferrable_bytes(node, where, self.graph, held)
-            seconds = self.seconds[position]
-            busy = self.computing[position] if where.levels else seconds
-            tasks.append(Task(where, seconds, tuple(dict.fromkeys(after)), nbytes, busy))
-            line = i if tasks[-1].in_line else line
+            tasks.append(uses.task_after(tuple(dict.fromkeys(after))))
+            line = i if uses.task.in_line else line
         return tuple(tasks)
+
+    def _uses_of(self, position: int) -> "_Uses":
+        if position not in self._uses:
+            self._uses[position] = self._make_uses(position)
+        return self._uses[position]
+
+    def _in_loop(self, position: int) -> bool:
+        loop = self.buffers.live.loop
+        return loop is not None and loop.start <= position < loop.stop
+
+    def _make_uses(self, position: int) -> "_Uses":
+        node, where, held = self.graph.nodes[position], self.placed[position], self.buffers
+        seconds = self.seconds[position]
+        busy = self.computing[position] if where.levels else seconds
+        made = tuple(result.name for result in node.results)
+        accumulates = any(map(held.live.is_accumulator, made))
+        nbytes = _deferrable_bytes(node, where, self.graph, held)
+        return _Uses(
+            Task(where, seconds, (), nbytes, busy, self._in_loop(position)),
+            (*node.operands, *((node.name,) if accumulates else ())),
+            tuple(self.written.get(position, ())),
+            made,
+            tuple(buffers_of(node, held.live.roots)),
+            node.provenance.role == "update",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What the task of a node waits for, and what later tasks wait for.
+
+    Parameters
+    ----------
+    task : Task
+        The task, which waits for nothing yet.
+    waits_for : tuple of str
+        Values that it reads; an accumulator also waits for itself of the pass before.
+    written : tuple of str
+        Parameters that it overwrites.
+    made : tuple of str
+        Values that it makes.
+    buffers : tuple of str
+        The buffers that it touches.
+    is_update : bool
+        Whether it updates a parameter.
+    """
+
+    task: Task
+    waits_for: tuple[str, ...]
+    written: tuple[str, ...]
+    made: tuple[str, ...]
+    buffers: tuple[str, ...]
+    is_update: bool
+
+    def task_after(self, after: tuple[int, ...]) -> Task:
+        """Return the task, that waits for others."""
+        task = self.task
+        return Task(task.placement, task.seconds, after, task.nbytes, task.computing, task.in_loop)
 
 
 def _written_in_place(graph: Graph, held: Buffers) -> dict[int, list[str]]:
@@ -183,7 +238,8 @@ class _Simulation:
     starts: list[float] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     running: list[tuple[float, int]] = field(default_factory=list)  # ends and positions
-    ready_locals: list[int] = field(default_factory=list)  # work on reduced gradients
+    ready_sums: list[int] = field(default_factory=list)  # work on reduced gradients of a pass
+    ready_locals: list[int] = field(default_factory=list)  # the same outside of the loop
     bytes_ahead: float = 0.0
     bytes_behind: float = 0.0
 
@@ -215,7 +271,7 @@ class _Simulation:
             for resource in resources:
                 self.reductions.setdefault(resource, deque()).append(i)
         elif not task.after:
-            heappush(self.ready_locals, i)
+            heappush(self._locals_of(task), i)
 
     def run(self) -> list[float]:
         """Return the starts of all tasks."""
@@ -244,6 +300,8 @@ class _Simulation:
         local = self._head_gather(COMPUTE)
         if local is not None:
             yield local
+        if self.ready_sums:
+            yield self.ready_sums[0]
         if self.line and not self.waiting[self.line[0]] and self._fits(0.0):
             yield self.line[0]
         for resource in self.gathers:
@@ -301,7 +359,10 @@ class _Simulation:
             for resource in task.placement.resources:
                 self.reductions[resource].popleft()
         else:
-            heappop(self.ready_locals)
+            heappop(self._locals_of(task))
+
+    def _locals_of(self, task: Task) -> list[int]:
+        return self.ready_sums if task.in_loop else self.ready_locals
 
     def _finish(self, i: int) -> None:
         task = self.tasks[i]
@@ -313,7 +374,7 @@ class _Simulation:
         for dependent in self.dependents[i]:
             self.waiting[dependent] -= 1
             if not self.waiting[dependent] and self._is_local_reduction(self.tasks[dependent]):
-                heappush(self.ready_locals, dependent)
+                heappush(self._locals_of(self.tasks[dependent]), dependent)
 
     def _is_local_reduction(self, task: Task) -> bool:
         return task.placement.queue == "reductions" and not task.placement.levels

@@ -9,11 +9,12 @@ stands for all. The schedule is greedy, and nothing is interrupted:
 - Reductions of gradients run behind, in program order on each level; computation waits for them
   only where the gradients that are still to be reduced exceed the window. The updates start after
   the backward computation, each as soon as its gradient is reduced.
-- Where several wait for a resource, local work on parameters comes first, then computation and
-  blocking communication, then gathers, then reductions.
+- Where several wait for a resource, local work on parameters comes first, then the accumulation of
+  gradients over micro-batches, then computation and blocking communication, then gathers, then
+  reductions.
 
-Of many passes over micro-batches some are simulated: where two in a row are equal, those that
-follow are equal too, until the last.
+Of many passes over micro-batches some are simulated: where the same work is done, is running and
+is ahead when two passes in a row begin, the passes between them are repeated.
 
 So every resource serves one node at a time, and the step is at least the load of each
 (`streams.loads`). A window of no bytes is the serial step.
@@ -24,15 +25,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from shardwright.cost_model.buffers import Buffers
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.live_bytes import live_changes, present_names
 from shardwright.cost_model.pipelines.step import pipeline_seconds, pipeline_timeline
+from shardwright.cost_model.repetition import Repeated, repeated_pass
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.schedule import Tasks, schedule, tasks_of
+from shardwright.cost_model.schedule import TaskMaker, Tasks, schedule
 from shardwright.cost_model.streams import COMPUTE
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
@@ -41,9 +41,9 @@ from shardwright.ir.liveness import loop_of
 _HALVINGS = 10  # of the window, where all deferrable bytes at once exceed the memory limit
 _COARSE = 3  # halvings at once, of large programs
 _SMALL = 600  # nodes of a program up to which every window is tried
-_MOST_TASKS = 20_000  # up to so many, every pass over micro-batches is simulated
-_FEWEST_PASSES = 4  # of more, that are simulated; the two in the middle must be equal
-_ROUNDING = 1e-9  # relative difference of two passes that are equal
+_MOST_TASKS = 4_000  # up to so many, every pass over micro-batches is simulated
+_FEWEST_PASSES = 4  # of more, that are simulated
+_MOST_PASSES = 16  # that are simulated until they repeat
 
 
 def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> Timeline:
@@ -70,23 +70,23 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     if pipeline is not None:
         return pipeline_timeline(pipeline, cluster, memory_limit)
     program = _Program(graph, cluster)
-    unbounded = program.timeline(math.inf)
-    if unbounded.peak_bytes <= memory_limit:
-        return unbounded
+    widest = program.timeline(program.widest)
+    if widest is not None and widest.peak_bytes <= memory_limit:
+        return widest
     every = 1 if len(graph) <= _SMALL else _COARSE
-    halvings = range(every, _HALVINGS + 1, every)
-    windows = [program.deferrable_bytes / 2**i for i in halvings]
-    found = {0.0: program.timeline(0.0)}
+    windows = [program.deferrable_bytes / 2**i for i in range(every, _HALVINGS + 1, every)]
+    found: dict[float, Timeline | None] = {0.0: program.serial_timeline()}
     low, high = 0, len(windows)
     while low < high:  # more bytes in the window take more memory, but for a few anomalies
         middle = (low + high) // 2
         timeline = found[windows[middle]] = program.timeline(windows[middle])
-        fits = timeline.peak_bytes <= memory_limit
+        fits = timeline is not None and timeline.peak_bytes <= memory_limit
         low, high = (low, middle) if fits else (middle + 1, high)
     if len(graph) <= _SMALL:
         found |= {w: program.timeline(w) for w in windows if w not in found}
-    fitting = [timeline for timeline in found.values() if timeline.peak_bytes <= memory_limit]
-    return min(fitting, key=lambda timeline: timeline.step_seconds, default=found[0.0])
+    known = [timeline for timeline in found.values() if timeline is not None]
+    fitting = [timeline for timeline in known if timeline.peak_bytes <= memory_limit]
+    return min(fitting, key=lambda timeline: timeline.step_seconds, default=known[0])
 
 
 def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:
@@ -94,7 +94,7 @@ def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:
     pipeline = pipeline_of(graph)
     if pipeline is not None:
         return pipeline_timeline(pipeline, cluster, 0.0)
-    return _Program(graph, cluster).timeline(0.0)
+    return _Program(graph, cluster).serial_timeline()
 
 
 def serial_seconds(graph: Graph, cluster: Cluster) -> float:
@@ -117,6 +117,7 @@ class _Program:
         self.passes = 1 if loop is None else loop.passes
         body = 0 if loop is None else loop.stop - loop.start
         self.fewest = min(self.passes, max(_FEWEST_PASSES, _MOST_TASKS // max(body, 1)))
+        self.maker = TaskMaker(graph, cluster)
         self._tasks: dict[int, Tasks] = {}
 
     @property
@@ -124,40 +125,59 @@ class _Program:
         """Bytes that would be early or late if everything were, in one pass."""
         return self._tasks_of(self.fewest).deferrable_bytes
 
-    def timeline(self, window: float) -> Timeline:
-        """Return the timeline with a window, of all passes."""
+    @property
+    def widest(self) -> float:
+        """The widest window: of passes over micro-batches as many bytes as all of one.
+
+        Work that is further ahead or behind takes memory, makes the step hardly shorter, and may
+        never repeat itself.
+        """
+        return math.inf if self.passes == 1 else self.deferrable_bytes
+
+    def timeline(self, window: float) -> Timeline | None:
+        """Return the timeline with a window, of all passes; None if they do not repeat."""
+        most = max(self.fewest, min(self.passes, _MOST_PASSES))
         passes = self.fewest
         while True:
             tasks = self._tasks_of(passes)
             starts = schedule(tasks.tasks, window)
             if passes == self.passes:
                 return _timeline(self.graph, tasks, starts, window)
-            period = _period(tasks, starts)
-            if period is not None:
-                return self._with_skipped(tasks, starts, window, period)
-            passes = min(2 * passes, self.passes)
+            repeated = repeated_pass(tasks, starts)
+            if repeated is not None:
+                return self._with_skipped(tasks, starts, window, repeated)
+            if passes == most:
+                return None
+            passes = min(2 * passes, most)
+
+    def serial_timeline(self) -> Timeline:
+        """Return the timeline without any overlap: its passes repeat."""
+        timeline = self.timeline(0.0)
+        assert timeline is not None
+        return timeline
 
     def _tasks_of(self, passes: int) -> Tasks:
         if passes not in self._tasks:
-            self._tasks[passes] = tasks_of(self.graph, self.cluster, passes)
+            self._tasks[passes] = self.maker.in_passes(passes)
         return self._tasks[passes]
 
     def _with_skipped(
-        self, tasks: Tasks, starts: Sequence[float], window: float, period: float
+        self, tasks: Tasks, starts: Sequence[float], window: float, repeated: Repeated
     ) -> Timeline:
-        """Return the timeline with the passes that were left out before the last one."""
+        """Return the timeline with further passes where they repeat."""
         found = _timeline(self.graph, tasks, starts, window)
         last = max(number for _, number in tasks.order)
         skipped = self.passes - 1 - last
-        begin = min(event.start for event in found.events if event.micro_batch == last)
+        begin, later = repeated.start, skipped * repeated.seconds
+        number = repeated.number
         once = [event for event in found.events if event.micro_batch == 1]
         compute = sum(event.computing for event in once)
         total = sum(event.seconds for event in once)
-        step = found.step_seconds + skipped * period
+        step = found.step_seconds + later
         compute_seconds = found.compute_seconds + skipped * compute
 
         def shifted(moment: float) -> float:
-            return moment + skipped * period if moment >= begin else moment
+            return moment + later if moment >= begin else moment
 
         return replace(
             found,
@@ -169,24 +189,13 @@ class _Program:
                 replace(
                     event,
                     start=shifted(event.start),
-                    micro_batch=event.micro_batch + skipped * (event.micro_batch == last),
+                    micro_batch=event.micro_batch + skipped * (event.micro_batch >= number),
                 )
                 for event in found.events
             ),
+            simulated=found.events,
             live_bytes=tuple((shifted(moment), nbytes) for moment, nbytes in found.live_bytes),
         )
-
-
-def _period(tasks: Tasks, starts: Sequence[float]) -> float | None:
-    """Return by how much each task starts later than in the pass before; None if that differs."""
-    passes: dict[int, list[float]] = {}
-    for (_, number), start in zip(tasks.order, starts, strict=True):
-        passes.setdefault(number, []).append(start)
-    length = len(passes[1])
-    one, other = (np.array(passes[len(passes) - i][-length:]) for i in (3, 2))
-    later = other - one
-    allowed = _ROUNDING * max(float(other.max()), 1e-300)
-    return float(later[0]) if float(np.ptp(later)) <= allowed else None
 
 
 def _timeline(graph: Graph, tasks: Tasks, starts: Sequence[float], window: float) -> Timeline:
