@@ -27,7 +27,7 @@ from shardwright.dataflow.placement import in_stages
 from shardwright.dataflow.schedules import Schedule, make_schedule
 from shardwright.dataflow.stretches import Line, Stretch
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import InfeasibleError, NotFoundError, PassError
+from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -111,7 +111,18 @@ class PipelinePartitioning:
     @cached_property
     def loop(self) -> MicroBatches:
         """The program in micro-batches."""
-        return micro_batches(self.source, self.options.passes)
+        try:
+            return micro_batches(self.source, self.options.passes)
+        except OptionError as error:
+            if self.options.passes > 1:
+                raise
+            raise OptionError(
+                "the search for stages follows the samples of the batch, and "
+                f"{error.what.partition(':')[0]}",
+                error.where,
+                "train with more micro-batches, or give a named plan such as "
+                f"`pipeline={self.options.stages}`",
+            ) from None
 
     @cached_property
     def line(self) -> Line:
@@ -239,13 +250,19 @@ class PipelinePartitioning:
         stages, blocks = self.schedule.stages, len(self.blocks)
         assert least.cut is not None
         if comb(blocks - 1, stages - 1) > _FEW:
-            first = self.bounds.balanced() if self.schedule.chunks > 1 else None
-            cuts = [first or least.cut, least.cut, *reversed(self.bounds.met)]
-            yield from list(dict.fromkeys(cuts))[:_CUTS]
+            yield from self._few(least.cut)
             return
         inner = combinations(range(1, blocks), stages - 1)
         cuts = [(0, *points, blocks) for points in inner]
         yield from sorted(cuts, key=self.bounds.estimate)
+
+    def _few(self, least: Cut) -> list[Cut]:
+        """Return the cuts that are tried out of many: the bound's, and the one of equal stages."""
+        even = self.bounds.balanced() or least
+        if self.schedule.chunks > 1:
+            return list(dict.fromkeys((even, least, *reversed(self.bounds.met))))[:_CUTS]
+        cuts = list(dict.fromkeys((least, even, *reversed(self.bounds.met))))[:_CUTS]
+        return sorted(cuts, key=self.bounds.estimate)
 
     def _fitting(self, cut: Cut, problems: StageProblems) -> _Candidate | None:
         """Return the pipeline of a cut whose program fits; None where none was found."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,3 +198,23 @@ def test_refusals(options: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         compile(SMALL["mlp"], 8, cluster="a100-pod", **options)
     assert str(caught.value) == message
+
+
+def test_statistics_of_a_batch_in_one_micro_batch() -> None:
+    model = "resnet:layers=18,small=true,side=8,classes=8,batch=4,width=4"
+    with pytest.raises(OptionError) as caught:
+        compile(model, 2, stages=2)
+    message = str(caught.value)
+    assert "`batch_normalize` reads `channel_mean_0`, which is computed of all samples" in message
+    assert message.endswith("more micro-batches, or give a named plan such as `pipeline=2`")
+    found = compile(model, 2, plan="pipeline=2")
+    assert verify_plan(found.plan, 1).equal
+
+
+def test_many_cuts_are_no_worse_than_even_ones() -> None:
+    model = "gpt:layers=3,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32,tied=false"
+    options: dict[str, Any] = {"optimizer": "adam", "objective": "serial"}
+    even = compile(model, 3, plan="pipeline=3,micro_batch=2", **options)
+    found = compile(model, 3, stages=3, micro_batches=2, gap=0.02, **options)
+    assert "cuts between 65 blocks" in found.plan.document.how
+    assert found.plan.document.objective <= even.plan.document.objective
