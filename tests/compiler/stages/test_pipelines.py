@@ -194,7 +194,7 @@ def test_models(model: str, stages: int, chunks: int, schedule: str | None) -> N
         ),
     ],
 )
-def test_refusals(options: dict[str, object], message: str) -> None:
+def test_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         compile(SMALL["mlp"], 8, cluster="a100-pod", **options)
     assert str(caught.value) == message
