@@ -24,6 +24,7 @@ from shardwright.search.space.space import Choice
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 
 class SavedTensors:
@@ -67,12 +68,11 @@ class SavedTensors:
         for position, end in enumerate(savers):
             assert end.saved is not None
             if position == 0:
-                self._hold_first(value, end, writer, shared)
+                last = self._freed(savers[-1])
+                self._hold_first(value, end, writer, shared, (entered, last))
             elif end is not shared:
                 shareable = np.array(states) if position == 1 else np.ones(len(states), dtype=bool)
                 self.add_copy(value, end, shared, shareable)
-        if savers and writer.remade is not None:
-            self._hold_recomputed(value, savers, writer, shared, entered)
 
     def hold_for_recomputation(
         self,
@@ -106,57 +106,111 @@ class SavedTensors:
                     shareable |= writer.kept > 0
                 self.add_copy(value, end, shared, shareable)
 
-    def _hold_first(self, value: Value, end: EdgeEnd, writer: EdgeEnd, shared: EdgeEnd) -> None:
-        """Count the bytes of the end that saves a tensor longest, unless it is recomputed."""
+    def _hold_first(
+        self,
+        value: Value,
+        end: EdgeEnd,
+        writer: EdgeEnd,
+        shared: EdgeEnd,
+        remade: tuple[int, int],
+    ) -> None:
+        """Count the bytes of the end that saves a tensor longest.
+
+        If it is recomputed, then from one of two moments on: when backward enters the segment of
+        its producer, or when the last saver reads it.
+        """
         assert end.saved is not None
         if writer.remade is None:
             self._hold(value, end.variable, end.saved, end)
         elif end is writer:
             usage = np.where(writer.remade > 0, 0.0, end.saved)
             self._hold(value, end.variable, usage, end)
-        elif not writer.remade.all():
-            self.add_copy(value, end, shared, np.zeros(len(shared.layouts), dtype=bool))
+            size = np.minimum(end.saved, self.context.bytes_at(value.type, end))
+            self._hold_remade(end.variable, size, writer.remade, remade, self._freed(end))
+        else:
+            self._add_first_copy(value, end, shared, remade)
 
-    def _hold_recomputed(
+    def _add_first_copy(
+        self, value: Value, end: EdgeEnd, shared: EdgeEnd, remade: tuple[int, int]
+    ) -> None:
+        """Add the variable for whether a reader saves a copy, or reads what is recomputed.
+
+        Of what is recomputed, the buffer of the shared layout or that of the reader is held: the
+        smaller of the two in any case.
+        """
+        assert shared.remade is not None
+        stop, states = self._freed(end), set(shared.remade[shared.remade > 0].tolist())
+        early, late = remade[0] < remade[1] and 2 in states, remade[1] < stop
+        nothing = np.zeros(len(shared.layouts), dtype=bool)
+        if not early and not late:
+            if not shared.remade.all():
+                self.add_copy(value, end, shared, nothing)
+            return
+        again = self._remade(value, end, shared)
+        copy = self.add_copy(value, end, shared, nothing, again)
+        first = len(self.context.draft.choices[copy].options) - len(again)
+        size = np.array([0.0] * first + [option.size for option in again])
+        when = np.array([0] * first + [option.when for option in again])
+        self._hold_remade(copy, size, when, remade, stop)
+
+    def _remade(self, value: Value, end: EdgeEnd, shared: EdgeEnd) -> tuple["_Remade", ...]:
+        """Return the sizes that may be held of a recomputed tensor."""
+        assert end.saved is not None
+        assert shared.remade is not None
+        own, sizes = end.saved, self.context.bytes_at(value.type, shared)
+        options = []
+        for when in sorted(set(shared.remade[shared.remade > 0].tolist())):
+            met = sizes[shared.remade == when]
+            options += [_Remade(size, when, True) for size in _distinct(own) if size <= met.max()]
+            options += [_Remade(size, when, False) for size in _distinct(met) if size < own.max()]
+        return tuple(options)
+
+    def _hold_remade(
         self,
-        value: Value,
-        savers: Sequence[EdgeEnd],
-        writer: EdgeEnd,
-        shared: EdgeEnd,
-        entered: int,
+        variable: int,
+        size: Floats,
+        when: Integers,
+        remade: tuple[int, int],
+        stop: int,
     ) -> None:
         """Count a recomputed tensor until the last gradient that reads it."""
-        at = writer if savers[0] is writer else shared
-        assert at.remade is not None
-        size, stop = self.context.bytes_at(value.type, at), self._freed(savers[0])
-        last = self._freed(savers[-1])
-        if last < stop:
-            self.memory.hold_transient(at.variable, size * (at.remade > 0), last, stop)
-        if entered < last and (at.remade == 2).any():
-            self.memory.hold_transient(at.variable, size * (at.remade == 2), entered, last)
+        entered, last = remade
+        self.memory.hold_transient(variable, size * (when > 0), last, stop)
+        if (when == 2).any():
+            self.memory.hold_transient(variable, size * (when == 2), entered, min(last, stop))
 
-    def add_copy(self, value: Value, end: EdgeEnd, shared: EdgeEnd, shareable: Booleans) -> None:
+    def add_copy(
+        self,
+        value: Value,
+        end: EdgeEnd,
+        shared: EdgeEnd,
+        shareable: Booleans,
+        remade: Sequence["_Remade"] = (),
+    ) -> int:
         """Add the variable for whether a saving end shares the buffer of the shared layout.
 
         Its options are the layouts at the end, first shared, then as copies; then, where there is
-        the choice, that the tensor is recomputed instead, and that it is not needed.
+        the choice, that the tensor is not needed, and that it is recomputed instead: once, or
+        with so many bytes held.
         """
         context = self.context
         layouts, met = context.representatives(end), context.representatives(shared)
-        copies = _Copies(end, tuple(dict.fromkeys(layouts)), tuple(layouts))
-        key = ("copy bytes", end.key, shared.remade is None)
+        again = tuple(remade) or ((None,) if shared.remade is not None else ())
+        copies = _Copies(end, tuple(dict.fromkeys(layouts)), tuple(layouts), again)
+        key = ("copy bytes", end.key, again)
         sizes = context.bytes_at(value.type, end) if end.saved is None else end.saved
-        size = context.intern(key, lambda: copies.bytes(sizes, shared))
+        size = context.intern(key, lambda: copies.bytes(sizes))
         options = copies.options(len(size))
         copy = context.draft.add(Choice("copy", value.name, options), np.zeros(len(size)))
         self._hold(value, copy, size, end)
-        used = context.intern(("copy used", *key), lambda: copies.used(shared))
+        used = context.intern(("copy used", *key), copies.used)
         context.draft.tie(copy, end.variable, used)
         reuse = context.intern(
-            ("copy shared", shared.key, end.key, shareable.tobytes()),
-            lambda: copies.reuse(shared, met, shareable),
+            ("copy shared", shared.key, end.key, shareable.tobytes(), again),
+            lambda: copies.reuse(shared, met, shareable, context.bytes_at(value.type, shared)),
         )
         context.draft.tie(copy, shared.variable, reuse)
+        return copy
 
     def _hold(self, value: Value, variable: int, usage: Floats, end: EdgeEnd) -> None:
         """Count what an end saves, in every micro-batch in flight that has its own."""
@@ -172,8 +226,27 @@ class SavedTensors:
 
 
 @dataclass(frozen=True)
+class _Remade:
+    """That a tensor is recomputed, and what is held of it: the smaller of two buffers.
+
+    Parameters
+    ----------
+    size : float
+        The bytes.
+    when : int
+        As in `OperatorTable.recomputed`.
+    of_end : bool
+        Whether the buffer of the reader is the smaller one; else that of the shared layout.
+    """
+
+    size: float
+    when: int
+    of_end: bool
+
+
+@dataclass(frozen=True)
 class _Copies:
-    """The options of one saving end: shared, copied, recomputed, not needed.
+    """The options of one saving end: shared, copied, not needed, recomputed.
 
     Parameters
     ----------
@@ -183,41 +256,62 @@ class _Copies:
         The distinct layouts there.
     layouts : tuple of Layout
         The layout of each of its options.
+    again : tuple of _Remade or None
+        The options in which the tensor is recomputed; None for any bytes.
     """
 
     end: EdgeEnd
     at: tuple[Layout, ...]
     layouts: tuple[Layout, ...]
+    again: tuple[_Remade | None, ...]
 
     def options(self, count: int) -> tuple[Layout, ...]:
         """Return so many options; those without a copy have any layout."""
-        return (self.at * 2 + self.at[:1] * 2)[:count]
+        return (*self.at, *self.at, *self.at[:1] * (count - 2 * len(self.at)))
 
-    def bytes(self, sizes: Floats, shared: EdgeEnd) -> Floats:
-        """Return the bytes of each option."""
+    def bytes(self, sizes: Floats) -> Floats:
+        """Return the bytes that are saved with each option."""
         places = np.array([self.at.index(layout) for layout in self.layouts])
         copied = [sizes[places == i].min() for i in range(len(self.at))]
-        others = (shared.remade is not None) + (self.end.saved is None)
+        others = len(self.again) + (self.end.saved is None)
         return np.array([0.0] * len(self.at) + copied + [0.0] * others)
 
-    def used(self, shared: EdgeEnd) -> Floats:
+    def used(self) -> Floats:
         """Constrain a copy to the layout that its reader uses."""
         same = np.array([[one == other for other in self.layouts] for one in self.at])
         again = self.end.recomputed if self.end.saved is None else None
         needed = np.ones(len(self.layouts), dtype=bool) if again is None else again > 0
         rows = [same & needed, same & needed]
-        rows += [needed[None, :]] if shared.remade is not None else []
         rows += [~needed[None, :]] if again is not None else []
+        rows += [(needed & self._holds(option))[None, :] for option in self.again]
         return np.where(np.concatenate(rows), 0.0, np.inf)
 
-    def reuse(self, shared: EdgeEnd, met: Sequence[Layout], shareable: Booleans) -> Floats:
+    def _holds(self, option: _Remade | None) -> Booleans:
+        """Return with which options of the end a recomputed tensor takes so many bytes."""
+        if option is None or self.end.saved is None:
+            return np.ones(len(self.layouts), dtype=bool)
+        saved = self.end.saved
+        return saved == option.size if option.of_end else saved > option.size
+
+    def reuse(
+        self, shared: EdgeEnd, met: Sequence[Layout], shareable: Booleans, sizes: Floats
+    ) -> Floats:
         """Allow to share a buffer only if the layouts match, and the first saver shares it too."""
         same = np.array([[one == other for other in met] for one in self.at]) & shareable
-        kept = np.ones(len(met), dtype=bool) if shared.remade is None else shared.remade == 0
-        rows = [same & kept, np.ones_like(same) & kept]
-        rows += [~kept[None, :]] if shared.remade is not None else []
+        remade = np.zeros(len(met), dtype=np.int64) if shared.remade is None else shared.remade
+        rows = [same & (remade == 0), np.ones_like(same) & (remade == 0)]
         rows += [np.ones((1, len(met)), dtype=bool)] if self.end.saved is None else []
+        for option in self.again:
+            allowed = remade > 0
+            if option is not None:
+                fits = sizes >= option.size if option.of_end else sizes == option.size
+                allowed = (remade == option.when) & fits
+            rows.append(allowed[None, :])
         return np.where(np.concatenate(rows), 0.0, np.inf)
+
+
+def _distinct(sizes: Floats) -> list[float]:
+    return sorted(set(sizes.tolist()))
 
 
 def counted_views(graph: Graph, savers: Callable[[str], int]) -> Mapping[str, str]:
