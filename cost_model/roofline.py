@@ -181,6 +181,7 @@ class SecondPrices:
     mesh: Mesh
     cluster: Cluster
     known: dict[object, float] = field(default_factory=dict, compare=False)
+    moves: dict[object, Floats] = field(default_factory=dict, compare=False)
 
     def operator_cost(
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
@@ -193,7 +194,10 @@ class SecondPrices:
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the seconds of a communication operator; see `move_seconds`."""
-        return move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
+        key = (operator, axes, local_bytes.tobytes())
+        if key not in self.moves:
+            self.moves[key] = move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
+        return self.moves[key].copy()
 
 
 @lru_cache(maxsize=32)
