@@ -7,6 +7,9 @@ planes: every plan that was met is a linear function of the weights, and the nex
 where the least of these functions is highest. The plans met on the way are candidates, and the
 timeline judges them.
 
+Where the forward and the backward pass are bounded one by one, each has weights of its own. What
+may run in both of them makes a plan the least of several linear functions.
+
 References
 ----------
 Kelley, "The cutting-plane method for solving convex programs", 1960.
@@ -141,6 +144,8 @@ class OverlapSearch:
         Where memory is short, returns plans that fit and were built by rule.
     is_large : bool
         Whether the plan of the least serial step is searched only where memory is short.
+    divides : bool
+        Whether the forward and the backward pass have weights of their own.
     """
 
     fit: Callable[[float], Attempt]
@@ -153,6 +158,7 @@ class OverlapSearch:
     relaxed: Callable[[], Overlapped | None] = lambda: None
     by_rule: Callable[[], Iterable[Attempt]] = tuple
     is_large: bool = False
+    divides: bool = False
     found: list[Candidate] = field(default_factory=list)
     cuts: list[Floats] = field(default_factory=list)
     searches: int = 0
@@ -212,7 +218,7 @@ class OverlapSearch:
                 break
             if attempts[0].result.lower_bound >= bound:
                 bound = attempts[0].result.lower_bound
-                self.center = self.center if _is_compute(weights) else weights
+                self.center = self.center if self._is_compute(weights) else weights
             for attempt in attempts:
                 self._meet(attempt)
         return self._overlapped(bound, cut_short)
@@ -247,8 +253,13 @@ class OverlapSearch:
         self._consider(attempt)
 
     def _consider(self, attempt: Attempt) -> None:
-        loads = least_loads(attempt.program, self.cluster)[self._used]
-        self.cuts.append(loads)
+        divided = least_loads(attempt.program, self.cluster)
+        loads = divided.total[self._used]
+        if self.divides:
+            pairs = divided.divisions()
+            self.cuts += [np.concatenate([f[self._used], b[self._used]]) for f, b in pairs]
+        else:
+            self.cuts.append(loads)
         limit = self.limits.limit_bytes
         if attempt.fits(limit):
             timeline = simulate(attempt.program, self.cluster, limit)
@@ -265,7 +276,7 @@ class OverlapSearch:
     def _first_weights(self) -> Floats:
         links = len(self._used) - 1
         shares = [_LINKS / max(links, 1)] * links
-        return np.array([1.0 - sum(shares), *shares])
+        return np.array([1.0 - sum(shares), *shares] * self._groups)
 
     def _next_weights(self, bound: float) -> Floats | None:
         """Return the weights by which the bound may rise; None where it is near enough.
@@ -279,10 +290,10 @@ class OverlapSearch:
         late = time.perf_counter() >= self.deadline
         if self._is_near(bound) or late:
             return None
-        height, weights = highest_weights(np.array(self.cuts))
+        height, weights = highest_weights(np.array(self.cuts), self._groups)
         if min(height, step) - bound <= _WORTHWHILE * (step - bound):
             return None
-        extreme = _is_compute(weights) and not self.is_short
+        extreme = self._is_compute(weights) and not self.is_short
         return weights if extreme else (weights + self.center) / 2
 
     @property
@@ -293,19 +304,26 @@ class OverlapSearch:
         return relative_gap(self._shortest, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
     def _as_weights(self, weights: Floats) -> ResourceWeights:
-        full = np.full(1 + len(self.cluster.levels), _LEAST_WEIGHT)
-        full[self._used] = np.maximum(weights, _LEAST_WEIGHT)
-        full /= full.sum()
-        return ResourceWeights(float(full[0]), tuple(full[1:].tolist()))
+        full = np.full((self._groups, 1 + len(self.cluster.levels)), _LEAST_WEIGHT)
+        full[:, self._used] = np.maximum(weights, _LEAST_WEIGHT).reshape(self._groups, -1)
+        full /= full.sum(axis=1, keepdims=True)
+        found: ResourceWeights | None = None
+        for compute, *levels in full[::-1].tolist():
+            found = ResourceWeights(compute, tuple(levels), found)
+        assert found is not None
+        return found
+
+    @property
+    def _groups(self) -> int:
+        return 1 + self.divides
+
+    def _is_compute(self, weights: Floats) -> bool:
+        return bool(weights.reshape(self._groups, -1)[:, 0].min() > 1 - _LEAST_WEIGHT)
 
 
 def _link_seconds(timeline: Timeline) -> float:
     """Return the seconds for which the links of all levels are occupied."""
     return sum(event.seconds * len(event.placement.levels) for event in timeline.events)
-
-
-def _is_compute(weights: Floats) -> bool:
-    return bool(weights[0] > 1 - _LEAST_WEIGHT)
 
 
 def to_be_bucketed(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -19,7 +19,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.program_profile import Emissions
-from shardwright.cost_model.weighted_profile import ResourceWeights
+from shardwright.cost_model.weighted_profile import ResourceWeights, can_divide
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.graph import Graph
@@ -131,6 +131,7 @@ class Partitioning:
             relaxed=self._relaxed,
             by_rule=self._by_rule,
             is_large=len(self.source) > _LARGE,
+            divides=self._divides,
         ).run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = attempts.with_buckets(fastest.attempt, found.lower_bound, fastest.timeline)
@@ -146,6 +147,11 @@ class Partitioning:
         result = found.result(best.attempt, best.step_seconds)
         best = replace(best, attempt=replace(best.attempt, result=result))
         return self._emitted(best, self._serial_pin_prices(attempts), minimizes_step=True)
+
+    @cached_property
+    def _divides(self) -> bool:
+        """Whether the forward and the backward pass are bounded one by one."""
+        return self.options.passes == 1 and can_divide(self.source)
 
     def _serial_pin_prices(self, attempts: Attempts) -> Mapping[str, float]:
         """Return the prices of pins in seconds of the serial step."""
@@ -198,7 +204,9 @@ class Partitioning:
 
         try:
             where = (self.mesh, self.cluster, limits, deadline)
-            return OverlapSearch(fit, lambda weights: probe(weights)[0], probe, *where).run()
+            return OverlapSearch(
+                fit, lambda weights: probe(weights)[0], probe, *where, divides=self._divides
+            ).run()
         except NoPlanError:
             return None
 

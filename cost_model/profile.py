@@ -64,10 +64,13 @@ class RecomputeCost:
         The operator itself, and the sums of halos of its results.
     exchanges : tuple of (array of shape (strategies,))
         For each operand, the exchange of its halos; it is paid where the operand is recomputed.
+    of_parameters : array of shape (strategies,)
+        The cost of `operator` where all operands are parameters, or made of them.
     """
 
     operator: Floats
     exchanges: tuple[Floats, ...]
+    of_parameters: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +280,17 @@ class CostProfile(ABC):
 
     @property
     def of_parameters(self) -> Self:
-        """The prices of redistributing parameters and their gradients: those of all tensors."""
+        """The prices of redistributing parameters: those of all tensors."""
+        return self
+
+    @property
+    def of_gradients(self) -> Self:
+        """The prices of the backward pass, and of redistributing gradients: those of forward."""
+        return self
+
+    @property
+    def second(self) -> Self:
+        """The prices of redistributing a tensor again for the gradient: those of the first time."""
         return self
 
     def output(

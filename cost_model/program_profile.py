@@ -31,7 +31,7 @@ from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import explained
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 from shardwright.operators.models.optimizer import state_type
 
 Floats = NDArray[np.float64]
@@ -77,8 +77,11 @@ class ProgramProfile(CostProfile):
         self.planner = planner or RedistributionPlanner(mesh, cluster, self._checked_moves)
         self.orbit_planner = self.planner if by_orbit else None
         self._move = self.planner.orbit_costs if by_orbit else self.planner.costs
+        back = self.planner.of_gradients
+        self._move_back = back.orbit_costs if by_orbit else back.costs
         self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
-        self._forward: dict[int, list[float]] = {}  # of the emissions of the table that is made
+        # What the forward nodes of the emissions cost the second time, of the table that is made.
+        self._forward: dict[int, list[tuple[float, float]]] = {}
         self._emissions: Emissions = {} if emissions is None else emissions
 
     @classmethod
@@ -168,16 +171,20 @@ class ProgramProfile(CostProfile):
                 known[id(emission.forward)] = self._forward_costs(emission)
         costs = np.array([known[id(emission.forward)] for emission in emissions])
         self._forward.clear()
-        return RecomputeCost(costs[:, 0], tuple(costs[:, 1:].T))
+        return RecomputeCost(costs[:, 1], tuple(costs[:, 2:].T), costs[:, 0])
 
     def _forward_costs(self, emission: Emission) -> list[float]:
-        """Return the forward cost of an operator, then of the exchanges for each operand."""
-        costs = [0.0] * (1 + len(emission.operands))
+        """Return the cost of a second computation, from parameters alone and from anything.
+
+        Then that of the exchanges for each operand.
+        """
+        costs = [0.0] * (2 + len(emission.operands))
         priced = self._forward[id(emission.forward)]
-        for (node, _), cost in zip(emission.forward, priced, strict=True):
+        for (node, _), (cost, of_parameters) in zip(emission.forward, priced, strict=True):
             exchanged = node.operator == "halo_exchange"
-            at = 1 + int(node.provenance.tensor.removeprefix("operand.")) if exchanged else 0
+            at = 2 + int(node.provenance.tensor.removeprefix("operand.")) if exchanged else 1
             costs[at] += cost
+            costs[0] += 0.0 if exchanged else of_parameters
         return costs
 
     def _priced(
@@ -215,12 +222,27 @@ class ProgramProfile(CostProfile):
         return emitted
 
     def _emission_cost(self, emission: Emission) -> float:
-        forward, backward = (
-            [self._node_cost(node, operands) for node, operands in nodes]
-            for nodes in (emission.forward, emission.backward)
-        )
-        self._forward[id(emission.forward)] = forward
+        forward = [self._node_cost(node, operands) for node, operands in emission.forward]
+        prices = self.of_gradients
+        backward = [prices._node_cost(node, operands) for node, operands in emission.backward]
+        self._forward[id(emission.forward)] = self._second_costs(emission, forward)
         return sum(forward) + sum(backward)
+
+    def _second_costs(self, emission: Emission, forward: list[float]) -> list[tuple[float, float]]:
+        """Return what the forward nodes cost where they are computed a second time.
+
+        For any operands, and for such as are made of parameters alone.
+        """
+        prices, early = self.of_gradients, self.of_parameters.second
+        if prices is self:
+            return [(cost, cost) for cost in forward]
+        found = []
+        for node, operands in emission.forward:
+            cost = least = prices._node_cost(node, operands)
+            if not operator_class(node.operator).is_collective:
+                least = early._node_cost(node, operands)
+            found.append((cost, least))
+        return found
 
     def _node_cost(self, node: Node, operands: Sequence[Value]) -> float:
         cost = node_cost(node, operands, self.mesh, self)
@@ -239,13 +261,13 @@ class ProgramProfile(CostProfile):
         if back and all(edge.cotangent is not None for edge in sources):
             cotangents = [c for edge in targets if (c := edge.cotangent) is not None]
             due = [c for edge in sources if (c := edge.cotangent) is not None]
-            costs[:, back] += self._move(tensor, cotangents, due).T
+            costs[:, back] += self._move_back(tensor, cotangents, due).T
         return costs
 
     def accumulation(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of adding two cotangents."""
         info = operator_info("add", (tensor, tensor), {})
-        return self.operator_cost(info, (layout, layout), (layout,))
+        return self.of_gradients.operator_cost(info, (layout, layout), (layout,))
 
     def copy(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of copying a tensor on every rank."""
@@ -256,9 +278,11 @@ class ProgramProfile(CostProfile):
 
     def constant(self) -> float:
         """Return the cost of scalars: the number of steps, and a dynamic loss scale."""
-        rule, scalar = self.update_rule, Layout.replicated(0)
+        rule, scalar, prices = self.update_rule, Layout.replicated(0), self.of_gradients
         if rule is None:
             return 0.0
+        if prices is not self:
+            return prices.constant()
         cost = 0.0 if not rule.guarded else self._guard_constant(rule.guarded)
         if rule.counts_steps:
             step = TensorType("int64", ())
@@ -270,9 +294,11 @@ class ProgramProfile(CostProfile):
 
     def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:
         """Return the cost of the optimizer's update."""
-        rule = self.update_rule
+        rule, prices = self.update_rule, self.of_gradients
         if rule is None:
             return 0.0
+        if prices is not self:
+            return prices.update(tensor, layout, gradient)
         narrow, cost = replace(tensor, dtype=gradient), 0.0
         if rule.unscales:
             if narrow != tensor:
@@ -318,7 +344,7 @@ class ProgramProfile(CostProfile):
     def convert(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of converting a gradient to the type in which it is added up."""
         info = operator_info("convert", (tensor,), {"dtype": dtype})
-        return self.operator_cost(info, (layout,), (layout,))
+        return self.of_gradients.operator_cost(info, (layout,), (layout,))
 
     def cast(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of casting a parameter, or its gradient, where it is stored."""

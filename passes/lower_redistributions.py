@@ -11,7 +11,13 @@ from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.moves import Move
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.streams import is_deferrable, parameter_tensors
-from shardwright.cost_model.weighted_profile import ResourceWeights, weighted_planner
+from shardwright.cost_model.weighted_profile import (
+    ResourceWeights,
+    When,
+    weighted_planner,
+    weights_of_literal,
+    when_of,
+)
 from shardwright.dataflow.properties import LOWERED, PARTITIONED
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import PassError
@@ -24,9 +30,9 @@ from shardwright.operators.info import operator_class
 from shardwright.passes.base import Pass, Spelled, register_pass
 
 _WEIGHTS = Spelled(
-    "positive numbers, of computation and of each level, or ()",
-    lambda literal: ResourceWeights(literal[0], tuple(literal[1:])) if literal else None,
-    lambda weights: () if weights is None else (weights.compute, *weights.levels),
+    "positive numbers, of computation and of each level, also in a pair for both passes, or ()",
+    weights_of_literal,
+    lambda weights: () if weights is None else weights.literal,
     (tuple, list),
 )
 _CLUSTER = Spelled("the name of a cluster, or a file", cluster, lambda item: item.name)
@@ -81,6 +87,7 @@ class LowerRedistributions(Pass):
                 source = graph.values[node.operands[0]]
                 read = names.get(source.name, source.name)
                 paths = planner.of_parameters if is_deferrable(node, made) else planner
+                paths = _of_pass(paths, when_of(node, made))
                 names[node.name] = _lower(build, node, replace(source, name=read), paths)
             else:
                 build.nodes.append(renamed(node, names))
@@ -102,6 +109,12 @@ class LowerRedistributions(Pass):
     @cached_property
     def _planners(self) -> dict[Mesh, RedistributionPlanner]:
         return {}
+
+
+def _of_pass(planner: RedistributionPlanner, when: When) -> RedistributionPlanner:
+    if when == "forward":
+        return planner
+    return planner.of_gradients if when == "backward" else planner.second
 
 
 def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPlanner) -> str:

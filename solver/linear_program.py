@@ -50,14 +50,20 @@ def highest_prices(constants: Array, slopes: Array) -> tuple[float, Array]:
     return top * height, prices * top / scale
 
 
-def highest_weights(cuts: Array) -> tuple[float, Array]:
-    """Return the maximum of ``min(cuts w)`` over weights w >= 0 that sum to 1, and its place."""
+def highest_weights(cuts: Array, groups: int = 1) -> tuple[float, Array]:
+    """Return the maximum of ``min(cuts w)`` over weights w >= 0, and its place.
+
+    The weights are in groups of equal size, one after the other; those of each sum to 1.
+    """
     scale = float(cuts.max()) or 1.0
     program = _HeightProgram(cuts.shape[1], 0.0, 1.0)
-    program.solver.Add(sum(program.variables) == 1.0)
+    size = cuts.shape[1] // groups
+    for begin in range(0, cuts.shape[1], size):
+        program.solver.Add(sum(program.variables[begin : begin + size]) == 1.0)
     for cut in cuts / scale:
         program.stay_below(0.0, cut)
     height, weights = program.solve()
     if height == -np.inf:
         return height, weights
-    return scale * height, np.maximum(weights, 0.0) / weights.sum()
+    parts = np.maximum(weights, 0.0).reshape(groups, size)
+    return scale * height, (parts / parts.sum(axis=1, keepdims=True)).ravel()

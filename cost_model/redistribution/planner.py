@@ -103,7 +103,12 @@ class RedistributionPlanner:
     move_costs : callable, optional
         Prices a single collective; in seconds if not given.
     of_parameters : RedistributionPlanner, optional
-        The planner of parameters and of their gradients, where they have other prices.
+        The planner of parameters, where they have other prices.
+    of_gradients : RedistributionPlanner, optional
+        The planner of the gradients of what this one redistributes, where they have other prices.
+    second : RedistributionPlanner, optional
+        The planner of what is redistributed a second time, for the gradient; by default that of
+        gradients.
     """
 
     def __init__(
@@ -112,9 +117,13 @@ class RedistributionPlanner:
         cluster: Cluster,
         move_costs: MoveCosts | None = None,
         of_parameters: "RedistributionPlanner | None" = None,
+        of_gradients: "RedistributionPlanner | None" = None,
+        second: "RedistributionPlanner | None" = None,
     ) -> None:
         self.mesh = mesh
         self.of_parameters = of_parameters or self
+        self.of_gradients = of_gradients or self
+        self.second = second or self.of_gradients
         self._move_costs = move_costs or partial(move_seconds, mesh=mesh, cluster=cluster)
         self.axis_permutations = tuple(axis_permutations(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}

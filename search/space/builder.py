@@ -183,7 +183,10 @@ class _SpaceBuilder:
 
     def _add_operator(self, node: Node) -> None:
         once, states = self.tables[node.name], self.recomputable.of(node)
-        table = self.context.intern(("states", once, states), lambda: with_states(once, states))
+        made = self.context.of_parameters.issuperset(node.operands) and bool(node.operands)
+        table = self.context.intern(
+            ("states", once, states, made), lambda: with_states(once, states, made)
+        )
         self.tables[node.name] = table
         cost, times = table.cost, self.context.times(node.name)
         if times > 1:

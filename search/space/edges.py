@@ -102,7 +102,7 @@ def _second(
     """Return the cost of the second redistribution, with its exchange of halos."""
     sources = [EdgeLayout(edge.layout, None) for edge in writer.layouts]
     targets = [EdgeLayout(edge.layout, None) for edge in reader.layouts]
-    moves = context.prices_of(value.name).edges(value.type, sources, targets)
+    moves = context.prices_of(value.name).second.edges(value.type, sources, targets)
     exchange = 0.0 if reader.exchange is None else reader.exchange
     return np.where(again, min(writer.passes, reader.passes) * (moves + exchange), 0.0)
 
@@ -169,7 +169,7 @@ def _times_moved(
         return table
     cotangents = [EdgeLayout(e.cotangent, None) for e in reader.layouts if e.cotangent is not None]
     times = min(writer.gradient_passes, reader.gradient_passes)
-    table[:, back] += times * profile.edges(types.reduced, cotangents, due).T
+    table[:, back] += times * profile.of_gradients.edges(types.reduced, cotangents, due).T
     if reader.gradient_passes > writer.gradient_passes:
         passes = reader.gradient_passes
         sums = [types.accumulation(profile, edge.layout, passes) for edge in cotangents]

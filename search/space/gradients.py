@@ -59,7 +59,7 @@ class GradientTypes:
         back = [i for i, edge in enumerate(targets) if edge.cotangent is not None]
         if back and len(due) == len(starts):
             returned = [EdgeLayout(e.cotangent, None) for e in targets if e.cotangent is not None]
-            table[:, back] += profile.edges(self.reduced, returned, due).T
+            table[:, back] += profile.of_gradients.edges(self.reduced, returned, due).T
         return table
 
     def accumulation(self, profile: CostProfile, layout: Layout, passes: float) -> float:

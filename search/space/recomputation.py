@@ -237,11 +237,15 @@ class Recomputable:
         return self._is_saved(node) or any(self.of(reader) == ALWAYS for reader, _ in readers)
 
 
-def with_states(table: OperatorTable, states: States) -> OperatorTable:
-    """Return a table with an option for each strategy and state."""
+def with_states(table: OperatorTable, states: States, of_parameters: bool = False) -> OperatorTable:
+    """Return a table with an option for each strategy and state.
+
+    `of_parameters` says that all operands are made of parameters alone.
+    """
     if states == NEVER or table.recompute is None:
         return table
-    count, more = len(table.strategies), table.recompute.operator
+    count, recompute = len(table.strategies), table.recompute
+    more = recompute.of_parameters if of_parameters else recompute.operator
     if states == ALWAYS:
         return replace(table, cost=table.cost + more, recomputed=np.ones(count, dtype=np.int64))
     times = len(states)
@@ -260,6 +264,7 @@ def with_states(table: OperatorTable, states: States) -> OperatorTable:
         recompute=replace(
             table.recompute,
             operator=np.tile(more, times),
+            of_parameters=np.tile(recompute.of_parameters, times),
             exchanges=tuple(np.tile(cost, times) for cost in table.recompute.exchanges),
         ),
         recomputed=np.repeat(np.array(states), count),

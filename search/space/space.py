@@ -59,7 +59,15 @@ class Storage:
 
     def gathers(self, passes: float) -> float:
         """Return how often it is gathered in a step, for a reader that runs in every pass."""
-        return (1 + self.regathered) * (passes if self.in_passes or self.regathered else 1)
+        return self.first_gathers(passes) + self.second_gathers(passes)
+
+    def first_gathers(self, passes: float) -> float:
+        """Return how often it is gathered in a step for the forward pass."""
+        return passes if self.in_passes or self.regathered else 1
+
+    def second_gathers(self, passes: float) -> float:
+        """Return how often it is gathered in a step a second time, for the gradient."""
+        return passes if self.regathered else 0
 
     def reductions(self, passes: float) -> float:
         """Return how often its gradient is reduced in a step."""

@@ -226,7 +226,7 @@ def storage_edges(
         if regathered.any():
             stored = [EdgeLayout(option.layout, None) for option in options]
             wanted = [EdgeLayout(target.layout, None) for target in targets]
-            second = profile.edges(types.tensor, stored, wanted)
+            second = profile.second.edges(types.tensor, stored, wanted)
             table = table + np.where(regathered[:, None], second, 0.0)
     index = {layout: i for i, layout in enumerate(dict.fromkeys(used))}
     wants = np.array([index[layout] for layout in used])
@@ -249,13 +249,19 @@ def _in_passes(
     """
     stored = [EdgeLayout(option.layout, None) for option in options]
     wanted = [EdgeLayout(target.layout, None) for target in targets]
-    gathers = np.array([option.gathers(passes) for option in options])
-    table = gathers[:, None] * profile.edges(types.tensor, stored, wanted)
+    first, second = (
+        np.array([gathers(option, passes) for option in options])[:, None]
+        for gathers in (Storage.first_gathers, Storage.second_gathers)
+    )
+    table = first * profile.edges(types.tensor, stored, wanted)
+    if second.any():
+        table += second * profile.second.edges(types.tensor, stored, wanted)
     cotangents = [EdgeLayout(t.cotangent, None) for t in targets if t.cotangent is not None]
     if len(cotangents) < len(targets) or any(source.cotangent is None for source in sources):
         return table
     reductions = np.array([option.reductions(passes) for option in options])
-    table += reductions[:, None] * profile.edges(types.reduced, cotangents, stored).T
+    back = profile.of_gradients.edges(types.reduced, cotangents, stored)
+    table += reductions[:, None] * back.T
     whole, own = (
         np.array([types.accumulation(profile, edge.layout, passes) for edge in edges])
         for edges in (cotangents, stored)

@@ -195,10 +195,12 @@ class _Aligner:
 
         def make() -> Floats:
             tensor, here, there = edge.tensor, edge.sources[source], edge.targets[target]
-            fits = np.zeros(len(self.permutations), dtype=bool)
-            fits[list(self._nearest(edge, here, there))] = True
-            price = np.where(fits, 0.0, float(tensor.nbytes))
             option = self._option(pair.first)
+            twice = isinstance(option, Storage) and option.regathered
+            twice = twice or (edge.again is not None and bool(edge.again[source, target]))
+            fits = np.zeros(len(self.permutations), dtype=bool)
+            fits[list(self._nearest(edge, here, there, twice))] = True
+            price = np.where(fits, 0.0, float(tensor.nbytes))
             if isinstance(option, Storage) and option.used is not None:  # gathered for this reader
                 elements = [there.layout.renamed(names, self.mesh) for names in self.permutations]
                 price[[element != option.used for element in elements]] = np.inf
@@ -207,13 +209,21 @@ class _Aligner:
 
         return self.intern(("table", Identity(edge), source, target), make)
 
-    def _nearest(self, edge: Edge, here: EdgeLayout, there: EdgeLayout) -> frozenset[int]:
-        """Return the permutations of `there` for which neither direction has a penalty."""
+    def _nearest(
+        self, edge: Edge, here: EdgeLayout, there: EdgeLayout, twice: bool
+    ) -> frozenset[int]:
+        """Return the permutations of `there` for which neither direction has a penalty.
+
+        `twice` says that the tensor is redistributed a second time, for the gradient.
+        """
         planner, tensor = edge.planner(self.planner), edge.tensor
         fits = planner.nearest(tensor, here.layout, there.layout)
+        if twice and planner.second is not planner:
+            fits &= planner.second.nearest(tensor, here.layout, there.layout)
         if here.cotangent is None or there.cotangent is None:
             return fits
-        back = planner.nearest(edge.gradient or tensor, there.cotangent, here.cotangent)
+        gradient = edge.gradient or tensor
+        back = planner.of_gradients.nearest(gradient, there.cotangent, here.cotangent)
         inverse = self.between[:, 0]
         return fits & {int(inverse[i]) for i in back}
 
@@ -224,25 +234,31 @@ class _Aligner:
         source = here.renamed(self.permutations[chosen[pair.first]], self.mesh)
         target = there.renamed(self.permutations[chosen[pair.second]], self.mesh)
         stored = self._option(pair.first)
-        forward, backward = edge.forward, edge.backward
+        forward, backward, again = edge.forward, edge.backward, 0.0
         if isinstance(stored, Storage):
-            forward, backward = stored.gathers(edge.passes), stored.reductions(edge.passes)
+            forward, again = stored.first_gathers(edge.passes), stored.second_gathers(edge.passes)
+            backward = stored.reductions(edge.passes)
         if edge.again is not None:
-            again = edge.again[self.assignment[pair.first], self.assignment[pair.second]]
-            forward *= 1 + bool(again)
-        penalty = forward * self._beyond_orbits(edge, edge.tensor, source.layout, target.layout)
+            is_again = edge.again[self.assignment[pair.first], self.assignment[pair.second]]
+            again += forward * bool(is_again)
+        planner, tensor = edge.planner(self.planner), edge.tensor
+        penalty = forward * _beyond_orbits(planner, tensor, source.layout, target.layout)
+        if again:
+            penalty += again * _beyond_orbits(planner.second, tensor, source.layout, target.layout)
         if source.cotangent is not None and target.cotangent is not None:
-            penalty += backward * self._beyond_orbits(
-                edge, edge.gradient or edge.tensor, target.cotangent, source.cotangent
+            penalty += backward * _beyond_orbits(
+                *(planner.of_gradients, edge.gradient or tensor),
+                *(target.cotangent, source.cotangent),
             )
         return penalty
 
-    def _beyond_orbits(
-        self, edge: Edge, tensor: TensorType, source: Layout, target: Layout
-    ) -> float:
-        planner = edge.planner(self.planner)
-        least = planner.orbit_costs(tensor, [source], [target])[0, 0]
-        return planner.path_cost(tensor, source, target) - float(least)
+
+def _beyond_orbits(
+    planner: RedistributionPlanner, tensor: TensorType, source: Layout, target: Layout
+) -> float:
+    """Return the cost of the path between two layouts, beyond that between their orbits."""
+    least = planner.orbit_costs(tensor, [source], [target])[0, 0]
+    return planner.path_cost(tensor, source, target) - float(least)
 
 
 def _differences(planner: RedistributionPlanner) -> NDArray[np.int64]:

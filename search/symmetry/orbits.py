@@ -166,27 +166,34 @@ class _OrbitSpaceBuilder:
         starts = [layout.layout for layout in edge.sources]
         ends = [layout.layout for layout in edge.targets]
         stored = [option if isinstance(option, Storage) else None for option in one.options]
-        gathers = [edge.forward if s is None else s.gathers(edge.passes) for s in stored]
+        passes = edge.passes
+        gathers = [edge.forward if s is None else s.first_gathers(passes) for s in stored]
+        again = [0.0 if s is None else s.second_gathers(passes) for s in stored]
         reductions = [edge.backward if s is None else s.reductions(edge.passes) for s in stored]
-        times = np.array(gathers)[:, None] * (1 if edge.again is None else 1 + edge.again)
-        table += self._penalties(edge, edge.tensor, starts, ends) * times
+        first, second = np.array(gathers)[:, None], np.array(again)[:, None]
+        if edge.again is not None:
+            second = second + first * edge.again
+        planner, gradient = edge.planner(self.planner), edge.gradient or edge.tensor
+        table += first * _penalties(planner, edge.tensor, starts, ends)
+        if second.any():
+            table += second * _penalties(planner.second, edge.tensor, starts, ends)
         back = [i for i, layout in enumerate(edge.targets) if layout.cotangent is not None]
         due = [layout.cotangent for layout in edge.sources if layout.cotangent is not None]
         if back and len(due) == len(starts):
             cotangents = [c for layout in edge.targets if (c := layout.cotangent) is not None]
-            penalties = self._penalties(edge, edge.gradient or edge.tensor, cotangents, due).T
+            penalties = _penalties(planner.of_gradients, gradient, cotangents, due).T
             table[:, back] += penalties * np.array(reductions)[:, None]
         for i, option in enumerate(stored):
             if option is not None and option.used is not None:  # gathered for one reader
                 table[i, [end != option.used for end in ends]] = FORBIDDEN
         return table
 
-    def _penalties(
-        self, edge: Edge, tensor: TensorType, starts: list[Layout], ends: list[Layout]
-    ) -> Floats:
-        """Return the alignment penalty between each two layouts."""
-        planner = edge.planner(self.planner)
-        least = planner.orbit_costs(tensor, starts, ends)
-        with np.errstate(invalid="ignore"):
-            beyond = planner.costs(tensor, starts, ends) - least
-        return np.nan_to_num(beyond, nan=0.0, posinf=FORBIDDEN)
+
+def _penalties(
+    planner: RedistributionPlanner, tensor: TensorType, starts: list[Layout], ends: list[Layout]
+) -> Floats:
+    """Return the alignment penalty between each two layouts."""
+    least = planner.orbit_costs(tensor, starts, ends)
+    with np.errstate(invalid="ignore"):
+        beyond = planner.costs(tensor, starts, ends) - least
+    return np.nan_to_num(beyond, nan=0.0, posinf=FORBIDDEN)
