@@ -307,11 +307,11 @@ class OverlapSearch:
         full = np.full((self._groups, 1 + len(self.cluster.levels)), _LEAST_WEIGHT)
         full[:, self._used] = np.maximum(weights, _LEAST_WEIGHT).reshape(self._groups, -1)
         full /= full.sum(axis=1, keepdims=True)
-        found: ResourceWeights | None = None
-        for compute, *levels in full[::-1].tolist():
-            found = ResourceWeights(compute, tuple(levels), found)
-        assert found is not None
-        return found
+        forward, *others = (
+            ResourceWeights(compute, tuple(levels)) for compute, *levels in full.tolist()
+        )
+        backward = None if others in ([], [forward]) else others[0]
+        return replace(forward, backward=backward)
 
     @property
     def _groups(self) -> int:

@@ -5,11 +5,11 @@ stream, and of the links of each level. So for weights that are not negative and
 weighted sum of the loads is a lower bound of the overlapped step. It is a sum over nodes, as the
 serial step is: the exact search minimises it, and its lower bound bounds every plan.
 
-Without micro-batches the two passes of a step are bounded one by one. Let t be when the first node
-of the backward pass starts that runs in line, that is, computes or communicates blocking. Such
-nodes run in program order, so
+Without micro-batches the two passes of a step are bounded one by one. Let t be when the last node
+of the forward pass ends that runs in line, that is, computes or communicates blocking. Such nodes
+run in program order, all of the forward pass before all of the backward pass. So
 
-- all nodes of the forward pass that run in line have ended at t, and so have the gathers that one
+- the nodes of the forward pass that run in line have ended at t, and so have the gathers that one
   of them waits for: the gathers of the forward pass (`can_divide` says where each has such a node);
 - the nodes of the backward pass that run in line have not started before t, nor has what waits for
   one of them: reductions of gradients, since every gradient is made of that of the loss, and

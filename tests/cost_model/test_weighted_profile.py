@@ -80,8 +80,7 @@ def random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[
     """Return the best assignment by random costs of all options."""
     problem = space.problem
     pairs = tuple(
-        replace(pair, table=np.where(pair.table < FORBIDDEN, 0.0, np.inf))
-        for pair in problem.pairs
+        replace(pair, table=np.where(pair.table < FORBIDDEN, 0.0, np.inf)) for pair in problem.pairs
     )
     variables = tuple(Variable(v.name, random.random(len(v.cost))) for v in problem.variables)
     found = solve(Problem(variables, pairs)).assignment
@@ -133,8 +132,10 @@ def check_passes(program: Graph, on: Cluster) -> None:
         if not late.isdisjoint(task.after):
             late.add(i)
     for i, node in enumerate(program.nodes):
-        assert tasks[i].seconds == 0 or when[i] == "either" or i in (
-            early if when[i] == "forward" else late
+        assert (
+            tasks[i].seconds == 0
+            or when[i] == "either"
+            or i in (early if when[i] == "forward" else late)
         ), node
 
 
