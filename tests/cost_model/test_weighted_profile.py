@@ -9,7 +9,7 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster, cluster, mesh_for
-from shardwright.cost_model.schedule import schedule, tasks_of
+from shardwright.cost_model.schedule import TaskMaker, Tasks, schedule
 from shardwright.cost_model.streams import parameter_tensors
 from shardwright.cost_model.weighted_profile import (
     ResourceWeights,
@@ -18,6 +18,7 @@ from shardwright.cost_model.weighted_profile import (
     when_of,
 )
 from shardwright.ir.graph import Graph, Value
+from shardwright.ir.liveness import execution_order
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
@@ -110,6 +111,11 @@ def random_programs(graph: Graph, on: Cluster, mesh: Mesh, seed: int) -> list[Gr
     least = min(one @ f + two @ b for f, b in least_loads(program, on).divisions())
     assert cost == pytest.approx(least, rel=1e-9)
     return [program, FuseAllReduces(1e9).run(program)]
+
+
+def tasks_of(program: Graph, on: Cluster) -> Tasks:
+    order, maker = tuple(execution_order(program, None)), TaskMaker(program, on)
+    return Tasks(maker.tasks(order), maker.buffers, order)
 
 
 def check_passes(program: Graph, on: Cluster) -> None:
