@@ -13,10 +13,10 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Emitted
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.evaluation import in_timeline
 from shardwright.compiler.stages.places import level_of_stages
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import simulate
 from shardwright.dataflow.placement import even_cuts, in_stages, stages_of
@@ -181,7 +181,7 @@ class StagedPlan:
         self._check_fits(memory, limits.limit_bytes)
         overlapped = request.simulates_step
         timeline = simulate(program, self.cluster, limits.limit_bytes if overlapped else 0.0)
-        memory = _in_timeline(memory, timeline)
+        memory = in_timeline(memory, timeline)
         result = replace(
             result,
             decisions=decisions,
@@ -215,21 +215,3 @@ class StagedPlan:
             hint=hint if plan is None else plan.hint,
             least_memory_bytes=memory.peak_bytes,
         )
-
-
-def _in_timeline(memory: MemoryUseReport, timeline: Timeline) -> MemoryUseReport:
-    """Return the memory of the overlapped step: what waits or is gathered ahead is live longer.
-
-    It counts among the other buffers, as activations do.
-    """
-    longer = max(0.0, timeline.peak_bytes - memory.peak_bytes)
-    groups = timeline.group_live_bytes or ((),) * len(memory.by_group)
-    return replace(
-        memory,
-        peak_bytes=memory.peak_bytes + longer,
-        by_kind={**memory.by_kind, "activations": memory.by_kind["activations"] + longer},
-        by_group=tuple(
-            max(serial, *(nbytes for _, nbytes in live)) if live else serial
-            for serial, live in zip(memory.by_group, groups, strict=True)
-        ),
-    )

@@ -1,10 +1,11 @@
 """Configurations: what the outer search chooses, and an exact search is given."""
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from shardwright.dataflow.micro_batches import micro_batches, samples_of
-from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 
@@ -71,7 +72,8 @@ def _extents(mesh: Mesh) -> dict[int, int]:
 def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:
     """Return the numbers of micro-batches that are tried: the powers of two that divide the batch.
 
-    One alone where the program has no form in two.
+    One alone where the program has no form in two, or another one: with statistics of each
+    micro-batch every number computes another step, and the user chooses.
 
     Parameters
     ----------
@@ -82,13 +84,23 @@ def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:
     --------
     A batch of 24 samples can be divided into 1, 2, 4 or 8 micro-batches.
     """
-    batch = samples_of(source_of(1)) or 1
+    whole = source_of(1)
+    batch = samples_of(whole) or 1
     counts = tuple(2**i for i in range(batch.bit_length()) if batch % 2**i == 0)
     try:
-        micro_batches(source_of(2), 2)
+        divided = source_of(2)
+        micro_batches(divided, 2)
     except ShardwrightError:
         return counts[:1]
-    return counts
+    if divided == whole:
+        return counts
+    warnings.warn(
+        f"`{whole.name}` has statistics of the batch, so another number of micro-batches computes "
+        "another step: only one micro-batch is tried; give the number for another",
+        ShardwrightWarning,
+        stacklevel=2,
+    )
+    return counts[:1]
 
 
 def configurations(

@@ -9,7 +9,7 @@ from shardwright.compiler.plans.binding import rank_text
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.timeline import serial_timeline, simulate
-from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightError
+from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightError, ShardwrightWarning
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.text import parse, to_text
 from shardwright.operators.models.optimizer import Optimizer
@@ -193,11 +193,13 @@ def test_the_number_of_micro_batches_is_searched() -> None:
     ).plan.document
     assert tight.memory.peak_bytes <= limit
     assert tight.objective >= free.objective
-    for name in ("resnet18-cifar", "mixtral"):
-        other = compile(
-            SMALL[name], 2, micro_batches="search", cluster="cpu", objective="serial"
-        ).plan.document
-        assert other.micro_batches_tried == (1, 2, 4, 8)
+    for name in ("resnet18-cifar", "mixtral"):  # two micro-batches compute another step
+        with pytest.warns(ShardwrightWarning, match="statistics of the batch"):
+            other = compile(
+                SMALL[name], 2, micro_batches="search", cluster="cpu", objective="serial"
+            ).plan.document
+        assert other.micro_batches_tried in ((), (1,))
+        assert other.micro_batches == 1
     with pytest.raises(InfeasibleError, match="no plan fits"):
         compile(
             model, 2, micro_batches="search", cluster="cpu", objective="serial", memory_limit=1000
