@@ -260,7 +260,7 @@ def _partitioned(
         if options.stages > 1:
             options.check_search_of_stages()
             level = level_of_stages(cluster, devices)
-            search = PipelinePartitioning(source, cluster, mesh, options, level, passes, progress)
+            search = PipelinePartitioning(source, cluster, mesh, options, passes, progress, level)
             return search.emit()
         emissions = {} if known is None else known.emissions
         return Partitioning(
@@ -270,7 +270,7 @@ def _partitioned(
     if is_searched(options):
         options = stages.in_options(options)
         source, cuts = replace(source, cuts=()), stages.cuts
-        where = (source, cluster, mesh, options, stages.level, passes, progress)
+        where = (source, cluster, mesh, options, passes, progress, stages.level)
         return PipelinePartitioning(*where, cuts=cuts).emit()
     return StagedPlan(source, cluster, mesh, options, passes, progress, stages).emit()
 

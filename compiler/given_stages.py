@@ -10,25 +10,20 @@ from dataclasses import dataclass, replace
 from shardwright.compiler.buckets import fusion_text
 from shardwright.compiler.fitting import memory_text
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.partitioning import Emitted
+from shardwright.compiler.partitioning import Emitted, Partitioned
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.evaluation import in_timeline
+from shardwright.compiler.stages.evaluation import pipeline_step
 from shardwright.compiler.stages.places import level_of_stages
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.timeline import simulate
 from shardwright.dataflow.placement import even_cuts, in_stages, stages_of
 from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError
 from shardwright.ir.graph import Graph
-from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager
 from shardwright.search.named_plan import NamedPlan
-from shardwright.search.options import Progress
 
 
 @dataclass(frozen=True)
@@ -130,31 +125,15 @@ def is_searched(options: CompileOptions) -> bool:
 
 
 @dataclass(frozen=True)
-class StagedPlan:
+class StagedPlan(Partitioned):
     """The plan of a program whose stages are given.
 
     Parameters
     ----------
-    source : Graph
-        The whole program, in canonical form.
-    cluster, mesh : Cluster, Mesh
-        Where it runs; the mesh is that of one stage.
-    options : CompileOptions
-        How to compile.
-    passes : PassManager
-        Gets the records of the passes.
-    progress : callable or None
-        Follows the search.
     stages : GivenStages
         The stages.
     """
 
-    source: Graph
-    cluster: Cluster
-    mesh: Mesh
-    options: CompileOptions
-    passes: PassManager
-    progress: Progress | None
     stages: GivenStages
 
     def emit(self) -> Emitted:
@@ -168,7 +147,7 @@ class StagedPlan:
         lowering = LowerRedistributions(self.cluster, self.options.cost_model)
         planner = lowering.planner(self.mesh)
         request = SearchRequest(self.source, self.cluster, planner, self.options)
-        limits = self.options.limits_on(self.cluster, self.progress)
+        limits = self.limits
         result = request.solve(request.space, replace(limits, memory_limit=None))
         given, source = self.stages, replace(self.source, cuts=self.stages.cuts)
         decisions = in_stages(
@@ -177,18 +156,16 @@ class StagedPlan:
         program = self.passes.run_all(
             partitioned(self.options, decisions, lowering), replace(source, cuts=())
         )
-        memory = peak_memory(program)
-        self._check_fits(memory, limits.limit_bytes)
-        overlapped = request.simulates_step
-        timeline = simulate(program, self.cluster, limits.limit_bytes if overlapped else 0.0)
-        memory = in_timeline(memory, timeline)
+        overlapped, limit = request.simulates_step, limits.limit_bytes
+        step = pipeline_step(program, self.cluster, limit, overlaps=overlapped)
+        self._check_fits(step.memory, limit)
         result = replace(
             result,
             decisions=decisions,
-            cost=timeline.step_seconds,
+            cost=step.seconds,
             lower_bound=0.0,
             status="feasible",
-            memory_bytes=memory.peak_bytes,
+            memory_bytes=step.memory.peak_bytes,
             unlimited=False,
             how=result.how if self.options.named_plan else f"{request.search}, in given stages",
         )
@@ -196,7 +173,7 @@ class StagedPlan:
         return Emitted(
             program,
             program.mesh,
-            memory,
+            step.memory,
             decisions,
             result,
             buckets=fusion_text(self.options.fusion),

@@ -27,7 +27,7 @@ from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.timeline import simulate
-from shardwright.cost_model.weighted_profile import ResourceWeights, least_loads
+from shardwright.cost_model.weighted_profile import LEAST_WEIGHT, ResourceWeights, least_loads
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh
 from shardwright.search.method import SearchResult
@@ -37,7 +37,6 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-9
-_LEAST_WEIGHT = 1e-10  # no resource is free, or paths would go round in circles
 _LINKS = 0.05  # weight of the links together, where the search for weights begins
 _ROUNDS = 4  # searches by further weights
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
@@ -304,8 +303,8 @@ class OverlapSearch:
         return relative_gap(self._shortest, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
     def _as_weights(self, weights: Floats) -> ResourceWeights:
-        full = np.full((self._groups, 1 + len(self.cluster.levels)), _LEAST_WEIGHT)
-        full[:, self._used] = np.maximum(weights, _LEAST_WEIGHT).reshape(self._groups, -1)
+        full = np.full((self._groups, 1 + len(self.cluster.levels)), LEAST_WEIGHT)
+        full[:, self._used] = np.maximum(weights, LEAST_WEIGHT).reshape(self._groups, -1)
         full /= full.sum(axis=1, keepdims=True)
         forward, *others = (
             ResourceWeights(compute, tuple(levels)) for compute, *levels in full.tolist()
@@ -318,7 +317,7 @@ class OverlapSearch:
         return 1 + self.divides
 
     def _is_compute(self, weights: Floats) -> bool:
-        return bool(weights.reshape(self._groups, -1)[:, 0].min() > 1 - _LEAST_WEIGHT)
+        return bool(weights.reshape(self._groups, -1)[:, 0].min() > 1 - LEAST_WEIGHT)
 
 
 def _link_seconds(timeline: Timeline) -> float:

@@ -68,25 +68,21 @@ class Emitted:
 
 
 @dataclass(frozen=True)
-class Partitioning:
-    """The search for the plan of one configuration.
+class Partitioned:
+    """A program that is partitioned on one mesh.
 
     Parameters
     ----------
     source : Graph
         The whole program, in canonical form.
     cluster, mesh : Cluster, Mesh
-        Where it runs.
+        Where it runs; with stages the mesh is that of one stage.
     options : CompileOptions
         How to compile; the number of micro-batches is given.
     passes : PassManager
         Gets the records of the passes of the plan that is taken.
     progress : callable or None
         Follows the search.
-    emissions : dict
-        Emitted operators, to share them with other searches for the same program and optimizer.
-    known : SearchRequest, optional
-        A problem of this configuration that has been searched before.
     """
 
     source: Graph
@@ -95,13 +91,27 @@ class Partitioning:
     options: CompileOptions
     passes: PassManager
     progress: Progress | None
-    emissions: Emissions = field(default_factory=dict)
-    known: SearchRequest | None = None
 
     @cached_property
     def limits(self) -> SearchOptions:
         """The limits of the user."""
         return self.options.limits_on(self.cluster, self.progress)
+
+
+@dataclass(frozen=True)
+class Partitioning(Partitioned):
+    """The search for the plan of one configuration.
+
+    Parameters
+    ----------
+    emissions : dict
+        Emitted operators, to share them with other searches for the same program and optimizer.
+    known : SearchRequest, optional
+        A problem of this configuration that has been searched before.
+    """
+
+    emissions: Emissions = field(default_factory=dict)
+    known: SearchRequest | None = None
 
     @cached_property
     def deadline(self) -> float:

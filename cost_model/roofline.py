@@ -155,11 +155,6 @@ def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     return node_cost(node, graph.operand_values(node), mesh, second_prices(mesh, cluster))
 
 
-def emitted_seconds(node: Node, operands: Sequence[Value], mesh: Mesh, cluster: Cluster) -> float:
-    """Return the seconds of one node on a mesh, given its operands."""
-    return node_cost(node, operands, mesh, second_prices(mesh, cluster))
-
-
 class NodePrices(Protocol):
     """The prices of which the cost of a node is made."""
 

@@ -55,6 +55,9 @@ _LOCAL = ("local_slice", "local_copy", "to_partial", "mirror")
 When = Literal["forward", "backward", "either"]
 """The pass whose time a node takes; ``either`` for what may run in both."""
 
+LEAST_WEIGHT = 1e-10
+"""The least weight of a resource: where one is free, paths would go round in circles."""
+
 
 @dataclass(frozen=True)
 class ResourceWeights:

@@ -37,6 +37,13 @@ class Builder:
         self._reserved: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
 
+    @classmethod
+    def rewriting(cls, graph: Graph) -> "Builder":
+        """Return a builder of other nodes for a graph, whose names are taken."""
+        build = cls(graph.mesh, graph)
+        build.nodes, build.updates = [], []
+        return build
+
     def input(self, value: Value) -> Value:
         """Add an input."""
         self._names.add(value.name)

@@ -115,12 +115,7 @@ class _Casting:
     _cast: dict[tuple[str, str], Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.build = Builder()
-        self.build.reserve(self.whole.values)
-        for name in self.whole.values:
-            self.build.unique_name(name)
-        self.build.inputs = list(self.whole.inputs)
-        self.build.parameters = list(self.whole.parameters)
+        self.build = Builder.rewriting(self.whole)
         updated = {name for name, _ in self.whole.updates}  # statistics, which stay in float32
         self.trained = {p.name for p in self.whole.parameters if p.trainable}
         self.weights = {p.name for p in self.whole.parameters} - updated

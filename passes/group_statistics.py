@@ -144,12 +144,7 @@ class _Grouping:
     _parts: dict[str, Value] = field(default_factory=dict)  # those with groups
 
     def __post_init__(self) -> None:
-        self.build = Builder()
-        self.build.reserve(self.whole.values)
-        for name in self.whole.values:
-            self.build.unique_name(name)
-        self.build.inputs = list(self.whole.inputs)
-        self.build.parameters = list(self.whole.parameters)
+        self.build = Builder.rewriting(self.whole)
         self._held.update((value.name, value) for value in self.whole.inputs)
         self._held.update((p.name, p.value) for p in self.whole.parameters)
         moving = [*_moving_averages(self.whole, self.found.values)]

@@ -77,8 +77,7 @@ def _divided(graph: Graph) -> Graph:
     """Return the program with accumulation and communication between ranks apart."""
     assert graph.mesh is not None
     in_passes = {p.name for p in graph.parameters if p.attributes.get(REDUCED_IN_PASSES)}
-    build = Builder(graph.mesh, graph)
-    build.nodes, wide = [], accumulate_type(graph)
+    build, wide = Builder.rewriting(graph), accumulate_type(graph)
     for node in graph.nodes:
         division = _Division(build, graph, node, wide) if node.operator == "redistribute" else None
         if division is None or not division.is_needed:

@@ -1,6 +1,6 @@
 """Training steps in micro-batches in which every operator and parameter has a random option."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.optimizer import Optimizer
@@ -21,6 +22,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.space import Choice, SearchSpace
 from shardwright.solver.evaluate import evaluate
+from tests.random_graphs import random_graph
 
 CPU = cluster("cpu")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2, 1)))
@@ -64,7 +66,20 @@ def random_step(
     )
 
 
-def random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[int, ...]:
+def random_steps(seeds: int, passes: int) -> Iterator[tuple[int, Graph, RandomStep]]:
+    """Yield the seed, the random program and its random step, where it has one."""
+    for seed in range(seeds):
+        graph = random_graph(seed, nodes=7)
+        try:
+            yield seed, graph, random_step(graph, passes, seed)
+        except OptionError:  # such as an odd batch
+            continue
+
+
+def random_assignment(
+    space: SearchSpace, random: np.random.Generator, most: int = 6
+) -> tuple[int, ...]:
+    """Return random options; of what follows from others, one in `most` is offered."""
     strategies = {
         choice.name: choice.options[int(random.integers(len(choice.options)))]
         for choice in space.choices
@@ -73,7 +88,7 @@ def random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[
 
     def some(choice: Choice) -> Sequence[bool]:
         count = len(choice.options)
-        kept = set(random.permutation(count)[: max(1, count // 6)].tolist())
+        kept = set(random.permutation(count)[: max(1, count // most)].tolist())
         return [i in kept for i in range(count)]
 
     return complete(space, strategies, some)  # type: ignore[arg-type]

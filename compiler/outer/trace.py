@@ -122,10 +122,6 @@ class SearchTrace:
         """Whether the time limit left configurations out."""
         return any(item.outcome == "left" for item in self.tried)
 
-    def of_outcome(self, outcome: Outcome) -> tuple[Tried, ...]:
-        """Return the configurations with an outcome."""
-        return tuple(item for item in self.tried if item.outcome == outcome)
-
     def best_by_shape(self) -> dict[str, float]:
         """Return the cost of the best plan found on each shape of the mesh."""
         found: dict[str, float] = {}

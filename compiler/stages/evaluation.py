@@ -46,10 +46,10 @@ def pipeline_step(
     if not overlaps:
         return PipelineStep(serial_seconds(program, cluster), memory)
     timeline = simulate(program, cluster, memory_limit)
-    return PipelineStep(timeline.step_seconds, in_timeline(memory, timeline))
+    return PipelineStep(timeline.step_seconds, _in_timeline(memory, timeline))
 
 
-def in_timeline(memory: MemoryUseReport, timeline: Timeline) -> MemoryUseReport:
+def _in_timeline(memory: MemoryUseReport, timeline: Timeline) -> MemoryUseReport:
     """Return the memory of the overlapped step: what waits or is gathered ahead is live longer.
 
     It counts among the other buffers, as activations do.

@@ -10,7 +10,7 @@ from math import comb
 
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.partitioning import Emitted
+from shardwright.compiler.partitioning import Emitted, Partitioned
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.assembly import assembled
@@ -19,9 +19,8 @@ from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.cuts import Cut, LeastCut
 from shardwright.compiler.stages.evaluation import PipelineStep, pipeline_step
 from shardwright.compiler.stages.problem import StagePlan, StageProblems
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.program_profile import Emissions
-from shardwright.cost_model.weighted_profile import ResourceWeights
+from shardwright.cost_model.weighted_profile import LEAST_WEIGHT, ResourceWeights
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.dataflow.placement import in_stages
 from shardwright.dataflow.schedules import Schedule, make_schedule
@@ -30,12 +29,10 @@ from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
-from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.search.method import SearchResult
-from shardwright.search.options import Progress, SearchOptions
 
 _FEW = 40  # cuts up to which all of them are tried
 _CUTS = 3  # that are tried of more
@@ -45,7 +42,6 @@ _ROUNDING = 1e-9
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # weights of the links of a level that are tried
 _ASCENTS = 2  # how often those of each level are
 _SHARE_OF_BOUND = 1 / 2  # of the time limit, after which plans are searched
-_LEAST_WEIGHT = 1e-10  # no link is free, or paths would go round in circles
 
 
 @dataclass(frozen=True)
@@ -59,43 +55,22 @@ class _Candidate:
 
 
 @dataclass(frozen=True)
-class PipelinePartitioning:
-    """The search for the plan of one pipeline.
+class PipelinePartitioning(Partitioned):
+    """The search for the plan of one pipeline, whose numbers and schedule the options have.
 
     Parameters
     ----------
-    source : Graph
-        The whole program, in canonical form.
-    cluster, mesh : Cluster, Mesh
-        Where it runs; the mesh is that of one stage.
-    options : CompileOptions
-        How to compile, with the number of stages, chunks and micro-batches, and the schedule.
     level : int
         Level of the cluster whose links the stages use.
-    passes : PassManager
-        Gets the records of the passes of the plan that is taken.
-    progress : callable or None
-        Follows the search.
     cuts : tuple of str
         The first operators of the stages 1, 2, ..., where they are given.
     """
 
-    source: Graph
-    cluster: Cluster
-    mesh: Mesh
-    options: CompileOptions
     level: int
-    passes: PassManager
-    progress: Progress | None
     cuts: tuple[str, ...] = ()
     began: float = field(default_factory=time.perf_counter)
     emissions: Emissions = field(default_factory=dict)
     _floors: dict[tuple[float, ...], float] = field(default_factory=dict)
-
-    @cached_property
-    def limits(self) -> SearchOptions:
-        """The limits of the user."""
-        return self.options.limits_on(self.cluster, self.progress)
 
     @property
     def overlaps(self) -> bool:
@@ -154,7 +129,7 @@ class PipelinePartitioning:
         return self.problems if self.schedule.chunks == 1 else self._problems(self.lowering)
 
     def _by_weights(self, shares: tuple[float, ...]) -> StageProblems:
-        levels = tuple(max(share, _LEAST_WEIGHT) for share in shares)
+        levels = tuple(max(share, LEAST_WEIGHT) for share in shares)
         weights = ResourceWeights(1 - sum(levels), levels)
         return self._problems(replace(self.lowering, weights=weights))
 

@@ -19,7 +19,7 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.zoo import load
 from tests.random_graphs import random_graph
-from tests.random_micro_batches import CPU, random_step
+from tests.random_micro_batches import CPU, random_step, random_steps
 from tests.random_pipelines import pipelined, random_stages
 from tests.zoo_sizes import SMALL
 
@@ -173,12 +173,7 @@ def test_the_paths_bound_stages_that_do_not_need_each_other() -> None:
 
 def test_the_step_is_that_of_all_nodes() -> None:
     exact = 0
-    for seed in range(10):
-        graph = random_graph(seed, nodes=7)
-        try:
-            step = random_step(graph, 4, seed)
-        except OptionError:  # such as an odd batch
-            continue
+    for seed, graph, step in random_steps(10, 4):
         for schedule, groups, chunks in KINDS:
             if groups * chunks > len(Canonicalize().run(graph).nodes):
                 continue

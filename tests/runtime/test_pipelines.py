@@ -22,7 +22,7 @@ from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.zoo import load
 from tests.equivalence import assert_equal, trained
 from tests.random_graphs import random_graph
-from tests.random_micro_batches import random_step
+from tests.random_micro_batches import random_step, random_steps
 from tests.random_pipelines import pipelined, random_pipeline, random_stages
 from tests.zoo_sizes import SMALL
 
@@ -50,12 +50,7 @@ def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
 
 def test_every_schedule_computes_the_bits_of_the_plain_loop() -> None:
     tried = 0
-    for seed in range(12):
-        graph = random_graph(seed, nodes=7)
-        try:
-            step = random_step(graph, 4, seed)
-        except OptionError:  # such as an odd batch
-            continue
+    for seed, graph, step in random_steps(12, 4):
         whole = trained(step.program)
         for schedule, groups, chunks in KINDS:
             if groups * chunks > len(Canonicalize().run(graph).nodes):

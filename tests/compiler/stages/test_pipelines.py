@@ -21,11 +21,10 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
 from shardwright.proof import prove
-from shardwright.search.heuristics.completion import complete
-from shardwright.search.space.space import Choice, SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.verification.comparison import verify_plan
 from tests.random_graphs import random_graph
+from tests.random_micro_batches import random_assignment
 from tests.zoo_sizes import SMALL
 
 POD = cluster("a100-pod")
@@ -44,22 +43,7 @@ def searched(
         gap=1e-9,
     )
     source = Canonicalize().run(graph)
-    return PipelinePartitioning(source, POD, MESH, options, 0, PassManager(), None)
-
-
-def random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[int, ...]:
-    strategies = {
-        choice.name: choice.options[int(random.integers(len(choice.options)))]
-        for choice in space.choices
-        if choice.kind == "operator"
-    }
-
-    def some(choice: Choice) -> list[bool]:
-        count = len(choice.options)
-        kept = set(random.permutation(count)[: max(1, count // 2)].tolist())
-        return [i in kept for i in range(count)]
-
-    return complete(space, strategies, some)  # type: ignore[arg-type]
+    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, 0)
 
 
 def random_pipelines(
@@ -81,7 +65,7 @@ def random_pipelines(
                 received = search._received(part, sent)
                 options = replace(request.options, input_layouts=received)
                 space = replace(request, options=options).space
-                assignment = random_assignment(space, random)
+                assignment = random_assignment(space, random, most=2)
                 counted.append(float(evaluate(space.problem, assignment).peak_usage))
                 plans.append(space.decisions(assignment))
                 sent.update((name, plans[-1].stored[name]) for name in part.sent)
