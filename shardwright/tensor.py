@@ -12,7 +12,7 @@ from typing import Union
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shardwright.communication import WORLD_AXIS, Rank
+from shardwright.communication import WORLD_AXIS, Rank, symbol_of
 from shardwright.initial import Initial, initializer
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
@@ -377,7 +377,7 @@ def _indexed(tensor: Tensor, items: Sequence[Item]) -> Tensor:
     items = _without_ellipsis(items, tensor.ndim)
     kept: list[Item] = [item for item in items if item is not None]
     for dimension, item in enumerate(kept):
-        if isinstance(item, slice) and isinstance(_either(item), Rank):
+        if isinstance(item, slice) and _either(item) is not None:
             tensor = _rank_slice(tensor, dimension, item)
             kept[dimension] = slice(None)
     cuts = [_cut(item, size) for item, size in zip(kept, tensor.shape, strict=True)]
@@ -407,8 +407,9 @@ def _without_ellipsis(items: Sequence[Item], rank: int) -> list[Item]:
     return [*items[:at], *[slice(None)] * (rank - used), *rest]
 
 
-def _either(item: slice) -> object:
-    return item.start if isinstance(item.start, Rank) else item.stop
+def _either(item: slice) -> Rank | None:
+    start = symbol_of(item.start)
+    return symbol_of(item.stop) if start is None else start
 
 
 def _cut(item: Item, size: int) -> _Cut:
@@ -430,7 +431,7 @@ def _cut(item: Item, size: int) -> _Cut:
 def _rank_slice(tensor: Tensor, dimension: int, item: slice) -> Tensor:
     """Keep the rank's own part of a dimension, which must be one of equal parts in rank order."""
     symbol = _either(item)
-    assert isinstance(symbol, Rank)
+    assert symbol is not None
     world, size = symbol.world, tensor.shape[dimension]
     if world == 1:
         ends = [None if end is None else int(end) for end in (item.start, item.stop)]
@@ -448,6 +449,7 @@ def _rank_slice(tensor: Tensor, dimension: int, item: slice) -> Tensor:
 
 def _affine(end: int | Rank | None, default: int) -> tuple[int, int]:
     """Return the factor of the rank, and the offset."""
-    if isinstance(end, Rank):
-        return end.scale, end.offset
-    return 0, default if end is None else end
+    symbol = symbol_of(end)
+    if symbol is not None:
+        return symbol.scale, symbol.offset
+    return 0, default if end is None else int(end)

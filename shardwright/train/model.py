@@ -1,138 +1,20 @@
 """Training: a network, its loss and its optimizer on a data set."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardwright.compiler.options import DEFAULTS
 from shardwright.dataset.dataset import Dataset
-from shardwright.ir.values import (
-    POSITIVE_INTEGER,
-    SEED,
-    Range,
-    check_flag,
-    wrong_value,
-)
+from shardwright.ir.values import POSITIVE_INTEGER, SEED, check_flag, wrong_value
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
-from shardwright.operators.models.loss_scale import SCALES, DynamicLossScale, LossScale
+from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.precision import precision_of_amp
 from shardwright.parallel import AutoParallel
 from shardwright.session import ParallelOptions, Session, begin, one_precision
 from shardwright.tracing import Network
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """The state of a training run after a step.
-
-    Parameters
-    ----------
-    epoch, step : int
-        Number of the epoch, and of the step in it; the first are 1.
-    total_steps : int
-        Steps since the beginning.
-    loss : float
-        The loss before the step's update.
-    """
-
-    epoch: int
-    step: int
-    total_steps: int
-    loss: float
-
-
-class Callback:
-    """An observer of a training run; a subclass overrides `step_end`."""
-
-    def step_end(self, run_context: RunContext) -> None:
-        """Observe a step."""
-
-
-class LossMonitor(Callback):
-    """Prints the loss.
-
-    Parameters
-    ----------
-    per_print_times : int
-        Steps from one line to the next.
-    """
-
-    def __init__(self, per_print_times: int = 1) -> None:
-        POSITIVE_INTEGER.check("per_print_times", per_print_times)
-        self.per_print_times = per_print_times
-
-    def step_end(self, run_context: RunContext) -> None:
-        """Print a line every `per_print_times` steps."""
-        run = run_context
-        if run.total_steps % self.per_print_times == 0:
-            print(f"epoch: {run.epoch} step: {run.step}, loss is {run.loss}", flush=True)
-
-
-class FixedLossScaleManager:
-    """A constant factor on the loss, against underflow of small gradients.
-
-    Parameters
-    ----------
-    loss_scale : float
-        The factor.
-    drop_overflow_update : bool
-        Whether steps whose gradients overflow are skipped.
-    """
-
-    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = False) -> None:
-        SCALES.check("loss_scale", loss_scale)
-        check_flag("drop_overflow_update", drop_overflow_update)
-        self.loss_scale, self.drop_overflow_update = float(loss_scale), drop_overflow_update
-
-    def get_loss_scale(self) -> float:
-        """Return the factor."""
-        return self.loss_scale
-
-    def get_drop_overflow_update(self) -> bool:
-        """Return whether steps whose gradients overflow are skipped."""
-        return self.drop_overflow_update
-
-    @property
-    def rule(self) -> LossScale:
-        """The loss scale of the compiler."""
-        if self.drop_overflow_update:
-            return DynamicLossScale(self.loss_scale, factor=1.0, window=1)
-        return self.loss_scale
-
-
-class DynamicLossScaleManager:
-    """A factor on the loss that is divided where gradients overflow, and grows where they do not.
-
-    A step whose gradients overflow is skipped.
-
-    Parameters
-    ----------
-    init_loss_scale : float
-        The first factor.
-    scale_factor : float
-        By what it is divided and multiplied.
-    scale_window : int
-        Number of steps without overflow after which it is multiplied.
-    """
-
-    def __init__(
-        self,
-        init_loss_scale: float = 2.0**24,
-        scale_factor: float = 2.0,
-        scale_window: int = 2000,
-    ) -> None:
-        SCALES.check("init_loss_scale", init_loss_scale)
-        Range(least=1.0).check("scale_factor", scale_factor)
-        POSITIVE_INTEGER.check("scale_window", scale_window)
-        self.rule = DynamicLossScale(float(init_loss_scale), float(scale_factor), scale_window)
-
-    def get_loss_scale(self) -> float:
-        """Return the first factor; the program updates its own."""
-        return self.rule.initial
-
-    def get_drop_overflow_update(self) -> bool:
-        """Return True: steps whose gradients overflow are skipped."""
-        return True
+from shardwright.train.callbacks import Callback, RunContext
+from shardwright.train.loss_scale import DynamicLossScaleManager, FixedLossScaleManager
 
 
 class Model:

@@ -1,0 +1,54 @@
+"""Processes that a launcher started together: who this one is, by its environment.
+
+Reads the variables that MPI's launchers set; starts nothing, and imports no MPI.
+"""
+
+import os
+from dataclasses import dataclass
+
+from shardwright.ir.errors import ModelError
+
+# The rank and the number of processes, as MPICH, Open MPI and MVAPICH tell them.
+_VARIABLES = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The number of this process, and of those that were started with it.
+
+    Parameters
+    ----------
+    rank : int
+        Number of this process.
+    size : int
+        Number of all processes, at least two.
+    """
+
+    rank: int
+    size: int
+
+
+def processes() -> Processes | None:
+    """Return this process among those started with it; None if it was started alone.
+
+    Raises
+    ------
+    ModelError
+        If the variables of a launcher are no whole numbers.
+    """
+    for rank, size in _VARIABLES:
+        if rank in os.environ and size in os.environ:
+            count = _number(size)
+            return Processes(_number(rank), count) if count > 1 else None
+    return None
+
+
+def _number(variable: str) -> int:
+    text = os.environ[variable]
+    if not text.isdecimal():
+        raise ModelError(f"the variable `{variable}` is `{text}`, expected an integer")
+    return int(text)

@@ -1,0 +1,97 @@
+"""The world of a script: the number of ranks, and the rank.
+
+A script that runs all ranks in one process is traced once for all of them, so the rank is a symbol
+there: a program may slice by it, and may not branch on it. In a world of one rank it is the number
+0, and the same script is the program of one device. In one of several processes that a launcher
+started, the rank is the number of the process, which a program may print and branch on too.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from shardwright.communication.processes import processes
+from shardwright.communication.ranks import NumberedRank, Rank
+from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE_INTEGER, check_choice
+
+WORLD_AXIS = "world"
+_BACKENDS = ("hccl", "nccl", "mccl")
+_ENVIRONMENT = "SHARDWRIGHT_WORLD"
+_WORLD: ContextVar[tuple[int, bool] | None] = ContextVar("world", default=None)
+
+
+@contextmanager
+def world(size: int, *, numbered: bool = False) -> Iterator[None]:
+    """Make `size` the number of ranks while a model is loaded and traced.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    numbered : bool
+        Whether the rank is the number of this process, where there are `size` processes; else it
+        is a symbol.
+
+    Raises
+    ------
+    OptionError
+        If `size` is no positive integer.
+    """
+    POSITIVE_INTEGER.check("size", size)
+    token = _WORLD.set((size, numbered))
+    try:
+        yield
+    finally:
+        _WORLD.reset(token)
+
+
+def init(backend_name: str | None = None) -> None:
+    """Do nothing; scripts written for MindSpore call it first.
+
+    Parameters
+    ----------
+    backend_name : str, optional
+        ``hccl``, ``nccl`` or ``mccl``, so that scripts written for MindSpore run; the communicator
+        is chosen when a plan runs.
+
+    Raises
+    ------
+    OptionError
+        If there is no such backend.
+    """
+    if backend_name is not None:
+        check_choice("backend_name", backend_name, _BACKENDS)
+
+
+def get_group_size() -> int:
+    """Return the number of ranks.
+
+    That of `world`; else of the processes that were started together; else of
+    ``SHARDWRIGHT_WORLD``; else 1.
+
+    Raises
+    ------
+    ModelError
+        If the environment variable is not a whole number of at least 1.
+    """
+    inside = _WORLD.get()
+    if inside is not None:
+        return inside[0]
+    started = processes()
+    if started is not None:
+        return started.size
+    text = os.environ.get(_ENVIRONMENT, "1")
+    if not text.isdecimal() or int(text) < 1:
+        expected = POSITIVE_INTEGER.expected
+        raise ModelError(f"the variable `{_ENVIRONMENT}` is `{text}`, expected {expected}")
+    return int(text)
+
+
+def get_rank() -> Rank | NumberedRank:
+    """Return the rank of this process, or the symbol of all ranks where one process has all."""
+    size, inside = get_group_size(), _WORLD.get()
+    started = processes() if inside is None or inside[1] else None
+    symbol = Rank(size)
+    return symbol if started is None or started.size != size else NumberedRank(started.rank, symbol)

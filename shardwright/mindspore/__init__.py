@@ -1,0 +1,91 @@
+"""MindSpore's names and module paths, for scripts that are written for it.
+
+Put ``shardwright.`` before ``mindspore`` in the imports of a script, and it runs here::
+
+    import shardwright.mindspore as ms
+    import shardwright.mindspore.dataset as ds
+    from shardwright.mindspore import nn, ops, train
+    from shardwright.mindspore.communication import init, get_rank, get_group_size
+
+The names are those of `shardwright` with MindSpore's arguments and defaults. What is not supported
+is refused in one sentence; nothing is ignored.
+"""
+
+from shardwright.gradients import jit, value_and_grad
+from shardwright.initial import initializer
+from shardwright.mindspore import (
+    amp,
+    common,
+    communication,
+    context,
+    dataset,
+    nn,
+    ops,
+    parallel,
+    train,
+)
+from shardwright.mindspore.common.dtype import (
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    int64,
+    uint8,
+)
+from shardwright.mindspore.context import (
+    GRAPH_MODE,
+    PYNATIVE_MODE,
+    ParallelMode,
+    get_auto_parallel_context,
+    get_context,
+    get_seed,
+    reset_auto_parallel_context,
+    set_auto_parallel_context,
+    set_context,
+    set_deterministic,
+    set_seed,
+)
+from shardwright.mindspore.parallel import AutoParallel, Layout
+from shardwright.mindspore.train import Model
+from shardwright.tensor import Parameter, Tensor
+
+__all__ = [
+    "GRAPH_MODE",
+    "PYNATIVE_MODE",
+    "AutoParallel",
+    "Layout",
+    "Model",
+    "ParallelMode",
+    "Parameter",
+    "Tensor",
+    "amp",
+    "bfloat16",
+    "common",
+    "communication",
+    "context",
+    "dataset",
+    "float16",
+    "float32",
+    "float64",
+    "get_auto_parallel_context",
+    "get_context",
+    "get_seed",
+    "initializer",
+    "int8",
+    "int32",
+    "int64",
+    "jit",
+    "nn",
+    "ops",
+    "parallel",
+    "reset_auto_parallel_context",
+    "set_auto_parallel_context",
+    "set_context",
+    "set_deterministic",
+    "set_seed",
+    "train",
+    "uint8",
+    "value_and_grad",
+]

@@ -1,0 +1,8 @@
+"""Tensors, parameters and element types."""
+
+from shardwright.initial import initializer
+from shardwright.mindspore.common import dtype
+from shardwright.mindspore.context import get_seed, set_seed
+from shardwright.tensor import Parameter, Tensor
+
+__all__ = ["Parameter", "Tensor", "dtype", "get_seed", "initializer", "set_seed"]

@@ -1,0 +1,5 @@
+"""Initializers of parameters."""
+
+from shardwright.initial import initializer
+
+__all__ = ["initializer"]

@@ -1,0 +1,243 @@
+"""The settings of a process that MindSpore's scripts make: mode, device, parallel mode, seed.
+
+They are read when a model is compiled. An argument that has no meaning here is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwright.communication import get_group_size, get_rank
+from shardwright.ir.errors import OptionError
+from shardwright.ir.values import (
+    NOT_NEGATIVE_INTEGER,
+    POSITIVE_INTEGER,
+    SEED,
+    check_choice,
+    check_flag,
+    check_names,
+    wrong_value,
+)
+
+GRAPH_MODE = 0
+PYNATIVE_MODE = 1
+_SEARCHES = ("recursive_programming", "dynamic_programming", "sharding_propagation")
+_TARGETS = ("CPU", "GPU", "Ascend")
+_LAYOUTS = ("data_parallel", "full_batch")
+
+
+class ParallelMode:
+    """The parallel modes."""
+
+    STAND_ALONE = "stand_alone"
+    DATA_PARALLEL = "data_parallel"
+    HYBRID_PARALLEL = "hybrid_parallel"
+    SEMI_AUTO_PARALLEL = "semi_auto_parallel"
+    AUTO_PARALLEL = "auto_parallel"
+    MODE_LIST = (
+        "stand_alone",
+        "data_parallel",
+        "hybrid_parallel",
+        "semi_auto_parallel",
+        "auto_parallel",
+    )
+
+
+_GENERAL: dict[str, Any] = {
+    "mode": GRAPH_MODE,
+    "device_target": "CPU",
+    "device_id": 0,
+    "save_graphs": False,
+    "save_graphs_path": ".",
+    "deterministic": "OFF",
+}
+_PARALLEL: dict[str, Any] = {
+    "parallel_mode": ParallelMode.STAND_ALONE,
+    "device_num": None,
+    "global_rank": None,
+    "gradients_mean": False,
+    "search_mode": "recursive_programming",
+    "full_batch": False,
+    "dataset_strategy": "data_parallel",
+    "enable_parallel_optimizer": False,
+    "parallel_optimizer_config": {},
+    "comm_fusion": {},
+    "pipeline_stages": 1,
+    "pipeline_config": {},
+    "strategy_ckpt_load_file": "",
+    "strategy_ckpt_save_file": "",
+    "parameter_broadcast": False,
+}
+
+
+@dataclass
+class _Settings:
+    """The settings of this process; of the parallel ones only those that were made."""
+
+    general: dict[str, Any] = field(default_factory=lambda: dict(_GENERAL))
+    parallel: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+
+_SETTINGS = _Settings()
+
+
+def set_context(**settings: Any) -> None:
+    """Set the mode and the device of this process.
+
+    Parameters
+    ----------
+    **settings
+        ``mode`` (`GRAPH_MODE`), ``device_target`` (``CPU``, ``GPU`` or ``Ascend``; programs run on
+        this machine's processors), ``device_id``, ``save_graphs`` (True, or 0 to 3),
+        ``save_graphs_path``, ``deterministic`` (``ON``: reductions in the order of the ranks).
+
+    Raises
+    ------
+    OptionError
+        If a setting is unknown or has a value that is not allowed.
+    """
+    check_names("`set_context` has no setting", settings, tuple(_GENERAL))
+    for name, value in settings.items():
+        _CHECKS[name](name, value)
+    _SETTINGS.general.update(settings)
+
+
+def get_context(attr_key: str) -> Any:
+    """Return a setting of `set_context`."""
+    check_choice("attr_key", attr_key, tuple(_GENERAL))
+    return _SETTINGS.general[attr_key]
+
+
+def set_deterministic(deterministic: bool) -> None:
+    """Set whether reductions over processes add in the order of the ranks."""
+    check_flag("deterministic", deterministic)
+    _SETTINGS.general["deterministic"] = "ON" if deterministic else "OFF"
+
+
+def set_auto_parallel_context(**settings: Any) -> None:
+    """Set how a model is run in parallel that is given to `Model` without `AutoParallel`.
+
+    Parameters
+    ----------
+    **settings
+        ``parallel_mode`` (of `ParallelMode`), ``device_num``, ``global_rank``, ``gradients_mean``,
+        ``search_mode``, ``full_batch``, ``dataset_strategy``, ``enable_parallel_optimizer``,
+        ``parallel_optimizer_config``, ``comm_fusion``, ``pipeline_stages``, ``pipeline_config``,
+        ``strategy_ckpt_load_file``, ``strategy_ckpt_save_file``, ``parameter_broadcast``.
+
+    Raises
+    ------
+    OptionError
+        If a setting is unknown or has a value that is not allowed.
+    """
+    renamed = {"auto_parallel_search_mode": "search_mode", "mirror_mean": "gradients_mean"}
+    settings = {renamed.get(name, name): value for name, value in settings.items()}
+    check_names("`set_auto_parallel_context` has no setting", settings, tuple(_PARALLEL))
+    for name, value in settings.items():
+        _CHECKS[name](name, value)
+    _SETTINGS.parallel.update(settings)
+
+
+def reset_auto_parallel_context() -> None:
+    """Forget the settings of `set_auto_parallel_context`."""
+    _SETTINGS.parallel.clear()
+
+
+def get_auto_parallel_context(attr_key: str) -> Any:
+    """Return a setting of `set_auto_parallel_context`, or its default."""
+    check_choice("attr_key", attr_key, tuple(_PARALLEL))
+    if attr_key == "device_num" and _SETTINGS.parallel.get(attr_key) is None:
+        return get_group_size()
+    return _SETTINGS.parallel.get(attr_key, _PARALLEL[attr_key])
+
+
+def has_parallel_setting(name: str) -> bool:
+    """Return whether a setting of `set_auto_parallel_context` was made."""
+    return name in _SETTINGS.parallel
+
+
+def set_seed(seed: int) -> None:
+    """Set the seed of initial values, dropout, and the order of shuffled datasets."""
+    SEED.check("seed", seed)
+    _SETTINGS.seed = seed
+
+
+def get_seed() -> int | None:
+    """Return the seed that was set; None if none was."""
+    return _SETTINGS.seed
+
+
+# Checks
+
+
+def _mode(name: str, value: object) -> None:
+    if value == PYNATIVE_MODE and not isinstance(value, bool):
+        raise OptionError(
+            "`mode` is PYNATIVE_MODE, expected GRAPH_MODE",
+            hint="every network is traced and compiled; leave the mode out",
+        )
+    if value != GRAPH_MODE or isinstance(value, bool):
+        raise wrong_value(name, value, "GRAPH_MODE")
+
+
+def _choice(*choices: str) -> Callable[[str, object], None]:
+    return lambda name, value: check_choice(name, value, choices)
+
+
+def _graphs(name: str, value: object) -> None:
+    if not isinstance(value, bool) and value not in (0, 1, 2, 3):
+        raise wrong_value(name, value, "True, False, or a number from 0 to 3")
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise wrong_value(name, value, "the path of a file")
+
+
+def _mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise wrong_value(name, value, "a mapping")
+
+
+def _device_number(name: str, value: object) -> None:
+    POSITIVE_INTEGER.check(name, value)
+    if value != get_group_size():
+        raise wrong_value(name, value, f"the number of ranks, {get_group_size()}")
+
+
+def _rank(name: str, value: object) -> None:
+    if value != get_rank():
+        raise wrong_value(name, value, f"the rank of this process, {get_rank()}")
+
+
+def _strategy(name: str, value: object) -> None:
+    if isinstance(value, str):
+        check_choice(name, value, _LAYOUTS)
+    elif not isinstance(value, Sequence):
+        raise wrong_value(name, value, "`data_parallel`, `full_batch`, or a sequence")
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "mode": _mode,
+    "device_target": _choice(*_TARGETS),
+    "device_id": NOT_NEGATIVE_INTEGER.check,
+    "save_graphs": _graphs,
+    "save_graphs_path": _text,
+    "deterministic": _choice("ON", "OFF"),
+    "parallel_mode": _choice(*ParallelMode.MODE_LIST),
+    "device_num": _device_number,
+    "global_rank": _rank,
+    "gradients_mean": check_flag,
+    "search_mode": _choice(*_SEARCHES),
+    "full_batch": check_flag,
+    "dataset_strategy": _strategy,
+    "enable_parallel_optimizer": check_flag,
+    "parallel_optimizer_config": _mapping,
+    "comm_fusion": _mapping,
+    "pipeline_stages": POSITIVE_INTEGER.check,
+    "pipeline_config": _mapping,
+    "strategy_ckpt_load_file": _text,
+    "strategy_ckpt_save_file": _text,
+    "parameter_broadcast": check_flag,
+}

@@ -1,0 +1,18 @@
+"""Operators to build networks of: primitives, functions, and communication.
+
+Every name of `shardwright.ops` is here.
+"""
+
+from typing import Any
+
+from shardwright import ops as own
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module `shardwright.mindspore.ops` has no attribute `{name}`")
+    return getattr(own, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(own)})

@@ -1,0 +1,7 @@
+"""Parallel modes and layouts."""
+
+from shardwright.mindspore.parallel import auto_parallel
+from shardwright.mindspore.parallel.auto_parallel import AutoParallel
+from shardwright.parallel import Layout
+
+__all__ = ["AutoParallel", "Layout", "auto_parallel"]

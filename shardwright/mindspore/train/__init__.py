@@ -1,0 +1,21 @@
+"""Training: models, callbacks, loss scales."""
+
+from shardwright.mindspore.train import callback
+from shardwright.train import (
+    Callback,
+    DynamicLossScaleManager,
+    FixedLossScaleManager,
+    LossMonitor,
+    Model,
+    RunContext,
+)
+
+__all__ = [
+    "Callback",
+    "DynamicLossScaleManager",
+    "FixedLossScaleManager",
+    "LossMonitor",
+    "Model",
+    "RunContext",
+    "callback",
+]
