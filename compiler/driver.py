@@ -105,19 +105,19 @@ def compile_graph(
     for one in meshes:
         if one is not None and options.micro_batches != 1:
             check_axes(one)
-    if options.stages > 1 and len(meshes) > 1:
-        raise OptionError(
-            f"`stages` is {options.stages}, and the mesh is to be searched",
-            hint="give the mesh of one stage, or leave it out",
-        )
+    if options.stages == SEARCHED:
+        options.check_search_of_stages()
     options = _with_passes_of_plan(options, graph, devices)
-    prepare = cache(lambda count: _prepared(graph, replace(options, micro_batches=count)))
+    given = SEARCHED not in (options.micro_batches, options.stages)
+    single = len(meshes) == 1 and given and not options.explain_search
+    preparing = options if single else options.in_one_stage()
+    prepare = cache(lambda count: _prepared(graph, replace(preparing, micro_batches=count)))
     with _earlier_objects_ignored():
-        if len(meshes) == 1 and options.micro_batches != SEARCHED and not options.explain_search:
+        if single:
             prepared = prepare(options.passes)
-            given = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
-            single = replace(prepared.options, input_layouts=given)
-            return _compile(prepared, cluster, devices, single, meshes[0], progress)
+            layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
+            alone = replace(prepared.options, input_layouts=layouts)
+            return _compile(prepared, cluster, devices, alone, meshes[0], progress)
         return _searched(prepare, cluster, devices, options, meshes, progress, layouts_on)
 
 
@@ -152,8 +152,13 @@ def _searched(
     # The same operators are merged for any number of micro-batches.
     moved = prepare(counts[0]).options
     options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
-    judge = ProgramJudge(source_of, cluster, devices, options, layouts_on, compile_one)
-    return OuterRun(judge, configurations(meshes, counts), progress).run()
+
+    def pipeline_of(options: CompileOptions, mesh: Mesh) -> PipelinePartitioning:
+        source, level = source_of(options.passes), level_of_stages(cluster, devices)
+        return PipelinePartitioning(source, cluster, mesh, options, PassManager(), None, level)
+
+    judge = ProgramJudge(source_of, cluster, devices, options, layouts_on, compile_one, pipeline_of)
+    return OuterRun(judge, configurations(meshes, counts, devices), progress).run()
 
 
 def _check_not_staged(source: Graph, options: CompileOptions) -> None:
@@ -165,11 +170,12 @@ def _check_not_staged(source: Graph, options: CompileOptions) -> None:
         If its cells or the named plan have some: the bounds are those of programs of one stage.
     """
     plan = options.named_plan
-    if not source.cuts and options.stages == 1 and (plan is None or plan.pipeline == 1):
+    if not source.cuts and (plan is None or plan.pipeline == 1):
         return
     raise OptionError(
-        "meshes and numbers of micro-batches are not searched for a model whose stages are given",
-        hint="give the number of micro-batches, and leave `mesh` and `explain_search` out",
+        "meshes and numbers of stages and micro-batches are not searched for a model whose stages "
+        "are given",
+        hint="give the micro-batches, and leave `stages`, `mesh` and `explain_search` out",
     )
 
 
@@ -257,7 +263,7 @@ def _partitioned(
     stages = given_stages(source, cluster, devices, options)
     if stages is None:
         mesh = mesh or mesh_of_options(cluster, devices, options)
-        if options.stages > 1:
+        if options.groups > 1:
             options.check_search_of_stages()
             level = level_of_stages(cluster, devices)
             search = PipelinePartitioning(source, cluster, mesh, options, passes, progress, level)
@@ -285,7 +291,7 @@ def _mesh_of_stage(
     OptionError
         If a mesh of all devices is given, other than the default.
     """
-    if options.named_plan is not None or options.stages > 1:
+    if options.named_plan is not None or options.groups > 1:
         return mesh or mesh_of_options(cluster, devices, options)
     if mesh is None or mesh == mesh_of_options(cluster, devices, options):
         return mesh_of_options(cluster, devices // stages.groups, options)

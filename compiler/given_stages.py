@@ -101,7 +101,7 @@ def _of_cells(
     By default each is on a device group of its own; fewer groups have several chunks each.
     """
     count = source.stages
-    groups = options.stages if options.stages > 1 else count
+    groups = options.groups if options.groups > 1 else count
     chunks = options.chunks if options.chunks > 1 else max(count // groups, 1)
     if groups * chunks != count:
         raise OptionError(

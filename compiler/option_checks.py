@@ -82,6 +82,12 @@ def check_micro_batches(name: str, value: object) -> None:
         raise wrong_value(name, value, f"{POSITIVE_INTEGER.expected}, or `{SEARCHED}`")
 
 
+def check_stages(name: str, value: object) -> None:
+    """Refuse what is neither a number of device groups nor their search."""
+    if value != SEARCHED and value not in POSITIVE_INTEGER:
+        raise wrong_value(name, value, f"{POSITIVE_INTEGER.expected}, or `{SEARCHED}`")
+
+
 def check_mapping(name: str, value: object) -> None:
     """Refuse what is no mapping."""
     if not isinstance(value, Mapping):

@@ -7,7 +7,7 @@ they are the same from each entrance.
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from textwrap import fill, indent
 from typing import Any, Literal, get_args
 
@@ -179,12 +179,12 @@ class CompileOptions:
             validate=checks.check_micro_batches,
         ),
     )
-    stages: int = field(
+    stages: int | str = field(
         default=1,
         metadata=_about(
             "device groups of a pipeline, each with other stages of the model; the mesh is that of "
-            "one group",
-            allowed=POSITIVE_INTEGER,
+            "one group; `search` for the best number of them",
+            validate=checks.check_stages,
             partition=True,
         ),
     )
@@ -246,7 +246,6 @@ class CompileOptions:
             "relative gap to the lower bound at which the exact search stops", allowed=SHARE
         ),
     )
-
     explain_search: bool = field(
         default=False,
         metadata=_about(
@@ -304,6 +303,13 @@ class CompileOptions:
         return self.micro_batches
 
     @property
+    def groups(self) -> int:
+        """The number of device groups, where it is given or has been chosen: see `passes`."""
+        if isinstance(self.stages, str):
+            raise OptionError("the number of stages is to be searched, expected a number")
+        return self.stages
+
+    @property
     def order(self) -> str:
         """The schedule of a pipeline."""
         return self.schedule or ("1f1b" if self.chunks == 1 else "interleaved")
@@ -313,6 +319,10 @@ class CompileOptions:
         """The option `plan`, parsed."""
         assert not isinstance(self.plan, str)
         return self.plan
+
+    def in_one_stage(self) -> "CompileOptions":
+        """Return the options without a pipeline."""
+        return replace(self, stages=1, chunks=1, schedule=None)
 
     def memory_on(self, cluster: Cluster) -> float:
         """Return the memory limit of a device of a cluster, in bytes."""
@@ -333,7 +343,7 @@ class CompileOptions:
             If an option asks for another search.
         """
         needed: dict[str, object] = {"mode": "auto_parallel", "search": "exact"}
-        needed |= {"cost_model": "time", "explain_search": False}
+        needed |= {"cost_model": "time"}
         for name, value in needed.items():
             if getattr(self, name) != value:
                 raise OptionError(
@@ -353,12 +363,9 @@ class CompileOptions:
             return
         if self.plan is not None:
             raise decided_by_plan("stages")
-        if self.micro_batches == SEARCHED:
-            raise OptionError(
-                f"`stages` is {self.stages}, and the number of micro-batches is to be searched",
-                hint="give the number of micro-batches",
-            )
-        check_options(self.order, self.stages, self.chunks, self.passes)
+        groups = 1 if self.stages == SEARCHED else self.groups
+        passes = groups if self.micro_batches == SEARCHED else self.passes
+        check_options(self.order, groups, self.chunks, passes)
 
     def _check_used(self) -> None:
         """Refuse options that have no effect in the mode."""

@@ -135,7 +135,7 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
         metavar="M",
         help=option_help("micro_batches"),
     )
-    _add_option(step, "--stages", "S")
+    step.add_argument("--stages", type=_stages, metavar="S", help=option_help("stages"))
     _add_option(step, "--chunks", "V")
     _add_option(step, "--schedule", "NAME")
     step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
@@ -209,6 +209,12 @@ def number(flag: str, allowed: Range) -> Callable[[str], Any]:
 def _micro_batches(text: str) -> object:
     value = _number(text)
     OPTIONS["micro_batches"].check("--micro-batches", value)
+    return value
+
+
+def _stages(text: str) -> object:
+    value = _number(text)
+    OPTIONS["stages"].check("--stages", value)
     return value
 
 

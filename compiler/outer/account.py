@@ -181,7 +181,11 @@ def _tried_document(item: Tried) -> dict[str, Any]:
 
 def _configuration(item: Tried | RankedPlan) -> dict[str, Any]:
     configuration = item.configuration
-    return {"mesh": configuration.shape, "micro_batches": configuration.micro_batches}
+    return {
+        "mesh": configuration.shape,
+        "micro_batches": configuration.micro_batches,
+        "stages": configuration.stages,
+    }
 
 
 def cost_text_of(cost_model: str) -> CostText:

@@ -17,13 +17,16 @@ class Configuration:
     Parameters
     ----------
     mesh : Mesh or None
-        The ranks; None where the mode has no mesh of the cluster's.
+        The ranks of a device group; None where the mode has no mesh of the cluster's.
     micro_batches : int
         Micro-batches of a step.
+    stages : int
+        Device groups of a pipeline; 1 without one.
     """
 
     mesh: Mesh | None
     micro_batches: int = 1
+    stages: int = 1
 
     @property
     def shape(self) -> str:
@@ -45,10 +48,16 @@ class Configuration:
     def __str__(self) -> str:
         number = self.micro_batches
         count = "one micro-batch" if number == 1 else f"{number} micro-batches"
-        return f"mesh {self.shape}, {count}" if self.shape else count
+        where = f"mesh {self.shape}, {count}" if self.shape else count
+        return where if self.stages == 1 else f"{self.stages} stages, {where}"
 
     def divides(self, other: "Configuration") -> bool:
-        """Return whether the other one has each micro-batch divided further, on no finer mesh."""
+        """Return whether the other one has each micro-batch divided further, on no finer mesh.
+
+        Not where either has stages: their steps depend on the numbers of micro-batches otherwise.
+        """
+        if self.stages > 1 or other.stages > 1:
+            return False
         whole = other.micro_batches % self.micro_batches == 0
         return whole and (self.mesh == other.mesh or self._is_finer(other))
 
@@ -104,8 +113,11 @@ def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:
 
 
 def configurations(
-    meshes: Iterable[Mesh | None], counts: Sequence[int]
+    meshes: Iterable[Mesh | None], counts: Sequence[int], devices: int
 ) -> tuple[Configuration, ...]:
-    """Return every mesh with every number of micro-batches, few micro-batches first."""
-    listed = tuple(meshes)
-    return tuple(Configuration(mesh, count) for count in counts for mesh in listed)
+    """Return every mesh with every number of micro-batches, few micro-batches first.
+
+    A mesh of fewer ranks than devices is that of one of several device groups.
+    """
+    listed = [(mesh, 1 if mesh is None else devices // mesh.size) for mesh in meshes]
+    return tuple(Configuration(mesh, count, groups) for count in counts for mesh, groups in listed)

@@ -1,5 +1,6 @@
 """Bounds and plans of configurations, by exact searches of one program."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,8 +9,12 @@ from functools import cached_property
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.search import Bound, Found
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.blocks import Blocks
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted_profile import ResourceWeights
 from shardwright.ir.errors import ShardwrightError
@@ -21,13 +26,17 @@ from shardwright.search.options import SearchOptions
 
 WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
+OF_PATHS = "paths through the schedule of the pipeline"
 _ROUGH = 5e-3  # gap of a search for a bound
 _LINKS = 0.05  # weight of the links together in a bound on the overlapped step
 _SHARE = 1 / 4  # of the time of a task that a search for a bound takes, once its problem is built
+_ALONE = Mesh((MeshAxis("x", 1, 0),))
 _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
 """Returns the layouts of the inputs on a mesh, as far as the user decides them."""
+
+PipelineOf = Callable[[CompileOptions, Mesh], PipelinePartitioning]
 
 CompileOne = Callable[[CompileOptions, Mesh | None, SearchRequest | None], Found[Compiled]]
 
@@ -50,6 +59,8 @@ class ProgramJudge:
         The layouts of the inputs on a mesh.
     compile_one : callable
         Compiles with options on a mesh, from the problem that is searched if it is given.
+    pipeline_of : callable
+        Returns the search of a pipeline with options on the mesh of a device group.
     """
 
     source_of: Callable[[int], Graph]
@@ -58,6 +69,7 @@ class ProgramJudge:
     options: CompileOptions
     layouts_on: LayoutsOn
     compile_one: CompileOne
+    pipeline_of: PipelineOf
     requests: OrderedDict[Configuration, SearchRequest] = field(default_factory=OrderedDict)
 
     @property
@@ -71,29 +83,59 @@ class ProgramJudge:
         exact = options.mode == "auto_parallel" and options.search == "exact"
         unchanged = options.objective == "serial" or not options.extra_passes
         staged = bool(self.source_of(1).cuts)
+        if options.stages != 1 and options.extra_passes:
+            return False
         return exact and unchanged and options.plan is None and not staged
 
-    def floor(self) -> float:
-        """Return a bound on the cost of every configuration: the computation, evenly divided.
+    def floor(self, *, staged: bool) -> ComputationFloor:
+        """Return what one device computes, which bounds every configuration.
 
-        A rank of N computes at least 1/N of what one device computes: no slice is less than 1/N of
-        its tensor, and the roofline is no less than its part of compute and of memory time. Passes
-        over micro-batches compute no less than one.
+        Passes over micro-batches compute no less than one over the whole batch.
+
+        Parameters
+        ----------
+        staged : bool
+            Whether there are configurations with stages.
         """
+        floor = ComputationFloor(self.devices, self.options.order, 0.0)
         if not self._is_bounded or not self._is_in_seconds:
-            return 0.0
-        alone = Mesh((MeshAxis("x", 1, 0),))
+            return floor
         options = replace(
-            self.options, micro_batches=1, objective="serial", pins={}, result_pins={}
+            self.options,
+            micro_batches=1,
+            stages=1,
+            chunks=1,
+            schedule=None,
+            objective="serial",
+            pins={},
+            result_pins={},
         )
-        request = self._request_on(alone, options, None)
+        request = self._request_on(_ALONE, options, None)
         if not self._is_one_program:
-            return 0.0
+            return floor
         try:
             found = request.solve(request.space, SearchOptions(time_limit=options.time_limit))
+            floor = replace(floor, step_seconds=found.lower_bound)
+            return self._with_stages(floor, options) if staged else floor
         except ShardwrightError:
-            return 0.0
-        return found.lower_bound / self.devices
+            return floor
+
+    def _with_stages(self, floor: ComputationFloor, options: CompileOptions) -> ComputationFloor:
+        """Add what a program with stages computes, whatever is recomputed.
+
+        A stage need not recompute what the user's rule recomputes for another. What runs wherever
+        it is read is not counted.
+        """
+        source = replace(self.source_of(1), recomputed=())
+        pipeline = replace(self.pipeline_of(options, _ALONE), source=source)
+        blocks = Blocks(pipeline.line, pipeline.loop, ())
+        request = SearchRequest(
+            source, self.cluster, pipeline.lowering.planner(_ALONE), options, None, {}
+        )
+        deadline = time.perf_counter() + options.time_limit
+        problems = StageProblems(request, blocks, pipeline.limits, deadline, alone=True)
+        once, many = (problems.seconds(0, 1, passes) for passes in (ONE, MANY))
+        return replace(floor, staged_seconds=once / ONE, pass_seconds=max(many - once, 0.0) / MANY)
 
     @property
     def _is_in_seconds(self) -> bool:
@@ -126,6 +168,8 @@ class ProgramJudge:
         ShardwrightError
             If the configuration has no plan, or no bound was found in time.
         """
+        if configuration.stages > 1:
+            return self._bound_of_stages(configuration, tier, seconds)
         request = self._request(configuration, seconds)
         limits = SearchOptions(
             None, seconds, max(self.options.gap, _ROUGH) * (self.options.gap > 0)
@@ -138,6 +182,24 @@ class ProgramJudge:
         within = request.solve(space, replace(limits, memory_limit=limit))
         return Bound(max(free.lower_bound, within.lower_bound))
 
+    def _bound_of_stages(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
+        """Return the bound of a pipeline by paths through its schedule.
+
+        It is too high by at most a multiple of the step itself, so of a step of T seconds it proves
+        T >= bound - rounding(1) T.
+
+        Raises
+        ------
+        ShardwrightError
+            If no plan fits wherever it is cut, or there is no such pipeline.
+        """
+        if tier > 0:
+            return Bound(0.0, is_last=True)
+        assert configuration.mesh is not None
+        search = self.pipeline_of(self.options_of(configuration, seconds), configuration.mesh)
+        least = search.bound()
+        return Bound(least / (1 + search.bounds.rounding(1.0)), is_last=True, proof=OF_PATHS)
+
     def compile(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
         """Return the best plan of a configuration within the memory limit."""
         options, known = self.options_of(configuration, seconds), self.requests.get(configuration)
@@ -146,9 +208,12 @@ class ProgramJudge:
     def options_of(self, configuration: Configuration, seconds: float) -> CompileOptions:
         """Return the options of a compilation of one configuration."""
         given = {**self.layouts_on(configuration.mesh), **self.options.input_layouts}
+        staged = configuration.stages > 1
+        options = self.options if staged else self.options.in_one_stage()
         return replace(
-            self.options,
+            options,
             micro_batches=configuration.micro_batches,
+            stages=configuration.stages,
             input_layouts=given,
             time_limit=seconds,
         )

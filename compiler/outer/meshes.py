@@ -9,7 +9,7 @@ from shardwright.compiler.options import (
 from shardwright.compiler.stages.places import devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.profiles import PROFILES
-from shardwright.ir.errors import OptionError
+from shardwright.ir.errors import ClusterError, OptionError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.values import wrong_value
 
@@ -42,6 +42,8 @@ def meshes_of(
         raise decided_by_plan("mesh")
     if options.mode in UNPARTITIONED:
         return (_checked(mesh, devices) if isinstance(mesh, Mesh) else None,)
+    if options.stages == SEARCHED:
+        return _meshes_of_any_stages(cluster, devices, mesh, options)
     if mesh is None:
         return (mesh_of_options(cluster, devices, options),)
     devices = devices_of_stage(devices, options)
@@ -52,6 +54,37 @@ def meshes_of(
     if mesh == SEARCHED:
         return candidate_meshes(cluster, devices)
     return (mesh_for(cluster, devices, mesh),)
+
+
+def _meshes_of_any_stages(
+    cluster: Cluster, devices: int, mesh: object, options: CompileOptions
+) -> tuple[Mesh, ...]:
+    """Return the meshes of one device group, for every number of groups that divides the devices.
+
+    Numbers whose groups would fill a level of the cluster only partly are left out.
+
+    Raises
+    ------
+    OptionError
+        If a mesh is given.
+    """
+    if mesh not in (None, SEARCHED):
+        raise OptionError(
+            f"`stages` is {SEARCHED}, and the mesh `{mesh}` is that of one number of stages",
+            hint=f"give the number of stages too, or `{SEARCHED}` as the mesh",
+        )
+    found: list[Mesh] = []
+    for groups in (count for count in range(1, devices + 1) if devices % count == 0):
+        each = devices // groups
+        try:
+            cluster.for_devices(each)
+        except ClusterError:
+            if groups == 1:
+                raise
+            continue
+        default = PROFILES[options.cost_model].default_mesh(cluster, each)
+        found += (default,) if mesh is None else candidate_meshes(cluster, each)
+    return tuple(found)
 
 
 def _checked(mesh: Mesh, devices: int) -> Mesh:

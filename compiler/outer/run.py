@@ -8,6 +8,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.explanation import memory_points, ranked_plans
+from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.processes import usable_workers
 from shardwright.compiler.outer.search import Entry, OuterSearch
@@ -17,6 +18,7 @@ from shardwright.search.options import Progress
 
 _EXPLAINED = 10  # plans that are told of
 _MOST_WORKERS = 4
+_OF_STAGES = "is of plans that send no partial sums between stages"
 _SHARE = 3 / 4  # of the time limit that is the search's, where its account takes time too
 
 
@@ -53,7 +55,7 @@ class OuterRun:
         search = OuterSearch(
             self.judge,
             self.candidates,
-            self.judge.floor() if len(self.candidates) > 1 else 0.0,
+            self._floor().of,
             begin + (_SHARE if explained else 1) * options.time_limit,
             options.gap,
             self.workers,
@@ -71,11 +73,19 @@ class OuterRun:
         trace = SearchTrace(tried, best.configuration, plans, points)
         return _answer(best.found.plan, trace, time.perf_counter() - begin)
 
+    def _floor(self) -> ComputationFloor:
+        """Return what bounds the configurations before any search, where there are several."""
+        if len(self.candidates) == 1:
+            return ComputationFloor(1, "", 0.0)
+        return self.judge.floor(staged=any(one.stages > 1 for one in self.candidates))
+
     @property
     def seed(self) -> Configuration | None:
         """The configuration of the smallest problem, where the others have larger ones."""
-        least = min(self.candidates, key=lambda one: (one.axes, one.micro_batches))
-        return least if any(one.axes > least.axes for one in self.candidates) else None
+        fewest = min(one.stages for one in self.candidates)
+        equal = [one for one in self.candidates if one.stages == fewest]
+        least = min(equal, key=lambda one: (one.axes, one.micro_batches))
+        return least if any(one.axes > least.axes for one in equal) else None
 
     @property
     def workers(self) -> int:
@@ -95,7 +105,7 @@ class OuterRun:
                     f"no plan was found within the time limit of "
                     f"{self.judge.options.time_limit:g} s, which left {left} of {len(entries)} "
                     "configurations out",
-                    hint="allow more time, or give the mesh or the number of micro-batches",
+                    hint="allow more time, or give the mesh, stages or micro-batches",
                 )
             )
         return combined(errors)
@@ -120,5 +130,7 @@ def _answer(best: Compiled, trace: SearchTrace, seconds: float) -> Compiled:
         if trace.is_cut_short and "time limit" not in how:
             how = f"{how}; the time limit ended the search"
         searched = sum(item.seconds for item in trace.tried)
+        if any(item.configuration.stages > 1 for item in trace.tried) and _OF_STAGES not in how:
+            how = f"{how}; of pipelines, the bound {_OF_STAGES}"
         result = bounded(replace(result, how=how, seconds=searched), trace.lower_bound)
     return replace(best, result=result, trace=trace, seconds=seconds)

@@ -17,7 +17,7 @@ Land and Doig, "An automatic method of solving discrete programming problems", 1
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, Protocol, TypeVar
@@ -75,10 +75,13 @@ class Bound:
         The bound.
     is_last : bool
         Whether the tiers behind it would not raise it.
+    proof : str
+        What proved it, where that is not what the tier says.
     """
 
     cost: float
     is_last: bool = False
+    proof: str = ""
 
 
 class Judge(Protocol[T]):
@@ -196,8 +199,8 @@ class OuterSearch(Generic[T]):
         Bounds and compiles them.
     candidates : sequence of Configuration
         The configurations.
-    floor : float
-        A lower bound on the cost of every plan of any of them.
+    floor : callable
+        Returns a lower bound on the cost of every plan of a configuration.
     deadline : float
         The end of the search, by `time.perf_counter`.
     gap : float
@@ -214,7 +217,7 @@ class OuterSearch(Generic[T]):
 
     judge: Judge[T]
     candidates: Sequence[Configuration]
-    floor: float
+    floor: Callable[[Configuration], float]
     deadline: float
     gap: float
     workers: int = 1
@@ -226,7 +229,7 @@ class OuterSearch(Generic[T]):
     def run(self) -> list[Entry[T]]:
         """Judge the configurations, and return what became of each."""
         self.begin = time.perf_counter()
-        self.entries = [Entry(c, self.floor, "least computation") for c in self.candidates]
+        self.entries = [Entry(c, self.floor(c), "least computation") for c in self.candidates]
         self.steps, self.wanted = 0, 1
         for entry in self.entries:
             if entry.configuration == self.seed:
@@ -299,9 +302,9 @@ class OuterSearch(Generic[T]):
     def _next(self) -> Entry[T] | None:
         """Return the configuration to judge next.
 
-        While there is no plan, every second time it is the one that is judged furthest, on the mesh
-        of the fewest axes, whose problems are small. None is begun ahead of the answers whose bound
-        is far above the least.
+        While there is no plan, every second time it is the one that is judged furthest, of the
+        fewest stages, and on the mesh of the fewest axes, whose problems are small. None is begun
+        ahead of the answers whose bound is far above the least.
         """
         self._cut()
         left = [entry for entry in self.entries if entry.is_open]
@@ -309,7 +312,7 @@ class OuterSearch(Generic[T]):
             return None
         self.steps += 1
         if self.best is None and self.steps % 2:
-            return min(left, key=lambda e: (-e.tier, e.configuration.axes, e.bound))
+            return min(left, key=_by_promise)
         known = [entry.bound for entry in self.entries if entry.outcome is None]
         near = [e for e in left if e.bound <= _FAR * min(known) and not self._awaits(e)]
         return min(near, key=lambda entry: entry.bound, default=None)
@@ -367,7 +370,7 @@ class OuterSearch(Generic[T]):
         self._report()
 
     def _take_bound(self, entry: Entry[T], bound: Bound) -> None:
-        proof = self.judge.tiers[entry.tier]
+        proof = bound.proof or self.judge.tiers[entry.tier]
         entry.raise_bound(bound.cost, proof)
         for other in self.entries if entry.tier == 0 else ():
             if other is not entry and self.judge.holds_for(
@@ -398,8 +401,8 @@ class OuterSearch(Generic[T]):
             raise error
 
     def _is_refused(self, entry: Entry[T], error: ShardwrightError) -> bool:
-        """Return whether an error is about a mesh, or about more than one micro-batch."""
-        divided = entry.configuration.micro_batches > 1
+        """Return whether an error is about a mesh, or about micro-batches or stages."""
+        divided = max(entry.configuration.micro_batches, entry.configuration.stages) > 1
         return isinstance(error, StrategyError) or (divided and isinstance(error, OptionError))
 
     def _take_no_answer(self, entry: Entry[T]) -> None:
@@ -415,6 +418,11 @@ class OuterSearch(Generic[T]):
         bound = min(e.bound for e in self.entries if e.outcome not in ("infeasible", "refused"))
         cost = _cost(self.best)
         self.progress(time.perf_counter() - self.begin, cost, min(bound, cost))
+
+
+def _by_promise(entry: Entry[T]) -> tuple[float, ...]:
+    configuration = entry.configuration
+    return -entry.tier, configuration.stages, configuration.axes, entry.bound
 
 
 def _cost(entry: Entry[T]) -> float:

@@ -81,7 +81,7 @@ class PipelinePartitioning(Partitioned):
     def schedule(self) -> Schedule:
         """The schedule."""
         options = self.options
-        return make_schedule(options.order, options.stages, options.chunks, options.passes)
+        return make_schedule(options.order, options.groups, options.chunks, options.passes)
 
     @cached_property
     def loop(self) -> MicroBatches:
@@ -178,6 +178,19 @@ class PipelinePartitioning(Partitioned):
         """The bounds of the stages."""
         until = self.began + _SHARE_OF_BOUND * self.options.time_limit
         return CutBounds(self.bounding, self.schedule, until)
+
+    def bound(self) -> float:
+        """Return a bound on the steps of all pipelines, too high by no more than its rounding.
+
+        Raises
+        ------
+        InfeasibleError
+            If it is proven that none fits.
+        """
+        least = self.bounds.bound()
+        if least.cut is None:
+            raise self._infeasible()
+        return least.value
 
     def emit(self) -> Emitted:
         """Search for the best pipeline that fits, and emit it.

@@ -13,13 +13,13 @@ def devices_of_stage(devices: int, options: CompileOptions) -> int:
     OptionError
         If the devices cannot be divided so.
     """
-    if devices % options.stages:
+    if devices % options.groups:
         raise OptionError(
             f"`stages` is {options.stages}, and {devices} devices cannot be divided into so many "
             "groups",
             hint="use a number of stages that divides the number of devices",
         )
-    return devices // options.stages
+    return devices // options.groups
 
 
 def level_of_stages(cluster: Cluster, devices: int) -> int:

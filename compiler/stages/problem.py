@@ -162,6 +162,10 @@ class StageProblems:
         """Return bounds of a stage that runs some blocks."""
         return self._searched(begin, end, in_flight, self.limits.memory_limit).bound
 
+    def seconds(self, begin: int, end: int, passes: float) -> float:
+        """Return a bound of some passes of blocks and what is done once, within any memory."""
+        return self._of_passes(begin, end, passes)
+
     def plan(
         self,
         begin: int,

@@ -84,7 +84,7 @@ def drawn_judge(seed: int) -> DrawnJudge:
 
 def searched(judge: DrawnJudge, workers: int = 1, gap: float = 0.0, seconds: float = 60.0):
     deadline = time.perf_counter() + seconds
-    search = OuterSearch(judge, list(judge.drawn), FLOOR, deadline, gap, workers)
+    search = OuterSearch(judge, list(judge.drawn), lambda _: FLOOR, deadline, gap, workers)
     return search, search.run()
 
 

@@ -168,11 +168,6 @@ def test_models(model: str, stages: int, chunks: int, schedule: str | None) -> N
             "out",
         ),
         (
-            {"stages": 2, "micro_batches": "search"},
-            "`stages` is 2, and the number of micro-batches is to be searched; give the number of "
-            "micro-batches",
-        ),
-        (
             {"stages": 2, "plan": "tensor=2"},
             "`stages` has no effect with `plan`, which decides it; write `pipeline=2` in the plan",
         ),
