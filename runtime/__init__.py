@@ -8,7 +8,7 @@ from shardwright.runtime.executor import Executor, StepResult
 from shardwright.runtime.mpi import MpiCommunicator
 from shardwright.runtime.reference import Expected, Reference
 from shardwright.runtime.state import State, assemble, initialize, scatter
-from shardwright.runtime.training import StepRecord, saving, train
+from shardwright.runtime.training import StepRecord, losses_of, saving, train
 
 __all__ = [
     "Communicator",
@@ -28,6 +28,7 @@ __all__ = [
     "compare",
     "initialize",
     "load_checkpoint",
+    "losses_of",
     "magnitude",
     "save_checkpoint",
     "saving",

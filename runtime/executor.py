@@ -23,11 +23,11 @@ from shardwright.ir.text import node_text
 from shardwright.ir.types import is_low
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator
-from shardwright.operators.info import Array, OperatorInfo
-from shardwright.operators.rule import ShardView
+from shardwright.operators.info import Array
 from shardwright.runtime.accumulators import Accumulators
-from shardwright.runtime.communicator import ONE_DEVICE, Communicator
-from shardwright.runtime.instructions import Instruction, Local, Preparation
+from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
+from shardwright.runtime.instructions import Instruction, Preparation
+from shardwright.runtime.kernels import run_kernel, settled, widened
 from shardwright.runtime.memory import LiveBytes
 from shardwright.runtime.pipeline import (
     GroupInstructions,
@@ -169,14 +169,14 @@ class Executor:
         )
 
     def step(
-        self, inputs: Mapping[str, Array], state: State, fetch: Sequence[str] = ()
+        self, inputs: Mapping[str, Array | Parts], state: State, fetch: Sequence[str] = ()
     ) -> StepResult:
         """Run the program once, and update the state.
 
         Parameters
         ----------
         inputs : mapping of str to array
-            Whole input tensors; each rank takes its slice.
+            Whole input tensors, of which each rank takes its slice; or the slice of each rank.
         state : State
             Parameters and buffers. An updated parameter is freed at its last use; a step that fails
             leaves the state without those already freed.
@@ -308,7 +308,7 @@ class Executor:
                     del step.state[name]
 
     def _slices(
-        self, inputs: Mapping[str, Array], values: Environment
+        self, inputs: Mapping[str, Array | Parts], values: Environment
     ) -> dict[str, list[dict[int, Array]]]:
         """Return the slices of inputs that are split over the passes, for each pass."""
         slices = {}
@@ -316,6 +316,11 @@ class Executor:
             if value.layout is None or not value.layout.mentions(self.mesh.in_time):
                 continue
             whole, others = inputs[value.name], range(1, self.mesh.passes)
+            if isinstance(whole, Mapping):
+                raise ExecutionError(
+                    f"`{value.name}` is given by its slices, which differ between micro-batches",
+                    hint="give the whole tensor",
+                )
             parts = (scatter(value, whole, self.communicator, self.float_dtype, i) for i in others)
             slices[value.name] = [values[value.name], *parts]
         return slices
@@ -331,7 +336,7 @@ class Executor:
                 )
         return self.graph.kept() | frozenset(fetch)
 
-    def _bind(self, inputs: Mapping[str, Array], state: State) -> Environment:
+    def _bind(self, inputs: Mapping[str, Array | Parts], state: State) -> Environment:
         expected = {value.name for value in self.graph.inputs}
         if expected != set(inputs):
             raise ExecutionError(
@@ -340,11 +345,26 @@ class Executor:
             )
         values = {}
         for value in self.graph.inputs:
-            whole = inputs[value.name]
-            values[value.name] = scatter(value, whole, self.communicator, self.float_dtype)
+            given = inputs[value.name]
+            if isinstance(given, Mapping):
+                values[value.name] = self._own_slices(value, given)
+            else:
+                values[value.name] = scatter(value, given, self.communicator, self.float_dtype)
         for parameter in self.graph.parameters:
             values[parameter.name] = self._held(parameter.value, state)
         return values
+
+    def _own_slices(self, value: Value, parts: Parts) -> dict[int, Array]:
+        """Return the slices of an input that hosted ranks have, in its element type."""
+        local = self._locals[value.name]
+        slices = {rank: np.asarray(parts[rank], local.dtype, order="C") for rank in local.shapes}
+        for rank, part in slices.items():
+            if part.shape != local.shapes[rank]:
+                raise ExecutionError(
+                    f"`{value.name}` was given a slice of shape {part.shape} on rank {rank}, "
+                    f"expected {local.shapes[rank]}"
+                )
+        return slices
 
     @cached_property
     def _made_in_passes(self) -> frozenset[str]:
@@ -377,7 +397,7 @@ class Executor:
             elif isinstance(instruction.info, RingOperator):
                 results = self._take_turns(instruction.info, instruction, operands, number)
             elif instruction.replaced:
-                kernel, views = partial(_kernel, instruction.info), instruction.views[number]
+                kernel, views = partial(run_kernel, instruction.info), instruction.views[number]
                 results = update_in_place(kernel, views, operands, instruction.replaced)
             else:
                 results = self._compute(instruction, operands, number)
@@ -404,7 +424,7 @@ class Executor:
             }
         else:
             moved = self.communicator.exchange(info, axes, parts)
-        return {rank: _settled(part, local, rank, instruction) for rank, part in moved.items()}
+        return {rank: settled(part, local, rank, instruction) for rank, part in moved.items()}
 
     def _take_turns(
         self,
@@ -420,13 +440,13 @@ class Executor:
                 view,
                 self.mesh.index(rank, info.axes),
                 extents,
-                *(_widened(parts[rank]) for parts in operands),
+                *(widened(parts[rank]) for parts in operands),
             )
             for rank, view in instruction.views[number].items()
         }
         found = self.communicator.take_turns(info.axes, members)
         return [
-            {rank: _settled(f[i], local, rank, instruction) for rank, f in found.items()}
+            {rank: settled(f[i], local, rank, instruction) for rank, f in found.items()}
             for i, local in enumerate(instruction.results)
         ]
 
@@ -445,10 +465,10 @@ class Executor:
             key = (id(view), *map(id, arrays))
             made = done.get(key)
             if made is None:
-                found = _kernel(info, view, *arrays)
+                found = run_kernel(info, view, *arrays)
                 whole = found if isinstance(found, tuple) else (found,)
                 made = done[key] = [
-                    _settled(array, local, rank, instruction)
+                    settled(array, local, rank, instruction)
                     for array, local in zip(whole, locals_, strict=True)
                 ]
             for parts, array in zip(results, made, strict=True):
@@ -461,30 +481,3 @@ def _fetching(instruction: Instruction, kept: frozenset[str]) -> Instruction:
     if any(instruction.node.operands[i] in kept for i in instruction.replaced):
         return replace(instruction, replaced=())
     return instruction
-
-
-def _kernel(info: OperatorInfo, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:
-    """Run a kernel; operands of 16 bits are computed in float32, as devices do.
-
-    The results are rounded once, when they are stored.
-    """
-    return info.kernel(view, *map(_widened, operands))
-
-
-def _widened(x: Array) -> Array:
-    return x.astype(np.float32) if is_low(x.dtype) else x
-
-
-def _settled(array: Array, local: Local, rank: int, instruction: Instruction) -> Array:
-    """Return a result in its declared type, as a view of no larger buffer."""
-    settled: Array = np.asarray(array, local.dtype)
-    if settled.shape != local.shapes[rank]:
-        raise ExecutionError(
-            f"`{instruction.info.name}` gave a slice of shape {settled.shape} for "
-            f"`{local.name}`, expected {local.shapes[rank]}",
-            node_text(instruction.node),
-        )
-    owner = settled.base
-    if owner is not None and getattr(owner, "nbytes", 0) > settled.nbytes:
-        return settled.copy()
-    return settled

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
-from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.communicator import Communicator, Parts
 from shardwright.runtime.executor import Environment, Executor, Values
 from shardwright.runtime.instructions import Instruction
 from shardwright.runtime.state import State
@@ -63,7 +63,7 @@ class RoundedExecutor(Executor):
         super().__init__(graph, communicator, float_dtype="float64")
         self.bits = bits
 
-    def _bind(self, inputs: Mapping[str, Array], state: State) -> Environment:
+    def _bind(self, inputs: Mapping[str, Array | Parts], state: State) -> Environment:
         values = super()._bind(inputs, state)
         return {name: self._rounded(parts) for name, parts in values.items()}
 

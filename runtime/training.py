@@ -76,7 +76,7 @@ def train(
         begin = perf_counter()
         result = executor.step(batch, state)
         seconds = perf_counter() - begin
-        losses = _losses(executor, result.outputs[name])
+        losses = losses_of(executor, result.outputs[name])
         if step % log_every == 0:
             for rank, log in logs.items():
                 _write_line(log, step, losses[rank], steps_per_epoch)
@@ -133,8 +133,11 @@ def _loss_name(executor: Executor) -> str:
     return value.name
 
 
-def _losses(executor: Executor, parts: Mapping[int, Array]) -> dict[int, float]:
-    """Return the loss of each hosted rank; that of a pipeline stage is known to every rank."""
+def losses_of(executor: Executor, parts: Mapping[int, Array]) -> dict[int, float]:
+    """Return the loss of each hosted rank, from the slices of its holders.
+
+    That of a pipeline stage is sent to every rank.
+    """
     graph, communicator = executor.graph, executor.communicator
     layout = graph.value(graph.outputs[0]).layout
     if layout is None or layout.stage is None:

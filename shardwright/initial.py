@@ -1,8 +1,10 @@
-"""Initializers of parameters: a type, and a text such as ``normal(0.02)`` for the runtime."""
+"""Values of parameters: how they begin, such as ``normal(0.02)``, and who keeps them."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from shardwright.ir.types import TensorType
+from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_value
 
 
@@ -46,3 +48,13 @@ def initializer(
     nothing = [slice(0, 0)] * len(sizes)
     initial_value(text, "", 0, sizes, nothing, "float32")  # raises for an unknown text
     return Initial(text, TensorType(dtype, sizes))
+
+
+class Keeper(Protocol):
+    """Keeps the values of parameters while they are trained."""
+
+    def read(self, name: str) -> Array:
+        """Return the whole value of a parameter."""
+
+    def write(self, name: str, whole: Array) -> None:
+        """Give a parameter another value."""

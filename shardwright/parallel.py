@@ -28,6 +28,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.values import (
     POSITIVE,
     POSITIVE_INTEGER,
+    SEED,
     check_choice,
     check_flag,
     check_names,
@@ -35,6 +36,7 @@ from shardwright.ir.values import (
 )
 from shardwright.operators.info import SplitCounts
 from shardwright.session import ParallelOptions, Session, begin
+from shardwright.tensor import Tensor
 from shardwright.tracing import Network
 
 # MindSpore's names: the mode and the search of each.
@@ -156,6 +158,10 @@ class AutoParallel:
     mesh : str or Mesh, optional
         Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` for the best of several; the
         cluster's default if not given.
+    seed : int
+        Seed of the initial values of a training step; `Model` has its own.
+    deterministic : bool
+        Whether reductions over processes add in the order of the ranks, as in one process.
     **options
         Options of `CompileOptions`: ``memory_limit``, ``gap``, ``time_limit``, ``cost_model``,
         ``pins``, ... Optimizer and loss scale are the model's own.
@@ -174,6 +180,8 @@ class AutoParallel:
         devices: int | None = None,
         cluster: str = ParallelOptions.cluster,
         mesh: str | Mesh | None = None,
+        seed: int = 0,
+        deterministic: bool = True,
         **options: Any,
     ) -> None:
         if not callable(network):
@@ -183,10 +191,15 @@ class AutoParallel:
         mode, search = _MODES[parallel_mode]
         if devices is None:
             devices = 1 if mode == "stand_alone" else get_group_size()
+        SEED.check("seed", seed)
+        check_flag("deterministic", deterministic)
         self.network = network
+        self.seed = seed
         check_recompute_of_plan(options)
         how = CompileOptions(mode=mode, search=search, **options)
-        self.options = ParallelOptions(how, devices, cluster, mesh=mesh)
+        self.options = ParallelOptions(
+            how, devices, cluster, mesh=mesh, deterministic=deterministic
+        )
         self.session: Session | None = None
         self._strategy_file: Path | None = None
 
@@ -359,9 +372,11 @@ class AutoParallel:
         ModelError
             If the network is not a training step that applies its optimizer.
         """
+        arrays = [item.asnumpy() if isinstance(item, Tensor) else item for item in inputs]
+        arrays = [np.asarray(array) for array in arrays]
         if self.session is None:
-            batch = {f"input{i}": np.asarray(array) for i, array in enumerate(inputs)}
-            session = begin(self.network, batch, self.options)
+            batch = {f"input{i}": array for i, array in enumerate(arrays)}
+            session = begin(self.network, batch, self.options, seed=self.seed)
             if session.definition.optimizer is None:
                 raise ModelError(
                     "the network applies no optimizer",
@@ -369,4 +384,4 @@ class AutoParallel:
                 )
             self.note(session)
         assert self.session is not None
-        return np.float32(self.session.step(inputs))
+        return np.float32(self.session.step(arrays))

@@ -1,15 +1,17 @@
-"""Sessions: a definition compiled for some devices, and trained step by step in this process.
+"""Sessions: a definition compiled for some devices, and trained step by step.
 
+All ranks are in this process; or, where a launcher started one for each, this process is one rank.
 `AutoParallel` and `Model` train so; `shardwright.compile` makes plans instead.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
-from shardwright.communication import get_group_size, world
+from shardwright.communication import get_group_size, processes, world
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import (
@@ -24,17 +26,38 @@ from shardwright.compiler.options import (
 from shardwright.compiler.outer.meshes import meshes_of
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.trained import check_trained
+from shardwright.feeding import Feed, Kind
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import to_text
 from shardwright.ir.types import DTYPES, TensorType
 from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
 from shardwright.nn.optimizers import Optimizer
-from shardwright.operators.info import Array, SplitCounts
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.info import Array, SplitCounts, info_of
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer as Rule
-from shardwright.runtime import Executor, LocalCommunicator, check_capacity, initialize
+from shardwright.runtime import (
+    Communicator,
+    Executor,
+    LocalCommunicator,
+    MpiCommunicator,
+    assemble,
+    check_capacity,
+    initialize,
+    losses_of,
+    scatter,
+)
+from shardwright.runtime.agreement import (
+    all_equal,
+    check_processes,
+    differing_process,
+    end_together,
+    from_first,
+)
 from shardwright.tracing import Definition, InputSpec, Network, trace
 
 
@@ -56,6 +79,9 @@ class ParallelOptions:
     mesh : str or Mesh, optional
         Shape of the mesh, or ``search`` for the best of several; the cluster's default if not
         given.
+    deterministic : bool
+        Whether reductions over processes add in the order of the ranks, as in one process; else
+        by MPI's own algorithms.
     """
 
     how: CompileOptions = field(default_factory=lambda: CompileOptions(mode="stand_alone"))
@@ -63,6 +89,7 @@ class ParallelOptions:
     cluster: str = "h100-pod"
     dataset_strategy: str | SplitCounts | None = None
     mesh: str | Mesh | None = None
+    deterministic: bool = True
 
     def __post_init__(self) -> None:
         POSITIVE_INTEGER.check("devices", self.devices)
@@ -88,7 +115,7 @@ class ParallelOptions:
 
 
 class Session:
-    """A training step that is compiled and run on ranks in this process.
+    """A training step that is compiled and run: on all ranks here, or on that of this process.
 
     Parameters
     ----------
@@ -98,37 +125,152 @@ class Session:
         Devices and options.
     seed : int
         Seed of the initial values.
+    kind : str
+        What a batch is; see `Feed`.
+
+    Raises
+    ------
+    ModelError
+        If the model returns no loss, or the processes that were started together trace different
+        programs, or each would train alone.
     """
 
-    def __init__(self, definition: Definition, options: ParallelOptions, seed: int = 0) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        options: ParallelOptions,
+        seed: int = 0,
+        kind: Kind = "whole",
+    ) -> None:
         if definition.loss is None:
             raise ModelError(
                 f"`{definition.graph.name}` returns no real scalar first, a training step returns "
                 f"its loss"
             )
         self.definition = definition
-        self.compiled = compiled(definition, options)
+        self.compiled = compiled_together(definition, options)
         program = self.compiled.program
-        communicator = LocalCommunicator(self.compiled.mesh)
+        communicator = communicator_of(self.compiled.mesh, options)
         check_capacity(program, communicator.ranks)
         self.executor = Executor(program, communicator, in_place=True)
-        self.state = initialize(program, seed, communicator, definition.initial)
+        self.feed = Feed(program, communicator, kind)
+        initial = same_everywhere(definition)
+        self.state = initialize(program, seed, communicator, initial)
+        for name, parameter in definition.holders.items():
+            parameter.keep_in(self, name)
 
     def __repr__(self) -> str:
         return f"<Session of {self.compiled!r}>"
 
     def step(self, batch: Sequence[Array]) -> float:
-        """Train one step and return the loss before it.
+        """Train one step and return the loss before it, of the first rank in this process.
 
         Parameters
         ----------
         batch : sequence of array
             The inputs, in order.
         """
-        names = [spec.name for spec in self.definition.inputs]
-        result = self.executor.step(dict(zip(names, batch, strict=True)), self.state)
-        loss = next(iter(result.outputs.values()))
-        return float(next(iter(loss.values())))  # that of a pipeline stage is on its ranks
+        result = self.executor.step(self.feed.inputs(batch), self.state)
+        loss = result.outputs[self.executor.graph.outputs[0]]
+        return losses_of(self.executor, loss)[self.executor.communicator.ranks[0]]
+
+    def read(self, name: str) -> Array:
+        """Return the whole value of a parameter; where it is split, every process takes part."""
+        program, communicator = self.executor.graph, self.executor.communicator
+        parts = communicator.collect(self.state[name])
+        return assemble(program, name, parts, communicator.mesh)
+
+    def write(self, name: str, whole: Array) -> None:
+        """Give a parameter another value."""
+        value = self.executor.graph.value(name)
+        self.state[name] = scatter(value, whole, self.executor.communicator)
+
+
+# Processes that were started together
+
+
+def check_together(options: ParallelOptions) -> None:
+    """Refuse options by which processes that were started together would not work together.
+
+    Raises
+    ------
+    ModelError
+        If each would train alone, or the options have another number of devices.
+    """
+    started = processes()
+    if started is None:
+        return
+    end_together()
+    if options.how.mode == "stand_alone":
+        raise ModelError(
+            f"{started.size} processes were started together, and each would train alone",
+            hint="start one process, or give the network to `AutoParallel`",
+        )
+    if options.devices != started.size:
+        raise ModelError(
+            f"the options say {options.devices} devices, {started.size} processes were started",
+            hint="leave `devices` out",
+        )
+    check_processes(started.size)
+
+
+def compiled_together(definition: Definition, options: ParallelOptions) -> Compiled:
+    """Return the compiled program of a definition; the first of several processes compiles it.
+
+    Raises
+    ------
+    ModelError
+        If the processes have different definitions, or would train alone.
+    """
+    if processes() is None:
+        return compiled(definition, options)
+    check_together(options)
+    other = differing_process(_digest(definition))
+    if other is not None:
+        raise ModelError(
+            f"the processes 0 and {other} trace different programs",
+            hint="a network may slice by its rank, it may not branch or compute with it",
+        )
+    if options.how.mode == "hybrid_parallel" and not _communicates(definition.graph):
+        raise ModelError(
+            f"{options.devices} processes were started together, and the network has no "
+            f"communication operator: each would train alone",
+            hint="start one process, or set a parallel mode",
+        )
+    return from_first(lambda: compiled(definition, options))
+
+
+def _digest(definition: Definition) -> bytes:
+    """Return what tells definitions of different programs apart."""
+    d = definition
+    facts = (d.optimizer, d.loss_scale, d.world, d.precision, d.micro_batches)
+    pins = (sorted(d.pins.items()), sorted(d.result_pins.items()))
+    return sha256(f"{to_text(d.graph)}{facts}{pins}".encode()).digest()
+
+
+def _communicates(graph: Graph) -> bool:
+    infos = (info_of(graph, node) for node in graph.nodes)
+    return any(isinstance(info, Communication) and info.is_collective for info in infos)
+
+
+def communicator_of(mesh: Mesh, options: ParallelOptions) -> Communicator:
+    """Return the communicator: of the rank of this process, or of all ranks if it is alone."""
+    if processes() is None:
+        return LocalCommunicator(mesh)
+    return MpiCommunicator(mesh, deterministic=options.deterministic)
+
+
+def same_everywhere(definition: Definition) -> Mapping[str, Array]:
+    """Return the initial data of parameters: that of the first process, but of own parameters."""
+    if processes() is None:
+        return definition.initial
+    parameters = {parameter.name: parameter for parameter in definition.graph.parameters}
+    own = {
+        name: array
+        for name, array in definition.initial.items()
+        if parameters[name].attributes.get("layerwise_parallel")
+    }
+    return {**from_first(lambda: dict(definition.initial)), **own}
 
 
 def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
@@ -190,6 +332,8 @@ def begin(
     optimizer: Optimizer | None = None,
     loss_scale: LossScale = 1.0,
     seed: int = 0,
+    ranks: int = 1,
+    apart: bool = False,
 ) -> Session:
     """Trace a network for the inputs of its first batch, and compile it.
 
@@ -203,18 +347,46 @@ def begin(
         Devices and options.
     seed : int
         Seed of the initial values.
+    ranks : int
+        Number of ranks whose batches are one behind the other in a batch.
+    apart : bool
+        Whether the batch is that of this process's rank; where it is not said, it is if the
+        processes have different batches.
     """
-    specs = [specify(name, array) for name, array in batch.items()]
     manual = options.how.mode == "hybrid_parallel"
-    with world(options.devices if manual else 1):
+    kind = _kind(batch, options, ranks, apart)
+    size = options.devices
+    before, after = (size, 1) if kind == "stacked" else (1, size if kind == "own" else 1)
+    if manual and kind == "own":
+        after = 1
+    specs = [specify(name, array, before, after) for name, array in batch.items()]
+    with world(size if manual else 1, numbered=True):
         definition = trace(
             network, specs, loss_fn=loss_fn, optimizer=optimizer, loss_scale=loss_scale
         )
-    return Session(definition, options, seed)
+    return Session(definition, options, seed, kind)
 
 
-def specify(name: str, array: Any) -> InputSpec:
+def _kind(batch: Mapping[str, Array], options: ParallelOptions, ranks: int, apart: bool) -> Kind:
+    manual = options.how.mode == "hybrid_parallel"
+    if processes() is None:
+        return "stacked" if manual and ranks == options.devices > 1 else "whole"
+    check_together(options)
+    return "own" if manual or apart or not all_equal(list(batch.values())) else "whole"
+
+
+def specify(name: str, array: Any, before: int = 1, after: int = 1) -> InputSpec:
     """Return the specification of an input that fits an array.
+
+    Parameters
+    ----------
+    name : str
+        Name of the input.
+    array : array
+        Its first value.
+    before, after : int
+        Into how many parts it is cut, and of how many such parts the input is, along its first
+        dimension.
 
     Raises
     ------
@@ -230,4 +402,5 @@ def specify(name: str, array: Any) -> InputSpec:
         )
     whole = np.issubdtype(array.dtype, np.integer)
     high = int(array.max()) + 1 if whole and array.size else None
-    return InputSpec(name, TensorType(dtype, array.shape), high)
+    rows = tuple(size // before * after for size in array.shape[:1])
+    return InputSpec(name, TensorType(dtype, rows + array.shape[1:]), high)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shardwright.communication import WORLD_AXIS, Rank, symbol_of
-from shardwright.initial import Initial, initializer
+from shardwright.initial import Initial, Keeper, initializer
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
@@ -279,6 +279,50 @@ class Parameter(Tensor):
         self.requires_grad = requires_grad and self.type.is_float
         self.layerwise_parallel = layerwise_parallel
         self.comm_fusion: int | None = None
+        self._kept: tuple[Keeper, str] | None = None
+
+    def keep_in(self, keeper: Keeper, name: str) -> None:
+        """Let a session keep the value from now on, under a name."""
+        self._kept = keeper, name
+
+    def asnumpy(self) -> Array:
+        """Return the whole value: as trained so far, or as given.
+
+        Where processes hold parts of it, every one takes part.
+
+        Raises
+        ------
+        ModelError
+            If it has none yet: its initializer draws it when its network is compiled.
+        """
+        if self._kept is not None:
+            keeper, name = self._kept
+            return keeper.read(name)
+        if self.data is None:
+            raise ModelError(
+                f"a parameter of type {self.type} has no value yet, its initializer draws it when "
+                f"its network is compiled",
+                hint="train the network first, or give the parameter data",
+            )
+        return self.data
+
+    def set_data(self, data: "Tensor | ArrayLike") -> None:
+        """Give the parameter another value, of the same type.
+
+        Raises
+        ------
+        ModelError
+            If the type differs.
+        """
+        array = np.asarray(data.asnumpy() if isinstance(data, Tensor) else data)
+        if array.shape != self.shape:
+            raise ModelError(
+                f"a parameter of type {self.type} is given data of shape {array.shape}"
+            )
+        self.data, self.initializer = array.astype(numpy_dtype(self.dtype)), "data"
+        if self._kept is not None:
+            keeper, name = self._kept
+            keeper.write(name, self.data)
 
     def value(self, tracer: Tracer) -> Value:
         """Return the parameter in the graph being traced."""

@@ -19,7 +19,7 @@ from shardwright.operators.info import Array, SplitCounts
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
-from shardwright.tensor import Tensor, TracedTensor
+from shardwright.tensor import Parameter, Tensor, TracedTensor
 from shardwright.tracer import Tracer
 
 Network = Cell | Callable[..., Any]
@@ -71,6 +71,8 @@ class Definition:
         The policy of mixed precision that is assumed where the user asks for none.
     micro_batches : int
         The number of micro-batches, where the user asks for no other.
+    holders : mapping of str to Parameter
+        The parameters of the network, by name.
     """
 
     graph: Graph
@@ -83,6 +85,7 @@ class Definition:
     world: int = 1
     precision: str | None = None
     micro_batches: int = 1
+    holders: Mapping[str, Parameter] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name} {spec.type}" for spec in self.inputs)
@@ -147,8 +150,9 @@ def trace(
     ModelError
         If the network cannot be traced; says where in the model and in which line.
     """
-    scopes, parameters = _names(network, loss_fn)
-    tracer = Tracer(get_group_size(), scopes, parameters)
+    scopes, named = _names(network, loss_fn)
+    names = {id(parameter): name for name, parameter in named.items()}
+    tracer = Tracer(get_group_size(), scopes, names)
     symbols = [TracedTensor(tracer.input(Value(spec.name, spec.type))) for spec in inputs]
     whole = network if loss_fn is None else WithLossCell(network, loss_fn)
     with tracer.tracing():
@@ -174,6 +178,7 @@ def trace(
         tracer.world,
         _precision(network, loss_fn),
         _micro_batches(network, loss_fn),
+        {name: parameter for name, parameter in named.items() if name in graph.values},
     )
 
 
@@ -244,22 +249,24 @@ def _name(network: Network) -> str:
     return (type(network) if isinstance(network, Cell) else network).__name__.lower()
 
 
-def _names(network: Network, loss_fn: Network | None) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the scopes of cells and the names of parameters, by identity."""
+def _names(
+    network: Network, loss_fn: Network | None
+) -> tuple[dict[int, str], dict[str, Parameter]]:
+    """Return the scopes of cells, by identity, and the parameters by name."""
     scopes: dict[int, str] = {}
-    parameters: dict[int, str] = {}
-    taken: set[str] = set()
+    parameters: dict[str, Parameter] = {}
+    known: set[int] = set()
     for prefix, root in _roots(network, loss_fn):
         for path, cell in root.cells_and_names(prefix):
             scopes.setdefault(id(cell), path.replace(".", "/"))
         for path, parameter in root.parameters_and_names():
             full = f"{prefix}.{path}" if prefix else path
-            if id(parameter) in parameters:
+            if id(parameter) in known:
                 continue
-            if full in taken:
+            if full in parameters:
                 raise ModelError(f"two parameters are called `{full}`, names must be unique")
-            taken.add(full)
-            parameters[id(parameter)] = full
+            known.add(id(parameter))
+            parameters[full] = parameter
     return scopes, parameters
 
 

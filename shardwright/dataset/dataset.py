@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.communication import Rank
+from shardwright.communication import NumberedRank, Rank, symbol_of
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, SEED, check_flag
 from shardwright.operators.info import Array
@@ -28,10 +28,16 @@ class Dataset:
     shards : int
         Number of ranks whose samples are interleaved; a batch concatenates the batches of all
         ranks.
+    ranks : int
+        The same, of batches too.
+    apart : bool
+        Whether the samples are those of this process's rank, and the other processes have others.
     """
 
     column_names: tuple[str, ...]
     shards: int = 1
+    ranks: int = 1
+    apart: bool = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.strip('_')}: {len(self)} of {', '.join(self.column_names)}>"
@@ -152,8 +158,10 @@ class ArrayDataset(Dataset):
         self.column_names = tuple(columns)
         _check_shards(num_shards, shard_id)
         shards = num_shards or 1
-        if isinstance(shard_id, Rank) and shard_id == Rank(shards) and shards > 1:
-            self.shards, shard_id = shards, None
+        if shards > 1 and symbol_of(shard_id) == Rank(shards):
+            self.ranks, self.apart = shards, isinstance(shard_id, NumberedRank)
+            if not self.apart:
+                self.shards, shard_id = shards, None
         shard_id = None if shard_id is None else int(shard_id)
         if shard_id is not None and not 0 <= shard_id < shards:
             raise ModelError(f"the shard {shard_id} is asked for, there are {shards}")
@@ -218,7 +226,7 @@ class _Derived(Dataset):
     def __init__(self, source: Dataset) -> None:
         self.source = source
         self.column_names = source.column_names
-        self.shards = source.shards
+        self.shards, self.ranks, self.apart = source.shards, source.ranks, source.apart
 
     def __len__(self) -> int:
         return len(self.source)

@@ -99,13 +99,13 @@ class Model:
         for number in range(1, epoch + 1):
             batches = train_dataset.create_dict_iterator(number - 1)
             for step, batch in enumerate(batches, 1):
-                self.session = self.session or self._begin(batch)
+                self.session = self.session or self._begin(batch, train_dataset)
                 losses.append(self.session.step(tuple(batch.values())))
                 for follower in followers:
                     follower.step_end(RunContext(number, step, len(losses), losses[-1]))
         return losses
 
-    def _begin(self, batch: Mapping[str, Array]) -> Session:
+    def _begin(self, batch: Mapping[str, Array], dataset: Dataset) -> Session:
         spread = self._network if isinstance(self._network, AutoParallel) else None
         options = spread.options if spread else ParallelOptions.of_this_world()
         if self._precision != DEFAULTS["precision"]:
@@ -119,6 +119,8 @@ class Model:
             optimizer=self._optimizer,
             loss_scale=self._loss_scale,
             seed=self._seed,
+            ranks=dataset.ranks,
+            apart=dataset.apart,
         )
         if spread:
             spread.note(session)

@@ -1,0 +1,173 @@
+"""What processes of one program agree on before they run it, over MPI."""
+
+import atexit
+import pickle
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardwright.ir.errors import ExecutionError, ShardwrightError
+from shardwright.ir.optional import optional
+from shardwright.operators.info import Array
+
+Made = TypeVar("Made")
+_PAUSE = 0.002  # seconds between two looks for a message: waiting takes no processor
+
+
+def from_first(make: Callable[[], Made]) -> Made:
+    """Return in every process what the first one makes.
+
+    Raises
+    ------
+    ShardwrightError
+        In every process, if it cannot be made.
+    """
+    world = _world()
+    outcome: Any = None
+    if world.rank == 0:
+        try:
+            outcome = True, make()
+        except ShardwrightError as error:
+            outcome = False, error
+    succeeded, made = _broadcast(world, outcome)
+    if not succeeded:
+        raise made
+    return made
+
+
+def _broadcast(world: Any, item: Any) -> Any:
+    """Return the first process's object; the others sleep until it is there."""
+    data = np.frombuffer(pickle.dumps(item), np.uint8) if world.rank == 0 else None
+    size = np.array([0 if data is None else data.size], np.int64)
+    request = world.Ibcast(size)
+    while not request.Test():
+        time.sleep(_PAUSE)
+    if data is None:
+        data = np.empty(size[0], np.uint8)
+    world.Bcast(data)
+    return item if world.rank == 0 else pickle.loads(data.tobytes())
+
+
+def differing_process(digest: bytes) -> int | None:
+    """Return the first process whose digest differs from that of process 0; None if all agree."""
+    digests = _world().allgather(digest)
+    return next((i for i, other in enumerate(digests) if other != digests[0]), None)
+
+
+def check_processes(size: int) -> None:
+    """Refuse a number of processes that MPI does not run.
+
+    Raises
+    ------
+    ExecutionError
+        If the launcher started them, but MPI does not know of it.
+    """
+    found = _world().size
+    if found != size:
+        raise ExecutionError(
+            f"the launcher started {size} processes, MPI runs {found}",
+            hint="use the launcher of the MPI that mpi4py was built with: `shardwright launch`",
+        )
+
+
+_OPEN: list["Agreement"] = []  # whose comparisons may be under way when the process ends
+
+
+class Agreement:
+    """A check, step by step, that all processes read the same arrays.
+
+    The comparison of a step is awaited in the next, so that no process waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._pending: tuple[Any, Any, int] | None = None
+        self._step = 0
+        _OPEN.append(self)
+
+    def note(self, arrays: Sequence[Array]) -> None:
+        """Compare the arrays of a step.
+
+        Raises
+        ------
+        ExecutionError
+            If those of the step before differed.
+        """
+        self.settle()
+        self._step += 1
+        check = 0
+        for array in arrays:
+            check = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, check)
+        sent, received = np.array([check, -check]), np.empty(2, np.int64)
+        request = _world().Iallreduce(sent, received, op=_mpi().MAX)
+        self._pending = request, (sent, received), self._step
+
+    def settle(self) -> None:
+        """Wait for the comparison of the last step.
+
+        Raises
+        ------
+        ExecutionError
+            If the arrays differed.
+        """
+        if self._pending is None:
+            return
+        request, (_, received), step = self._pending
+        request.Wait()
+        self._pending = None
+        if received[0] != -received[1]:
+            raise ExecutionError(
+                f"the processes read different batches in step {step}, which were equal before",
+                hint="seed what draws random numbers, or give the dataset `num_shards` and "
+                "`shard_id`",
+            )
+
+
+def all_equal(arrays: Sequence[Array]) -> bool:
+    """Return whether all processes have the same arrays."""
+    check = 0
+    for array in arrays:
+        array = np.ascontiguousarray(array)
+        check = zlib.crc32(repr((array.shape, array.dtype.name)).encode(), check)
+        check = zlib.crc32(array.reshape(-1).view(np.uint8).data, check)
+    return len(set(_world().allgather(check))) == 1
+
+
+@lru_cache(maxsize=1)
+def end_together() -> None:
+    """End all processes when an error ends this one, so that none waits for it forever."""
+    before = sys.excepthook
+    _mpi()  # what is registered after MPI's own end runs before it
+    atexit.register(_settle_all)
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, ShardwrightError):
+            sys.stderr.write(f"rank {_world().rank}: {error}\n")
+        else:
+            traceback.print_exception(kind, error, trace)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if issubclass(kind, Exception):
+            _world().Abort(1)
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def _settle_all() -> None:
+    for agreement in _OPEN:
+        agreement.settle()
+
+
+def _mpi() -> Any:
+    return optional("mpi4py.MPI", extra="mpi", need="a run over MPI")
+
+
+def _world() -> Any:
+    return _mpi().COMM_WORLD

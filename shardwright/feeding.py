@@ -1,0 +1,88 @@
+"""What the ranks of a session get of every batch.
+
+A batch is whole, and every rank takes its slice by the layout of the input; or every rank has a
+batch of its own, and the whole is all of them in the order of the ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from shardwright.communication import processes
+from shardwright.ir.errors import ExecutionError
+from shardwright.ir.graph import Graph, Value
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.info import Array
+from shardwright.runtime import Communicator
+from shardwright.runtime.agreement import Agreement
+from shardwright.runtime.communicator import Parts
+from shardwright.runtime.state import region
+
+Kind = Literal["whole", "own", "stacked"]
+
+
+class Feed:
+    """The inputs of every step of a session.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program.
+    communicator : Communicator
+        The communicator, which hosts ranks of the graph's mesh.
+    kind : str
+        ``whole``: a batch is the whole batch; ``own``: it is that of this process's rank;
+        ``stacked``: those of all ranks one behind the other, of which each gets its own.
+    """
+
+    def __init__(self, graph: Graph, communicator: Communicator, kind: Kind) -> None:
+        self.graph, self.communicator, self.kind = graph, communicator, kind
+        together = kind == "whole" and processes() is not None
+        self._agreement = Agreement() if together else None
+
+    def inputs(self, batch: Sequence[Array]) -> Mapping[str, Array | Parts]:
+        """Return the inputs of a step.
+
+        Raises
+        ------
+        ExecutionError
+            If the processes read different batches of the step before.
+        """
+        arrays = [np.asarray(array) for array in batch]
+        if self._agreement is not None:
+            self._agreement.note(arrays)
+        pairs = zip(self.graph.inputs, arrays, strict=True)
+        return {value.name: self._fed(value, array) for value, array in pairs}
+
+    def _fed(self, value: Value, array: Array) -> Array | Parts:
+        if self.kind == "whole" or not array.ndim:
+            return array
+        if self.kind == "stacked":
+            ranks = self.communicator.ranks
+            return dict(zip(ranks, np.split(array, len(ranks)), strict=True))
+        rank = self.communicator.ranks[0]
+        if value.layout is None or _is_by_rank(value, self.communicator.mesh):
+            return {rank: array}
+        parts = self.communicator.collect({rank: array})
+        shapes = {part.shape for part in parts.values()}
+        if len(shapes) > 1:
+            raise ExecutionError(
+                f"the batches of the processes have the shapes {sorted(shapes)}, expected one",
+                hint="drop the remainder of the samples: `batch(size, drop_remainder=True)`",
+            )
+        return np.concatenate([parts[i] for i in sorted(parts)])
+
+
+def _is_by_rank(value: Value, mesh: Mesh) -> bool:
+    """Return whether every rank holds its own part of the first dimension, in their order."""
+    if mesh.passes > 1:
+        return False
+    rows, *others = value.type.shape
+    part = rows // mesh.size
+    for rank in range(mesh.size):
+        held, *rest = region(value, mesh, rank)
+        whole = all((s.start, s.stop) == (0, n) for s, n in zip(rest, others, strict=True))
+        if not whole or (held.start, held.stop) != (rank * part, (rank + 1) * part):
+            return False
+    return True
