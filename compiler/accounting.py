@@ -14,7 +14,8 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication.collectives import Communication, Transfer
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.inserted import Transfer
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import SplitCounts, info_of, operator_info
 
@@ -89,11 +90,13 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
         return None
     layout = operand.layout or Layout.replicated(operand.type.rank)
     size = local_bytes(operand.type, layout, mesh)
-    members = mesh.extent(info.axes or mesh.names)
+    members = max(map(len, info.groups), default=0) or mesh.extent(info.axes or mesh.names)
     passes = {
         "all_reduce": 2 * (members - 1) / members,
         "reduce_scatter": (members - 1) / members,
         "all_to_all": (members - 1) / members,
+        "all_to_all_v": (members - 1) / members,
+        "collective_scatter": (members - 1) / members,
         "all_gather": members - 1,
     }
     return size * passes.get(node.operator, info.sent_share(mesh))

@@ -229,7 +229,7 @@ class CompileOptions:
     gradients_mean: bool = field(
         default=False,
         metadata=_about(
-            "average the gradients of a hand-written parallel program instead of summing them",
+            "train a hand-written parallel program on the mean of the losses of all ranks",
             validate=check_flag,
         ),
     )

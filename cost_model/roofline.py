@@ -14,9 +14,10 @@ from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates, times_run
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, item_bytes
-from shardwright.operators.communication.collectives import Communication, Transfer
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.inserted import Transfer
 from shardwright.operators.communication.rings import RingOperator, Round
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 from shardwright.operators.windows.halo_exchange import OverHalo
@@ -148,8 +149,7 @@ def _moves(source: Layout, target: Layout, mesh: Mesh | None) -> bool:
 def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     """Return the seconds of one node of a partitioned program.
 
-    A graph without a mesh runs on one device. A pair of ``send`` and ``receive`` is priced at the
-    receiver.
+    A graph without a mesh runs on one device.
     """
     mesh = graph.mesh or Mesh(())
     return node_cost(node, graph.operand_values(node), mesh, second_prices(mesh, cluster))
@@ -221,6 +221,8 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
         return _transfer_cost(taken[0], left[0], size, mesh, prices)
     bare = node.results[0].layout is None
     axes = info.axes or (mesh.names if bare and info.is_collective else ())
+    if info.groups and info.is_collective:
+        return _group_cost(info, axes, size, mesh, prices)
     if not isinstance(info, OverHalo):
         return float(prices.move_costs(node.operator, axes, np.array([size]))[0])
     copied = (size + local_bytes(node.results[0].type, left[0], mesh)) / 2  # read and written
@@ -229,6 +231,20 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
     if sent[0]:
         cost += float(prices.move_costs(node.operator, axes, sent)[0])
     return cost
+
+
+def _group_cost(
+    info: Communication, axes: tuple[str, ...], size: float, mesh: Mesh, prices: NodePrices
+) -> float:
+    """Return the cost over groups of ranks of a hand-written program: that of the greatest.
+
+    Groups may have any ranks, so they use the slowest links of the axes.
+    """
+    assert isinstance(prices, SecondPrices)
+    level = max((mesh.axis(axis).level for axis in axes), default=0)
+    group = Mesh((MeshAxis("group", max(map(len, info.groups)), level),))
+    moved = second_prices(group, prices.cluster)
+    return float(moved.move_costs(info.name, group.names, np.array([size]))[0])
 
 
 def _transfer_cost(

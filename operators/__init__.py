@@ -3,7 +3,7 @@
 A package per family. Importing this one registers every operator.
 """
 
-from shardwright.operators.communication import collectives, fusion, ranks
+from shardwright.operators.communication import collectives, fusion, inserted, ranks
 from shardwright.operators.elementwise import (
     activation,
     arithmetic,
@@ -50,6 +50,7 @@ __all__ = [
     "fusion",
     "gather",
     "halo_exchange",
+    "inserted",
     "loss",
     "loss_scale",
     "mathematics",

@@ -167,8 +167,8 @@ def execute(
 def exchange(info: Communication, parts: Parts, mesh: Mesh) -> Parts:
     """Run a communication operator in every group."""
     results = list(parts)
-    extents = [mesh.sizes[axis] for axis in info.axes]
-    for group in mesh.groups(info.axes):
+    for group in info.groups or mesh.groups(info.axes):
+        _, extents = info.place(group[0], info.axes, mesh)
         moved = info.exchange([parts[rank] for rank in group], extents)
         for rank, part in zip(group, moved, strict=True):
             results[rank] = part

@@ -32,6 +32,6 @@ class CleanUp(Pass):
 
     def run(self, graph: Graph) -> Graph:
         """Return the program without mirrors and dead nodes."""
-        mirrors = [node for node in graph.nodes if node.operator == "mirror"]
-        names = {node.name: node.operands[0] for node in mirrors}
+        marks = [node for node in graph.nodes if node.operator in ("mirror", "own_gradient")]
+        names = {node.name: node.operands[0] for node in marks}
         return without_dead_nodes(graph.replacing(names))

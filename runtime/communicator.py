@@ -140,15 +140,14 @@ class LocalCommunicator:
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
     ) -> dict[int, Array]:
         """Run one communication operator in every group along `axes`."""
-        groups = self._groups_of(axes)
-        extents = tuple(self.mesh.sizes[axis] for axis in axes)
         after: dict[int, Array] = {}
-        for members in groups:
+        for members in operator.groups or self._groups_of(axes):
+            _, extents = operator.place(members[0], axes, self.mesh)
             if members[0] not in parts:  # of another pipeline stage
                 continue
             moved = operator.exchange([parts[member] for member in members], extents)
             after.update(zip(members, moved, strict=True))
-        return after
+        return {rank: after[rank] for rank in sorted(after)}
 
     def take_turns(
         self, axes: tuple[str, ...], members: Mapping[int, Turns]

@@ -417,9 +417,8 @@ class Executor:
             views = instruction.views[number]
             moved = {rank: info.kernel(views[rank], p) for rank, p in parts.items()}
         elif not info.is_collective:
-            extents = tuple(self.mesh.sizes[axis] for axis in axes)
             moved = {
-                rank: info.own_part(part, self.mesh.index(rank, axes), extents)
+                rank: info.own_part(part, *info.place(rank, axes, self.mesh))
                 for rank, part in parts.items()
             }
         else:

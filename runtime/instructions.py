@@ -118,11 +118,21 @@ class Preparation:
         if isinstance(info, Communication):
             # In a hand-written program no axes means all ranks.
             axes = info.axes or (self.mesh.names if bare else ())
+            self._check_groups(info)
         decided = () if bare else _decided(layouts)
         views = self._views_of(info, decided, len(operands), ranks)
         pairs = self._pairs(decided, ranks, kind) if kind != "run" else ()
         replaced = self._replaced.get(node.name, ())
         return Instruction(node, info, views, axes, results, released, replaced, kind, pairs)
+
+    def _check_groups(self, info: Communication) -> None:
+        """Refuse groups that leave out a rank."""
+        ranks = sorted(rank for group in info.groups for rank in group)
+        if ranks and ranks != list(range(self.mesh.size)):
+            raise ExecutionError(
+                f"the groups {info.groups} have the ranks {ranks}, expected each of the "
+                f"{self.mesh.size} ranks in one"
+            )
 
     def _pairs(
         self, layouts: tuple[Layout, ...], ranks: tuple[int, ...], kind: str

@@ -21,14 +21,18 @@ import numpy as np
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.optional import optional
-from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.collectives import (
+    REDUCTIONS,
+    Communication,
+    Groups,
+)
 from shardwright.operators.communication.rings import Message, Turns
 from shardwright.operators.halo import deal
 from shardwright.operators.info import Array
 from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 
-_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
 
 
 class MpiCommunicator:
@@ -65,12 +69,18 @@ class MpiCommunicator:
                 hint=f"start it with `mpiexec -n {self.mesh.size}`",
             )
         self.ranks: tuple[int, ...] = (self._world.rank,)
-        self._groups: dict[tuple[str, ...], Any] = {}
+        self._groups: dict[tuple[int, ...], Any] = {}
         self._sends: list[tuple[Any, Array]] = []
         self._collectives: dict[str, Callable[[Any, Communication, Array], Array]] = {
             "all_gather": self._all_gather,
             "all_reduce": self._all_reduce,
             "all_to_all": self._all_to_all,
+            "all_to_all_v": self._all_to_all_v,
+            "barrier": self._barrier,
+            "broadcast": self._broadcast,
+            "collective_gather": self._collective_gather,
+            "collective_scatter": self._collective_scatter,
+            "reduce": self._reduce,
             "reduce_scatter": self._reduce_scatter,
         }
 
@@ -98,12 +108,12 @@ class MpiCommunicator:
     ) -> dict[int, Array]:
         """Run one communication operator in this rank's group along `axes`."""
         rank = self.ranks[0]
-        extents = [self.mesh.sizes[axis] for axis in axes]
+        _, extents = operator.place(rank, axes, self.mesh)
         part = np.asarray(parts[rank], order="C")
-        group = self._group(axes)
+        group = self._group(axes, operator.groups)
         if group.size == 1:
             return {rank: operator.exchange([part], extents)[0]}
-        if operator.forwards_parts:
+        if operator.forwards_parts and operator.name not in self._collectives:
             return {rank: self._move(group, operator, extents, part)}
         if isinstance(operator, HaloExchange):
             return {rank: self._halo_exchange(group, operator, extents, part)}
@@ -168,12 +178,13 @@ class MpiCommunicator:
         """Return a tag that MPI allows: messages of one tag arrive in the order of their sends."""
         return tag % (int(self._world.Get_attr(self._mpi.TAG_UB)) + 1)
 
-    def _group(self, axes: tuple[str, ...]) -> Any:
-        if axes not in self._groups:
-            members = self.mesh.group(self.ranks[0], axes)
+    def _group(self, axes: tuple[str, ...], groups: Groups = ()) -> Any:
+        rank = self.ranks[0]
+        members = next((g for g in groups if rank in g), ()) or self.mesh.group(rank, axes)
+        if members not in self._groups:
             chosen = self._world.Get_group().Incl(members)
-            self._groups[axes] = self._world.Create_group(chosen)
-        return self._groups[axes]
+            self._groups[members] = self._world.Create_group(chosen)
+        return self._groups[members]
 
     # Collectives, on buffers of bytes for every element type
 
@@ -205,6 +216,44 @@ class MpiCommunicator:
         padded[: part.size] = part.reshape(-1)
         own = _reduced(_exchanged(group, padded.reshape(group.size, length)), kind)
         return _gathered(group, own).reshape(-1)[: part.size].reshape(part.shape)
+
+    def _broadcast(self, group: Any, operator: Communication, part: Array) -> Array:
+        result = np.array(part, order="C")
+        group.Bcast(_bytes(result), root=operator.attributes["root"])
+        return result
+
+    def _reduce(self, group: Any, operator: Communication, part: Array) -> Array:
+        """Reduce at the root, in the order of the members."""
+        kind, root = operator.attributes["reduction"], operator.attributes["root"]
+        result = np.zeros_like(part)
+        if not self.deterministic and self._is_native(part):
+            group.Reduce(part, result, op=self._operation(kind), root=root)
+            return result
+        parts = _gathered_at(group, part, root)
+        return _reduced(parts, kind) if group.rank == root else result
+
+    def _collective_gather(self, group: Any, operator: Communication, part: Array) -> Array:
+        parts = _gathered_at(group, part, operator.attributes["root"])
+        return np.concatenate(parts, axis=operator.attributes["dimension"])
+
+    def _collective_scatter(self, group: Any, operator: Communication, part: Array) -> Array:
+        pieces = np.stack(np.split(part, group.size, axis=operator.attributes["dimension"]))
+        result = np.empty_like(pieces[0])
+        group.Scatter(_bytes(pieces), _bytes(result), root=operator.attributes["root"])
+        return result
+
+    def _all_to_all_v(self, group: Any, operator: Communication, part: Array) -> Array:
+        counts = np.array(operator.attributes["counts"])
+        row = part.nbytes // max(len(part), 1)  # bytes
+        sent, received = counts[group.rank] * row, counts[:, group.rank] * row
+        result = np.empty((counts[:, group.rank].sum(), *part.shape[1:]), part.dtype)
+        byte = self._mpi.BYTE
+        group.Alltoallv([_bytes(part), sent, byte], [_bytes(result), received, byte])
+        return result
+
+    def _barrier(self, group: Any, operator: Communication, part: Array) -> Array:
+        group.Barrier()
+        return part
 
     def _move(
         self,
@@ -291,7 +340,12 @@ class MpiCommunicator:
         return part.dtype in (np.float32, np.float64, np.int32, np.int64)
 
     def _operation(self, kind: str) -> Any:
-        return {"sum": self._mpi.SUM, "max": self._mpi.MAX, "min": self._mpi.MIN}[kind]
+        return {
+            "sum": self._mpi.SUM,
+            "max": self._mpi.MAX,
+            "min": self._mpi.MIN,
+            "prod": self._mpi.PROD,
+        }[kind]
 
 
 def _received_from(group: Any, sources: Sequence[int], tag: int) -> dict[int, Message]:
@@ -310,13 +364,20 @@ def _bytes(array: Array) -> Array:
 
 def _is_even(group: Any, operator: Communication, part: Array) -> bool:
     """Return whether all members hold, and send, pieces of one size."""
-    if operator.name == "all_reduce":
+    if operator.name not in _MAY_BE_UNEVEN:
         return True
     cut = operator.attributes.get("split_dimension")
     if operator.name == "reduce_scatter":
         cut = operator.attributes["dimension"]
     divides = cut is None or part.shape[cut] % group.size == 0
     return all(other == (part.shape, True) for other in group.allgather((part.shape, divides)))
+
+
+def _gathered_at(group: Any, part: Array, root: int) -> Array:
+    """Return the parts of all members, stacked; zeros but at the root."""
+    parts = np.zeros((group.size, *part.shape), part.dtype)
+    group.Gather(_bytes(part), _bytes(parts), root=root)
+    return parts
 
 
 def _gathered(group: Any, part: Array) -> Array:
@@ -334,5 +395,5 @@ def _exchanged(group: Any, pieces: Array) -> Array:
 
 
 def _reduced(parts: Array, kind: str) -> Array:
-    result: Array = reduce(_UFUNCS[kind], parts)
+    result: Array = reduce(REDUCTIONS[kind], parts)
     return result

@@ -90,6 +90,8 @@ def with_own_options(
         asked = replace(asked, precision=definition.precision)
     if "micro_batches" not in options and definition.micro_batches != 1:
         asked = replace(asked, micro_batches=definition.micro_batches)
+    if asked.mode == "hybrid_parallel" and definition.gradients_mean:
+        asked = replace(asked, gradients_mean=True)
     if asked.mode in UNPARTITIONED:
         return asked
     return replace(

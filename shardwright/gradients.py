@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from shardwright.communication import WORLD_GROUPS, get_group_size, groups_of
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_flag
 from shardwright.tensor import Parameter, Tensor
@@ -101,6 +102,70 @@ def value_and_grad(
         )
     check_flag("has_aux", has_aux)
     return ValueAndGrad(fn, None if weights is None else tuple(weights), has_aux)
+
+
+class DistributedGradReducer:
+    """Averages the gradients of all ranks, or adds them up, in a hand-written training step.
+
+    The gradients of a step are those of the mean of the losses of all ranks, or of their sum.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+        The parameters; all that the optimizer updates are reduced.
+    mean : bool, optional
+        Whether to average; True if not given.
+    degree : int, optional
+        What sums are divided by: the number of ranks.
+    fusion_type : int
+        Must be 1: gradients are reduced as the options of the compilation say.
+    group : str
+        The group of all ranks.
+
+    Raises
+    ------
+    ModelError
+        If another group or degree is asked for.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        mean: bool | None = None,
+        degree: int | None = None,
+        fusion_type: int = 1,
+        group: str = WORLD_GROUPS[0],
+    ) -> None:
+        self._parameters = tuple(parameters)
+        self._mean = True if mean is None else mean
+        check_flag("mean", self._mean)
+        if fusion_type != 1:
+            raise ModelError(f"`fusion_type` is {fusion_type}, expected 1")
+        if degree not in (None, get_group_size()):
+            raise ModelError(
+                f"`degree` is {degree}, expected the number of ranks, {get_group_size()}"
+            )
+        if get_group_size() > 1 and groups_of(group, get_group_size()):
+            raise ModelError(
+                f"gradients are to be reduced over the group `{group}`, expected all ranks",
+                hint="leave `group` out; parameters of each rank alone are `layerwise_parallel`",
+            )
+
+    def __call__(self, gradients: Gradients) -> Gradients:
+        """Reduce the gradients of `value_and_grad`.
+
+        Raises
+        ------
+        ModelError
+            If they are no gradients.
+        """
+        if not isinstance(gradients, Gradients):
+            raise ModelError(
+                f"`DistributedGradReducer` is given {type(gradients).__name__}, it takes what "
+                f"`value_and_grad` returns as gradients"
+            )
+        current_tracer().reduce_gradients(mean=self._mean)
+        return gradients
 
 
 def jit(function: Function) -> Function:

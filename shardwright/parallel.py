@@ -329,9 +329,11 @@ class AutoParallel:
         self._compile_with(stages=stages, schedule=schedule)
 
     def enable_gradients_mean(self) -> None:
-        """Average the gradients of the ranks of a hand-written parallel program.
+        """Train a hand-written parallel program on the mean of the losses of all ranks.
 
-        In ``data_parallel`` this has no effect: the loss is already the mean of the whole batch.
+        Each rank may have the loss of its own part of the batch. A loss that is equal on all ranks
+        is trained on as it is. In ``data_parallel`` this has no effect: the loss is already the
+        mean of the whole batch.
 
         Raises
         ------

@@ -287,6 +287,8 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
                 hint="leave out one of them",
             )
         how = replace(how, micro_batches=definition.micro_batches)
+    if how.mode == "hybrid_parallel" and definition.gradients_mean:
+        how = replace(how, gradients_mean=True)
     if how.mode not in UNPARTITIONED:
         how = replace(
             how,

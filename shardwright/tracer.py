@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,9 @@ class Tracer(Builder):
         self.optimizer: Optimizer | None = None
         self.recomputed: dict[str, None] = {}
         self.stages: dict[str, int] = {}
+        self.messages: list[tuple[int, tuple[tuple[int, int], ...], Value]] = []  # not received yet
+        self.gradients_mean = False
+        self._gradient_factor = 1.0
         self._updated: dict[int, str | None] | None = None
         self._scopes = scopes
         self._parameter_names = parameter_names
@@ -195,6 +199,50 @@ class Tracer(Builder):
             return frozenset()
         fixed = (name for key, name in self._declared.items() if key not in self._updated)
         return frozenset(value.name for value in fixed)
+
+    def reduce_gradients(self, *, mean: bool) -> None:
+        """Differentiate the mean or the sum of the losses of all ranks.
+
+        Raises
+        ------
+        ModelError
+            If the gradients are reduced already.
+        """
+        if self.gradients_mean:
+            raise ModelError(
+                "the gradients are reduced twice, expected one `DistributedGradReducer`"
+            )
+        self.gradients_mean = True
+        self._gradient_factor = 1.0 if mean else float(self.world)
+
+    def objective(self, loss: Value) -> Value:
+        """Return the loss, marked with the factor of its gradient where it has one."""
+        if self._gradient_factor == 1:
+            return loss
+        name, factor = f"{loss.name}.sum", self._gradient_factor
+        return self.emit("own_gradient", loss, name=name, axes=("world",), factor=factor)
+
+    def check_messages(self) -> None:
+        """Refuse a program that sends what it does not receive.
+
+        Raises
+        ------
+        ModelError
+            If it does.
+        """
+        for tag, pairs, _ in self.messages:
+            between = ", ".join(f"from rank {source} to rank {target}" for source, target in pairs)
+            raise ModelError(
+                f"`Send` with the tag {tag} {between}".rstrip() + " has no `Receive` behind it",
+                hint="the program of all ranks receives what it sends, with the same tag and ranks",
+            )
+
+    def wait(self, **places: Any) -> None:
+        """Let all ranks wait for each other here; a buffer that is updated keeps the place."""
+        name = self.unique_name("barrier", numbered=True)
+        attributes: Attributes = {"initializer": "zeros", "trainable": False}
+        held = self.parameter(Value(name, TensorType("int64", ())), attributes, "buffer")
+        self.updates.append((name, self.emit("barrier", held, name=f"{name}.next", **places).name))
 
     def step(self) -> Value:
         """Return the number of the step, a buffer that every step increments."""

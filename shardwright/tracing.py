@@ -73,6 +73,8 @@ class Definition:
         The number of micro-batches, where the user asks for no other.
     holders : mapping of str to Parameter
         The parameters of the network, by name.
+    gradients_mean : bool
+        Whether a hand-written parallel program is trained on the mean of the losses of all ranks.
     """
 
     graph: Graph
@@ -86,6 +88,7 @@ class Definition:
     precision: str | None = None
     micro_batches: int = 1
     holders: Mapping[str, Parameter] = field(default_factory=dict, repr=False)
+    gradients_mean: bool = False
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name} {spec.type}" for spec in self.inputs)
@@ -162,6 +165,8 @@ def trace(
         optimizer = None
     tracer.check_loss(outputs[0].name)
     tracer.check_updates()
+    tracer.check_messages()
+    outputs[0] = tracer.objective(outputs[0])
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
     recomputed = tuple(node.name for node in graph.nodes if node.name in tracer.recomputed)
     cuts = _cuts(graph, tracer.stages)
@@ -179,6 +184,7 @@ def trace(
         _precision(network, loss_fn),
         _micro_batches(network, loss_fn),
         {name: parameter for name, parameter in named.items() if name in graph.values},
+        tracer.gradients_mean,
     )
 
 

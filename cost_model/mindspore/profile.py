@@ -24,7 +24,7 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.operators.communication.collectives import Redistribute
+from shardwright.operators.communication.inserted import Redistribute
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 
 Floats = NDArray[np.float64]

@@ -32,18 +32,12 @@ from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
+from shardwright.operators.communication.collectives import priced_as
 
 Floats = NDArray[np.float64]
 MoveCosts = Callable[[str, tuple[str, ...], Floats], Floats]
 """Prices a communication operator over axes, for several sizes of the operand in bytes."""
-_KINDS = {
-    "collective_permute": "permute",
-    "halo_exchange": "permute",
-    "halo_sum": "permute",
-    "neighbor_exchange": "permute",
-    "receive": "send",
-    "transfer": "send",
-}
+_LOCAL = "local_copy"
 _MOST_AXES = 4  # of a mesh that is not too fine; an axis of one rank does not count
 
 
@@ -68,11 +62,11 @@ def move_seconds(
         Where it runs.
     """
     count, device = mesh.extent(axes), cluster.device
-    if operator in ("local_slice", "local_copy", "to_partial", "mirror"):
+    kind = operator if operator == _LOCAL else priced_as(operator)
+    if kind == _LOCAL:
         moved = 2 * local_bytes / (count if operator == "local_slice" else 1)
         return device.launch_seconds + moved / device.memory_bandwidth
-    kind = _KINDS.get(operator, operator)
-    nbytes = local_bytes * count if operator == "all_gather" else local_bytes
+    nbytes = local_bytes * count if kind == "all_gather" else local_bytes
     members = [mesh.axis(axis) for axis in axes]
     return device.launch_seconds + collective_seconds_array(kind, nbytes, members, cluster)
 

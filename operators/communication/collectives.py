@@ -4,17 +4,19 @@ Each changes the layout of a tensor and nothing else. `exchange` defines an oper
 of one group; communicators run it or an equivalent. Axes are ordered major to minor.
 
 In a model that calls these operators itself, tensors have no layouts and their types are those of
-one rank; the attribute ``group_size`` is then the factor by which a dimension grows or shrinks.
+one rank; the attribute ``group_size`` is then the factor by which a dimension grows or shrinks, and
+``groups`` are the ranks of each group, where not all ranks are one.
 With ``in_passes``, a move that could come before a loop over micro-batches runs in every pass.
 """
 
 from collections.abc import Sequence
-from functools import reduce
-from typing import ClassVar
+from functools import cache, reduce
+from typing import Any, ClassVar
 
 import numpy as np
 
 from shardwright.ir.errors import IRError, StrategyError
+from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import (
@@ -23,12 +25,14 @@ from shardwright.operators.info import (
     Gradients,
     Linearization,
     OperatorInfo,
+    operator_class,
     register,
 )
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 
-_REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+Groups = tuple[tuple[int, ...], ...]
 _DIMENSIONS = ("dimension", "split_dimension", "concat_dimension")
 
 
@@ -41,15 +45,39 @@ class Communication(OperatorInfo):
     flops_per_point = 0.0
     is_collective = True
     keeps_tensor = True
+    priced_as: ClassVar[str] = ""  # the collective of the cost model; that of its name if empty
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes of the groups, major to minor."""
         return tuple(self.attributes["axes"])
 
+    @property
+    def groups(self) -> Groups:
+        """The ranks of each group; empty where the axes give them."""
+        return tuple(self.attributes.get("groups", ()))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The attributes, without groups where the axes give them."""
+        return {k: v for k, v in self.attributes.items() if k != "groups" or v}
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """The attributes that give the groups."""
+        return {k: v for k, v in self.given.items() if k in ("axes", "group_size", "groups")}
+
+    def place(self, rank: int, axes: tuple[str, ...], mesh: Mesh) -> tuple[int, tuple[int, ...]]:
+        """Return the index of a rank in its group, and the sizes along which the group is split."""
+        for group in self.groups:
+            if rank in group:
+                return group.index(rank), (len(group),)
+        return mesh.index(rank, axes), tuple(mesh.sizes[axis] for axis in axes)
+
     def make_rule(self) -> Rule:
         """Keep the shape, except for ``group_size`` in a hand-written program."""
         shape = self.operand_types[0].shape
+        self._check_groups(shape)
         for name in _DIMENSIONS:
             found = self.attributes.get(name, 0)
             if not 0 <= found < max(len(shape), 1):
@@ -64,6 +92,19 @@ class Communication(OperatorInfo):
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the result on one rank of a hand-written program."""
         return shape
+
+    def _check_groups(self, shape: tuple[int, ...]) -> None:
+        """Refuse groups that share a rank, or whose sizes would give results of several shapes."""
+        ranks = [rank for group in self.groups for rank in group]
+        if len(set(ranks)) < len(ranks):
+            raise IRError(f"`groups` is {self.groups}, expected each rank in one group")
+        sizes = {len(group) for group in self.groups}
+        reshapes = bool(self.groups) and self.own_shape(shape) != shape
+        if reshapes and sizes != {self.attributes["group_size"]}:
+            raise IRError(
+                f"`groups` is {self.groups}, `{self.name}` expects groups of one size: its result "
+                f"has one shape on all ranks"
+            )
 
     def infer_layouts(
         self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
@@ -83,6 +124,11 @@ class Communication(OperatorInfo):
                 )
         if len(set(self.axes)) < len(self.axes):
             raise StrategyError(f"{self.name}: `axes` is {list(self.axes)}, expected distinct axes")
+        if self.groups:
+            raise StrategyError(
+                f"{self.name}: `groups` is {self.groups}, where tensors have layouts the axes give "
+                f"the groups"
+            )
         size, shape = self.attributes.get("group_size", 0), self.operand_types[0].shape
         if size > 1 and self.own_shape(shape) != shape:
             raise StrategyError(
@@ -156,11 +202,60 @@ def _without_partial(layout: Layout, axes: tuple[str, ...], reduction: str, name
     return layout.with_partial(tuple(a for a in layout.partial if a not in axes), reduction)
 
 
-def _scaled(shape: tuple[int, ...], dimension: int, up: int, down: int) -> tuple[int, ...]:
+@cache
+def priced_as(operator: str) -> str:
+    """Return the collective that the cost model prices an operator as; ``local_copy`` for none."""
+    kind = operator_class(operator)
+    assert issubclass(kind, Communication)
+    return kind.priced_as or (operator if kind.is_collective else "local_copy")
+
+
+def scaled(shape: tuple[int, ...], dimension: int, up: int, down: int) -> tuple[int, ...]:
+    """Return a shape with one dimension multiplied and divided."""
     size = shape[dimension] * up
     if size % down:
         raise IRError(f"a dimension of size {size} cannot be divided among {down} ranks")
     return (*shape[:dimension], size // down, *shape[dimension + 1 :])
+
+
+def reduction_gradient(
+    build: Emitter, kind: str, x: Value, y: Value, dy: Value, info: Communication
+) -> Value:
+    """Return the gradient of a reduction over the members of a group, in a hand-written program.
+
+    Equal extrema share the cotangent. Of a product it is that times the product of the other parts:
+    with the product ``p`` of the parts that are not zero, ``p / x`` where no other part is zero.
+
+    Parameters
+    ----------
+    build : Emitter
+        Emits it.
+    kind : str
+        ``sum``, ``max``, ``min`` or ``prod``.
+    x : Value
+        The part of the rank.
+    y, dy : Value
+        The result and its cotangent, whole on every rank.
+    info : Communication
+        Gives the groups.
+    """
+    if kind == "sum":
+        return dy
+    if kind == "prod":
+        zero = _indicator(build, x, build.emit("scale", x, factor=0.0))
+        filled = build.emit("add", x, zero)
+        product = build.emit("all_reduce", filled, reduction="prod", **info.places)
+        others = build.emit("sub", build.emit("all_reduce", zero, **info.places), zero)
+        alone = _indicator(build, others, build.emit("scale", others, factor=0.0))
+        return build.emit("mul", dy, build.emit("mul", build.emit("div", product, filled), alone))
+    attained = _indicator(build, x, y)
+    count = build.emit("all_reduce", attained, **info.places)
+    return build.emit("mul", dy, build.emit("div", attained, count))
+
+
+def _indicator(build: Emitter, x: Value, y: Value) -> Value:
+    """Return 1 where two values are equal, else 0."""
+    return build.emit("cast", build.emit("equal", x, y), dtype=x.type.dtype)
 
 
 def pieces(part: Array, extents: Sequence[int], dimension: int) -> list[Array]:
@@ -176,7 +271,13 @@ class AllReduce(Communication):
     """Reduce partial values; every member gets the result."""
 
     name = "all_reduce"
-    defaults: ClassVar = {"axes": (), "reduction": "sum", "fusion": 0, "group_size": 0}
+    defaults: ClassVar = {
+        "axes": (),
+        "reduction": "sum",
+        "fusion": 0,
+        "group_size": 0,
+        "groups": (),
+    }
     reduces = True
     equalizes = True
 
@@ -186,12 +287,19 @@ class AllReduce(Communication):
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Reduce in the order of the members, so that every member gets the same bits."""
-        total = reduce(_REDUCTIONS[self.attributes["reduction"]], parts)
+        total = reduce(REDUCTIONS[self.attributes["reduction"]], parts)
         return [total] * len(parts)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Pass the cotangent: each part enters the sum once."""
-        return [at.cotangents[0] if self.attributes["reduction"] == "sum" else None]
+        """Pass the cotangent: each part enters the sum once.
+
+        Other reductions are differentiated in hand-written programs alone: elsewhere they are
+        statistics that the gradient does not depend on.
+        """
+        kind, operand = self.attributes["reduction"], at.operands[0]
+        if kind != "sum" and operand.layout is not None:
+            return [None]
+        return [reduction_gradient(build, kind, operand, at.results[0], at.cotangents[0], self)]
 
 
 @register
@@ -199,12 +307,18 @@ class AllGather(Communication):
     """Concatenate the slices of one dimension; every member gets the whole."""
 
     name = "all_gather"
-    defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0, "in_passes": False}
+    defaults: ClassVar = {
+        "axes": (),
+        "dimension": 0,
+        "group_size": 0,
+        "groups": (),
+        "in_passes": False,
+    }
     equalizes = True
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Grow by the size of the group."""
-        return _scaled(shape, self.attributes["dimension"], self.attributes["group_size"] or 1, 1)
+        return scaled(shape, self.attributes["dimension"], self.attributes["group_size"] or 1, 1)
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Drop the minor axes of the dimension."""
@@ -216,7 +330,7 @@ class AllGather(Communication):
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Keep the own slice."""
-        return [build.emit("local_slice", at.cotangents[0], **self.attributes)]
+        return [build.emit("local_slice", at.cotangents[0], **self.given)]
 
 
 @register
@@ -224,12 +338,18 @@ class LocalSlice(Communication):
     """Keep the own slice of one dimension; nothing moves."""
 
     name = "local_slice"
-    defaults: ClassVar = {"axes": (), "dimension": 0, "group_size": 0, "in_passes": False}
+    defaults: ClassVar = {
+        "axes": (),
+        "dimension": 0,
+        "group_size": 0,
+        "groups": (),
+        "in_passes": False,
+    }
     is_collective = False
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shrink by the size of the group."""
-        return _scaled(shape, self.attributes["dimension"], 1, self.attributes["group_size"] or 1)
+        return scaled(shape, self.attributes["dimension"], 1, self.attributes["group_size"] or 1)
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Split the dimension further."""
@@ -241,7 +361,7 @@ class LocalSlice(Communication):
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Gather the slices."""
-        return [build.emit("all_gather", at.cotangents[0], **self.attributes)]
+        return [build.emit("all_gather", at.cotangents[0], **self.given)]
 
 
 @register
@@ -249,12 +369,18 @@ class ReduceScatter(Communication):
     """Reduce partial values; every member gets its slice of the result."""
 
     name = "reduce_scatter"
-    defaults: ClassVar = {"axes": (), "dimension": 0, "reduction": "sum", "group_size": 0}
+    defaults: ClassVar = {
+        "axes": (),
+        "dimension": 0,
+        "reduction": "sum",
+        "group_size": 0,
+        "groups": (),
+    }
     reduces = True
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shrink by the size of the group."""
-        return _scaled(shape, self.attributes["dimension"], 1, self.attributes["group_size"] or 1)
+        return scaled(shape, self.attributes["dimension"], 1, self.attributes["group_size"] or 1)
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Drop the partial axes and split the dimension by them."""
@@ -263,14 +389,19 @@ class ReduceScatter(Communication):
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Reduce, then cut."""
-        total = reduce(_REDUCTIONS[self.attributes["reduction"]], parts)
+        total = reduce(REDUCTIONS[self.attributes["reduction"]], parts)
         return pieces(total, extents, self.attributes["dimension"])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Gather the slices."""
-        names = ("axes", "dimension", "group_size")
-        attributes = {name: self.attributes[name] for name in names}
-        return [build.emit("all_gather", at.cotangents[0], **attributes)]
+        names = ("axes", "dimension", "group_size", "groups")
+        attributes = {name: self.given[name] for name in names if name in self.given}
+        gathered = build.emit("all_gather", at.cotangents[0], **attributes)
+        kind, operand = self.attributes["reduction"], at.operands[0]
+        if kind == "sum" or operand.layout is not None:
+            return [gathered]
+        whole = build.emit("all_gather", at.results[0], **attributes)
+        return [reduction_gradient(build, kind, operand, whole, gathered, self)]
 
 
 @register
@@ -283,14 +414,15 @@ class AllToAll(Communication):
         "split_dimension": 0,
         "concat_dimension": 0,
         "group_size": 0,
+        "groups": (),
         "in_passes": False,
     }
 
     def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Move the size of the group from one dimension to the other."""
         count = self.attributes["group_size"] or 1
-        cut = _scaled(shape, self.attributes["split_dimension"], 1, count)
-        return _scaled(cut, self.attributes["concat_dimension"], count, 1)
+        cut = scaled(shape, self.attributes["split_dimension"], 1, count)
+        return scaled(cut, self.attributes["concat_dimension"], count, 1)
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Move the axes from the one dimension to the other."""
@@ -312,7 +444,7 @@ class AllToAll(Communication):
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Run the inverse exchange."""
         inverse = {
-            **self.attributes,
+            **self.given,
             "split_dimension": self.attributes["concat_dimension"],
             "concat_dimension": self.attributes["split_dimension"],
         }
@@ -335,6 +467,7 @@ class CollectivePermute(Communication):
         "in_passes": False,
     }
     forwards_parts = True
+    priced_as = "permute"
 
     def moved(self, layout: Layout, mesh: Mesh) -> Layout:
         """Put the axes in their new order."""
@@ -363,132 +496,3 @@ class CollectivePermute(Communication):
         """Restore the old order."""
         attributes = {**self.attributes, "axes": self.attributes["previous"], "previous": self.axes}
         return [build.emit("collective_permute", at.cotangents[0], **attributes)]
-
-
-@register
-class ToPartial(Communication):
-    """Turn equal copies into partial sums: one member keeps its copy, the others get zeros."""
-
-    name = "to_partial"
-    defaults: ClassVar = {"axes": (), "group_size": 0}
-    is_collective = False
-
-    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
-        """Add the partial axes."""
-        used = set(layout.split_axes + layout.partial) & set(self.axes)
-        if used or layout.reduction != "sum":
-            raise StrategyError(f"to_partial: the axes {sorted(used)} are in use in {layout}")
-        return layout.with_partial(mesh.ordered(layout.partial + self.axes))
-
-    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
-        """Keep or clear."""
-        return part if index == 0 else np.zeros_like(part)
-
-    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Pass the cotangent: the copies are one value, which enters the sum once."""
-        return [at.cotangents[0]]
-
-
-@register
-class Mirror(Communication):
-    """The identity, whose gradient is summed over the axes.
-
-    Marks where equal copies enter work that is split, which makes their gradients partial sums.
-    """
-
-    name = "mirror"
-    defaults: ClassVar = {"axes": (), "group_size": 0, "mean": False}
-    is_collective = False
-    is_free = True
-    passes_cotangent = True
-
-    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
-        """Keep the layout."""
-        return layout
-
-    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
-        """Keep."""
-        return part
-
-    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Sum over the group, or average it."""
-        size = self.attributes["group_size"]
-        total = build.emit("all_reduce", at.cotangents[0], axes=self.axes, group_size=size)
-        if not self.attributes["mean"]:
-            return [total]
-        return [build.emit("scale", total, factor=1.0 / size)]
-
-
-@register
-class Redistribute(Communication):
-    """Change the layout of a tensor; lowered to the cheapest collectives before a program runs.
-
-    With ``recompute`` its result is not saved for backward but recomputed there; with ``in_passes``
-    every pass over micro-batches makes it.
-    """
-
-    name = "redistribute"
-    defaults: ClassVar = {"recompute": False, "in_passes": False}
-    is_collective = False
-    is_free = True
-    keeps_tensor = False  # it is lowered before a program runs
-    passes_cotangent = True
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """No axes."""
-        return ()
-
-    def infer_layouts(
-        self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()
-    ) -> tuple[Strategy, tuple[Layout, ...]]:
-        """Return the wanted layout."""
-        wanted = results[0] if results else None
-        if wanted is None:
-            raise StrategyError("redistribute: there is no target layout")
-        return Strategy(), (wanted,)
-
-
-@register
-class Transfer(Communication):
-    """Move a tensor to another pipeline stage, in its layout: the identity.
-
-    Each rank of the stage that has it sends its part to the rank at its place in ``stage``; to
-    every stage where that is None. What is on every stage already does not move.
-    """
-
-    name = "transfer"
-    defaults: ClassVar = {"stage": None, "in_passes": False}
-    is_collective = False
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """No axes: the groups are pairs of ranks in two stages."""
-        return ()
-
-    def make_rule(self) -> Rule:
-        """Check the stage, and keep the shape."""
-        stage = self.attributes["stage"]
-        if stage is not None and (not isinstance(stage, int) or stage < 0):
-            raise IRError(f"`stage` is {stage!r}, expected a number from 0 or None")
-        return super().make_rule()
-
-    def moved(self, layout: Layout, mesh: Mesh) -> Layout:
-        """Change the stage."""
-        stage = self.attributes["stage"]
-        if not mesh.of_stages:
-            raise StrategyError(f"transfer: the mesh {mesh} has no axis of stages")
-        if stage == layout.stage:
-            where = "on every stage" if stage is None else f"in stage {stage}"
-            raise StrategyError(f"transfer: the operand is {where} already")
-        return layout.at(stage)
-
-    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
-        """Keep."""
-        return part
-
-    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Transfer the cotangent back."""
-        layout = at.operands[0].layout
-        stage = None if layout is None else layout.stage
-        return [build.emit("transfer", at.cotangents[0], stage=stage)]

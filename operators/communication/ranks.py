@@ -1,17 +1,28 @@
 """Communication between single ranks, for models that call it themselves.
 
 They move the values of one rank, which is no change of layout: tensors with layouts are refused.
+Members of a group are named by their positions in it.
+
+A value has one cotangent on each rank. Where the value is equal on all ranks of a group, as after a
+broadcast, that cotangent is the whole one; elsewhere it is that of the rank's own value. So the
+gradient of each operator is its transpose.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import reduce
+from typing import Any, ClassVar
 
 import numpy as np
 
-from shardwright.ir.errors import StrategyError
+from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.collectives import (
+    REDUCTIONS,
+    Communication,
+    reduction_gradient,
+    scaled,
+)
 from shardwright.operators.info import Array, Emitter, Gradients, Linearization, register
 
 
@@ -28,24 +39,107 @@ class OfRanks(Communication):
         )
 
 
+class _Rooted(OfRanks):
+    """The base of operators in which one member, ``root``, has another part than the others."""
+
+    defaults: ClassVar = {"axes": (), "root": 0, "group_size": 0, "groups": ()}
+
+    @property
+    def root(self) -> int:
+        """The member."""
+        return int(self.attributes["root"])
+
+    def at_root(self, part: Array, count: int) -> list[Array]:
+        """Return the part at the root, and zeros elsewhere."""
+        return [part if i == self.root else np.zeros_like(part) for i in range(count)]
+
+
 @register
-class Broadcast(OfRanks):
+class Broadcast(_Rooted):
     """Give every member the values of member ``root``."""
 
     name = "broadcast"
-    defaults: ClassVar = {"axes": (), "root": 0, "group_size": 0}
     equalizes = True
     forwards_parts = True
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
         """Copy from the root."""
-        return [parts[self.attributes["root"]]] * len(parts)
+        return [parts[self.root]] * len(parts)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Pass the cotangent at the root; the other values are unused."""
-        root, size = self.attributes["root"], self.attributes["group_size"]
-        ends = {"axes": self.axes, "source": root, "destination": root, "group_size": size}
-        return [build.emit("send", at.cotangents[0], **ends)]
+        """Keep the cotangent at the root; the other values are unused."""
+        return [build.emit("keep_members", at.cotangents[0], members=(self.root,), **self.places)]
+
+
+@register
+class Reduce(_Rooted):
+    """Reduce the values of all members at member ``root``; the others get zeros."""
+
+    name = "reduce"
+    priced_as = "broadcast"
+    defaults: ClassVar = {
+        "axes": (),
+        "root": 0,
+        "reduction": "sum",
+        "group_size": 0,
+        "groups": (),
+    }
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Reduce in the order of the members."""
+        total = reduce(REDUCTIONS[self.attributes["reduction"]], parts)
+        return self.at_root(total, len(parts))
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Broadcast the cotangent of the root."""
+        kind, x = self.attributes["reduction"], at.operands[0]
+        values = at.cotangents if kind == "sum" else (at.cotangents[0], at.results[0])
+        at_all = [build.emit("broadcast", v, root=self.root, **self.places) for v in values]
+        return [reduction_gradient(build, kind, x, at_all[-1], at_all[0], self)]
+
+
+class _Dealt(_Rooted):
+    defaults: ClassVar = {"axes": (), "root": 0, "dimension": 0, "group_size": 0, "groups": ()}
+    transpose: ClassVar[str]
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Run the transpose."""
+        where: dict[str, Any] = {"root": self.root, "dimension": self.attributes["dimension"]}
+        return [build.emit(self.transpose, at.cotangents[0], **where, **self.places)]
+
+
+@register
+class CollectiveGather(_Dealt):
+    """Concatenate the values of all members at member ``root``; the others get zeros."""
+
+    name = "collective_gather"
+    priced_as = "all_gather"
+    transpose = "collective_scatter"
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Grow by the size of the group."""
+        return scaled(shape, self.attributes["dimension"], self.attributes["group_size"] or 1, 1)
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Concatenate."""
+        return self.at_root(np.concatenate(parts, self.attributes["dimension"]), len(parts))
+
+
+@register
+class CollectiveScatter(_Dealt):
+    """Split the values of member ``root`` evenly, and give each member one piece in turn."""
+
+    name = "collective_scatter"
+    priced_as = "reduce_scatter"
+    transpose = "collective_gather"
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shrink by the size of the group."""
+        return scaled(shape, self.attributes["dimension"], 1, self.attributes["group_size"] or 1)
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Cut the part of the root."""
+        return np.array_split(parts[self.root], len(parts), self.attributes["dimension"])
 
 
 @register
@@ -53,7 +147,8 @@ class NeighborExchange(OfRanks):
     """Send the values to the member ``shift`` positions on; members without a sender get zeros."""
 
     name = "neighbor_exchange"
-    defaults: ClassVar = {"axes": (), "shift": 1, "wrap": True, "group_size": 0}
+    priced_as = "permute"
+    defaults: ClassVar = {"axes": (), "shift": 1, "wrap": True, "group_size": 0, "groups": ()}
     forwards_parts = True
 
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
@@ -69,50 +164,149 @@ class NeighborExchange(OfRanks):
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Shift back."""
-        attributes = {**self.attributes, "shift": -self.attributes["shift"]}
+        attributes = {**self.given, "shift": -self.attributes["shift"]}
         return [build.emit("neighbor_exchange", at.cotangents[0], **attributes)]
 
 
-class _PointToPoint(OfRanks):
-    """The base of messages from one member to another."""
-
-    defaults: ClassVar = {"axes": (), "source": 0, "destination": 0, "group_size": 0}
-    transpose: ClassVar[str]
-
-    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Pass the cotangent the other way."""
-        back = {
-            **self.attributes,
-            "source": self.attributes["destination"],
-            "destination": self.attributes["source"],
-        }
-        return [build.emit(self.transpose, at.cotangents[0], **back)]
-
-
 @register
-class Send(_PointToPoint):
-    """Offer the values of member ``source`` to ``destination``; pairs with `receive`."""
+class SendReceive(OfRanks):
+    """Move values from the first to the second member of each of ``pairs``; others get zeros.
 
-    name = "send"
-    transpose = "receive"
-    is_collective = False
-    is_free = True  # `receive` pays for the pair
+    A member sends to several others, and receives from one. ``tag`` tells messages apart.
+    """
 
-    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
-        """Keep at the source, clear elsewhere."""
-        return part if index == self.attributes["source"] else np.zeros_like(part)
-
-
-@register
-class Receive(_PointToPoint):
-    """Receive at ``destination`` the values of `send`; other members get zeros."""
-
-    name = "receive"
-    transpose = "send"
+    name = "send_receive"
+    priced_as = "permute"
+    defaults: ClassVar = {"axes": (), "pairs": (), "tag": 0, "group_size": 0, "groups": ()}
     forwards_parts = True
 
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Keep the shape; no member receives twice."""
+        targets = [target for _, target in self.attributes["pairs"]]
+        if len(set(targets)) < len(targets):
+            raise IRError(f"`pairs` is {self.attributes['pairs']}, a member receives twice")
+        return shape
+
     def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
-        """Move the one part."""
-        moved = [np.zeros_like(part) for part in parts]
-        moved[self.attributes["destination"]] = parts[self.attributes["source"]]
-        return moved
+        """Move the parts."""
+        sources = {target: source for source, target in self.attributes["pairs"]}
+        return [
+            parts[sources[i]] if i in sources else np.zeros_like(part)
+            for i, part in enumerate(parts)
+        ]
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Send the cotangents back; what went to several members comes back from each in turn."""
+        rounds: list[dict[int, int]] = []
+        for source, target in self.attributes["pairs"]:
+            free = next((pairs for pairs in rounds if source not in pairs), None)
+            if free is None:
+                rounds.append(free := {})
+            free[source] = target
+        total = None
+        for back in rounds or [{}]:
+            pairs = tuple((target, source) for source, target in back.items())
+            attributes = {**self.given, "pairs": pairs}
+            term = build.emit("send_receive", at.cotangents[0], **attributes)
+            total = term if total is None else build.emit("add", total, term)
+        return [total]
+
+
+@register
+class AllToAllV(OfRanks):
+    """Send ``counts[i][j]`` rows of the first dimension from member i to member j.
+
+    What a member sends, and what it receives, is in the order of the members. All send, and all
+    receive, equally many rows: the types of a program are those of every rank.
+    """
+
+    name = "all_to_all_v"
+    priced_as = "all_to_all"
+    defaults: ClassVar = {"axes": (), "counts": (), "group_size": 0, "groups": ()}
+
+    def own_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return as many rows as a member receives."""
+        counts = self.attributes["counts"]
+        sent = sorted({sum(row) for row in counts})
+        received = sorted({sum(column) for column in zip(*counts, strict=False)})
+        rows = shape[0] if shape else 1
+        if any(len(row) != len(counts) for row in counts):
+            raise IRError(f"`counts` is {counts}, expected a number for each pair of members")
+        if sent != [rows]:
+            raise IRError(f"the members send {sent} elements of {rows}, expected all of them")
+        if len(received) != 1:
+            raise IRError(
+                f"the members receive {received} elements, expected equally many on every rank",
+                hint="pad what is sent",
+            )
+        return (received[0], *shape[1:])
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Send the i-th run to the i-th member."""
+        counts = self.attributes["counts"]
+        cut = [np.split(part, np.cumsum(row)[:-1]) for part, row in zip(parts, counts, strict=True)]
+        return [np.concatenate(column) for column in zip(*cut, strict=True)]
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Send the runs back."""
+        back = tuple(zip(*self.attributes["counts"], strict=True))
+        return [build.emit("all_to_all_v", at.cotangents[0], **{**self.given, "counts": back})]
+
+
+@register
+class Barrier(OfRanks):
+    """Wait for all members; the values stay as they are."""
+
+    name = "barrier"
+    priced_as = "all_reduce"
+    defaults: ClassVar = {"axes": (), "group_size": 0, "groups": ()}
+
+    def exchange(self, parts: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """Keep the parts."""
+        return list(parts)
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Pass the cotangent."""
+        return [at.cotangents[0]]
+
+
+@register
+class KeepMembers(OfRanks):
+    """Keep the values of some ``members``; the others get zeros, and nothing moves."""
+
+    name = "keep_members"
+    defaults: ClassVar = {"axes": (), "members": (), "group_size": 0, "groups": ()}
+    is_collective = False
+
+    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
+        """Keep or clear."""
+        return part if index in self.attributes["members"] else np.zeros_like(part)
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Keep the cotangent of these members."""
+        return [build.emit("keep_members", at.cotangents[0], **self.given)]
+
+
+@register
+class OwnGradient(OfRanks):
+    """The identity, whose cotangent counts at some ``members`` alone, times ``factor``.
+
+    Marks where several groups compute one value: its cotangent enters the work of one of them. No
+    members are all.
+    """
+
+    name = "own_gradient"
+    defaults: ClassVar = {"axes": (), "members": (), "factor": 1.0, "group_size": 0}
+    is_collective = False
+    is_free = True
+
+    def own_part(self, part: Array, index: int, extents: Sequence[int]) -> Array:
+        """Keep."""
+        return part
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Clear the cotangent of other members, and scale it."""
+        dy, factor = at.cotangents[0], self.attributes["factor"]
+        if members := self.attributes["members"]:
+            dy = build.emit("keep_members", dy, members=members, **self.places)
+        return [dy if factor == 1 else build.emit("scale", dy, factor=factor)]

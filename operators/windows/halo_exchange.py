@@ -43,6 +43,7 @@ class OverHalo(Communication):
     """
 
     defaults: ClassVar = {"axes": (), "dimension": 0, "slices": 1, **_NO_HALO}
+    priced_as = "permute"
     keeps_tensor = False  # runs overlap
     transpose: ClassVar[str]
 

@@ -1,18 +1,38 @@
-"""The ranks of a script: how many there are, and which one this is."""
+"""The ranks of a script: how many there are, which one this is, and their groups."""
 
+from shardwright.communication.groups import (
+    WORLD_GROUPS,
+    GlobalComm,
+    create_group,
+    destroy_group,
+    get_group_rank_from_world_rank,
+    get_group_size,
+    get_rank,
+    get_world_rank_from_group_rank,
+    groups_of,
+)
 from shardwright.communication.processes import Processes, processes
-from shardwright.communication.ranks import NumberedRank, Rank, symbol_of
-from shardwright.communication.world import WORLD_AXIS, get_group_size, get_rank, init, world
+from shardwright.communication.ranks import ByRank, NumberedRank, Rank, symbol_of, values_of
+from shardwright.communication.world import WORLD_AXIS, init, world
 
 __all__ = [
     "WORLD_AXIS",
+    "WORLD_GROUPS",
+    "ByRank",
+    "GlobalComm",
     "NumberedRank",
     "Processes",
     "Rank",
+    "create_group",
+    "destroy_group",
+    "get_group_rank_from_world_rank",
     "get_group_size",
     "get_rank",
+    "get_world_rank_from_group_rank",
+    "groups_of",
     "init",
     "processes",
     "symbol_of",
+    "values_of",
     "world",
 ]

@@ -1,18 +1,23 @@
-"""Communication primitives of hand-written parallel programs.
+"""Communication primitives of hand-written parallel programs, with MindSpore's arguments.
 
-They run over all ranks. In a world of one rank they are the identity, so that the same program is
-its own single-device reference.
+They run over all ranks, or over groups (`create_group`) of which every rank is in one. A rank in an
+argument is its number in the world; where it differs from rank to rank, it is made of `get_rank()`.
+In a world of one rank they are the identity, so that the same program is its own single-device
+reference.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from shardwright.communication import WORLD_AXIS
+from shardwright.communication import WORLD_AXIS, WORLD_GROUPS, get_group_size, groups_of, values_of
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import check_choice
+from shardwright.operators.communication.collectives import REDUCTIONS, Groups
 from shardwright.tensor import Tensor, apply
 from shardwright.tracer import current_tracer
 
-WORLD_GROUP = "world"
+WORLD_GROUP = WORLD_GROUPS[0]
 
 
 class ReduceOp:
@@ -21,36 +26,85 @@ class ReduceOp:
     SUM = "sum"
     MAX = "max"
     MIN = "min"
+    PROD = "prod"
 
 
-class Collective:
-    """A communication operator over all ranks.
+class OverGroups:
+    """The base of communication operators over all ranks, or over groups of them.
 
     Parameters
     ----------
     operator : str
         Name of the operator.
-    group : str
-        The group of ranks; there is only the one of all.
+    group : str or sequence
+        The name of a group, or its ranks.
     **attributes
         Attributes of the operator.
+
+    Raises
+    ------
+    ModelError
+        If there is no such group, or a rank is in none.
     """
 
-    def __init__(self, operator: str, group: str, **attributes: Attribute) -> None:
-        if group != WORLD_GROUP:
+    def __init__(
+        self, operator: str, group: str | Sequence[Any] = WORLD_GROUP, **attributes: Attribute
+    ) -> None:
+        if "reduction" in attributes:
+            check_choice("op", attributes["reduction"], tuple(REDUCTIONS))
+        self.operator, self.attributes, self.group = operator, attributes, group
+        if get_group_size() > 1:
+            groups_of(group, get_group_size())
+
+    @property
+    def groups(self) -> Groups:
+        """The ranks of each group."""
+        world = current_tracer().world
+        named = groups_of(self.group, world) if world > 1 else ()
+        return named or (tuple(range(world)),)
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """The attributes that give the groups."""
+        groups = self.groups
+        places: dict[str, Any] = {"axes": (WORLD_AXIS,), "group_size": len(groups[0])}
+        return places if len(groups) == 1 else {**places, "groups": groups}
+
+    def member(self, name: str, rank: Any) -> int:
+        """Return the position in its group of a rank of the world, one in each group.
+
+        Raises
+        ------
+        ModelError
+            If it is in another group, or at several positions.
+        """
+        places = set()
+        values = values_of(rank, current_tracer().world)
+        for group in self.groups:
+            for own in group:
+                if values[own] not in group:
+                    raise ModelError(
+                        f"`{name}` of `{self.operator}` is rank {values[own]}, which is not in the "
+                        f"group {list(group)} of rank {own}",
+                        hint="give each group its own, made of `get_rank()`",
+                    )
+                places.add(group.index(values[own]))
+        if len(places) > 1:
             raise ModelError(
-                f"`{operator}` is to run over the group `{group}`, there is only `{WORLD_GROUP}`",
-                hint="let the compiler form the groups: use the mode semi_auto_parallel",
+                f"`{name}` of `{self.operator}` is at the positions {sorted(places)} of the "
+                f"groups, expected one"
             )
-        self.operator = operator
-        self.attributes = attributes
+        return places.pop()
+
+
+class Collective(OverGroups):
+    """A communication operator on one tensor."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply the operator to this rank's tensor."""
-        size = current_tracer().world
-        if size == 1:
+        if current_tracer().world == 1:
             return x
-        return apply(self.operator, x, axes=(WORLD_AXIS,), group_size=size, **self.attributes)
+        return apply(self.operator, x, **self.places, **self.attributes)
 
 
 class AllReduce(Collective):
@@ -76,17 +130,67 @@ class ReduceScatter(Collective):
         super().__init__("reduce_scatter", group, reduction=op, dimension=dimension)
 
 
-class Broadcast(Collective):
+class HostAllGather(Collective):
+    """`AllGather` over a group that is given by its ranks."""
+
+    def __init__(self, group: Sequence[Any]) -> None:
+        super().__init__("all_gather", _ranks("HostAllGather", group))
+
+
+class HostReduceScatter(Collective):
+    """`ReduceScatter` over a group that is given by its ranks."""
+
+    def __init__(self, op: str = ReduceOp.SUM, group: Sequence[Any] = ()) -> None:
+        super().__init__("reduce_scatter", _ranks("HostReduceScatter", group), reduction=op)
+
+
+class _Rooted(OverGroups):
+    """A communication operator in which one rank has another part than the others."""
+
+    def __init__(self, operator: str, name: str, root: Any, group: str, **own: Attribute) -> None:
+        super().__init__(operator, group, **own)
+        self._name, self._root = name, root
+
+    def __call__(self, x: Any) -> Any:
+        """Apply the operator to this rank's tensor."""
+        if current_tracer().world == 1:
+            return x
+        root = self.member(self._name, self._root)
+        return apply(self.operator, x, **self.places, root=root, **self.attributes)
+
+
+class Broadcast(_Rooted):
     """Give every rank the tensor of one."""
 
-    def __init__(self, root_rank: int, group: str = WORLD_GROUP) -> None:
-        super().__init__("broadcast", group, root=root_rank)
+    def __init__(self, root_rank: Any, group: str = WORLD_GROUP) -> None:
+        super().__init__("broadcast", "root_rank", root_rank, group)
 
     def __call__(self, x: Any) -> Any:
         """Apply the operator; a tuple of tensors one by one, as MindSpore has it."""
         if isinstance(x, tuple):
             return tuple(self(item) for item in x)
         return super().__call__(x)
+
+
+class Reduce(_Rooted):
+    """Reduce the tensors of all ranks at one; the others get zeros."""
+
+    def __init__(self, dest_rank: Any, op: str = ReduceOp.SUM, group: str = WORLD_GROUP) -> None:
+        super().__init__("reduce", "dest_rank", dest_rank, group, reduction=op)
+
+
+class CollectiveGather(_Rooted):
+    """Concatenate the tensors of all ranks at one; the others get zeros of that shape."""
+
+    def __init__(self, dest_rank: Any, group: str = WORLD_GROUP) -> None:
+        super().__init__("collective_gather", "dest_rank", dest_rank, group)
+
+
+class CollectiveScatter(_Rooted):
+    """Split the tensor of one rank along its first dimension; every rank gets its part."""
+
+    def __init__(self, src_rank: Any = 0, group: str = WORLD_GROUP) -> None:
+        super().__init__("collective_scatter", "src_rank", src_rank, group)
 
 
 class AlltoAll(Collective):
@@ -107,33 +211,104 @@ class AlltoAll(Collective):
         ModelError
             If the number of pieces is not the number of ranks.
         """
-        size = current_tracer().world
+        size = len(self.groups[0])
         if self._split_count != size:
             raise ModelError(f"`all_to_all` cuts {self._split_count} pieces for {size} ranks")
         return super().__call__(x)
 
 
-class NeighborExchange(Collective):
+class AlltoAllV(OverGroups):
+    """Send runs of the first dimension to the ranks, of the lengths in a list.
+
+    Parameters
+    ----------
+    group : str
+        The group.
+    block_size : int
+        The elements that a number in the lists counts.
+    """
+
+    def __init__(self, group: str = WORLD_GROUP, block_size: int = 1) -> None:
+        super().__init__("all_to_all_v", group)
+        self._block_size = block_size
+
+    def __call__(
+        self, x: Tensor, send_numel_list: Sequence[Any], recv_numel_list: Sequence[Any]
+    ) -> Tensor:
+        """Apply the operator to this rank's tensor.
+
+        Parameters
+        ----------
+        x : Tensor
+            What is sent, in the order of the ranks.
+        send_numel_list, recv_numel_list : sequence
+            How much is sent to, and received from, each rank of the group.
+
+        Raises
+        ------
+        ModelError
+            If a rank expects another number of elements than are sent to it.
+        """
+        world = current_tracer().world
+        sent, received = (
+            [values_of(number, world) for number in numbers]
+            for numbers in (send_numel_list, recv_numel_list)
+        )
+        tables = {self._counts(group, sent, received) for group in self.groups}
+        if len(tables) > 1:
+            raise ModelError(
+                f"`all_to_all_v` has {len(tables)} different tables of lengths in its groups, "
+                f"expected one"
+            )
+        if world == 1:
+            return x
+        return apply(self.operator, x, **self.places, counts=tables.pop())
+
+    def _counts(
+        self,
+        group: Sequence[int],
+        sent: Sequence[Sequence[int]],
+        received: Sequence[Sequence[int]],
+    ) -> tuple[tuple[int, ...], ...]:
+        for name, lists in (("send_numel_list", sent), ("recv_numel_list", received)):
+            if len(lists) != len(group):
+                raise ModelError(
+                    f"`{name}` has {len(lists)} numbers, expected one for each of the "
+                    f"{len(group)} ranks of the group"
+                )
+        for i, source in enumerate(group):
+            for j, target in enumerate(group):
+                if sent[j][source] != received[i][target]:
+                    raise ModelError(
+                        f"rank {target} expects {received[i][target]} elements of rank {source}, "
+                        f"which sends it {sent[j][source]}"
+                    )
+        size = self._block_size
+        return tuple(tuple(row[source] * size for row in sent) for source in group)
+
+
+class NeighborShift(Collective):
     """Send the tensor to the rank `shift` further; without `wrap`, ranks at the edge get zeros."""
 
     def __init__(self, shift: int = 1, wrap: bool = True, group: str = WORLD_GROUP) -> None:
         super().__init__("neighbor_exchange", group, shift=shift, wrap=wrap)
 
 
-class _PointToPoint(Collective):
-    def __init__(self, operator: str, source: int, destination: int, group: str) -> None:
-        super().__init__(operator, group, source=source, destination=destination)
+class Barrier(OverGroups):
+    """Wait for all ranks; takes and returns nothing."""
+
+    def __init__(self, group: str = WORLD_GROUP) -> None:
+        super().__init__("barrier", group)
+
+    def __call__(self) -> None:
+        """Wait at this place of the program."""
+        tracer = current_tracer()
+        if tracer.world > 1:
+            tracer.wait(**self.places)
 
 
-class Send(_PointToPoint):
-    """Offer the tensor of rank `source` to rank `destination`; give the result to `Receive`."""
-
-    def __init__(self, source: int, destination: int, group: str = WORLD_GROUP) -> None:
-        super().__init__("send", source, destination, group)
-
-
-class Receive(_PointToPoint):
-    """Receive the tensor of `Send` at rank `destination`; the other ranks get zeros."""
-
-    def __init__(self, source: int, destination: int, group: str = WORLD_GROUP) -> None:
-        super().__init__("receive", source, destination, group)
+def _ranks(name: str, group: object) -> Sequence[Any]:
+    """Return the ranks of a group that is given by them."""
+    if isinstance(group, str) or not isinstance(group, Sequence | range) or not group:
+        raise ModelError(f"the group of `{name}` is {group!r}, expected a sequence of ranks")
+    return group

@@ -257,6 +257,8 @@ def _compare_step(
         found = _step(side, batch, reference)
     except ShardwrightError as error:
         return _failed(plan, names, error), following
+    if plan.document.gradients_mean:
+        found = _with_mean_loss(found, reference.graph.outputs[0])
     whole, reasons = _assembled(side, reference.graph, expected.values, found)
     reasons |= _not_whole(side, reference.graph, expected, found)
     own = {name: whole.get(name, expected.values[name]) for name in reference.gradients}
@@ -303,6 +305,14 @@ def _step(
     outputs = zip(reference.graph.outputs, returned, strict=False)
     held = {**dict(outputs), **result.fetched, **side.state}
     return {name: side.communicator.collect(parts) for name, parts in held.items()}
+
+
+def _with_mean_loss(
+    found: Mapping[str, Mapping[int, Array]], loss: str
+) -> dict[str, Mapping[int, Array]]:
+    """Return the same with the mean of the losses of all ranks, which is what is trained on."""
+    mean = np.asarray(np.mean(list(found[loss].values()), axis=0))
+    return {**found, loss: dict.fromkeys(found[loss], mean)}
 
 
 def _assembled(

@@ -179,8 +179,9 @@ graph by_hand on world=4 {
   input x: f32[8, 16]
   s: f32[8, 16] = all_reduce(x) {group_size=4}
   t: f32[8, 16] = all_reduce(x) {axes=('world',), group_size=4}
-  o: f32[8, 16] = send(s) {axes=('world',), source=0, destination=1}
-  i: f32[8, 16] = receive(o) {axes=('world',), source=0, destination=1}
+  o: f32[8, 16] = own_gradient(s) {axes=('world',), members=(0,)}
+  i: f32[8, 16] = send_receive(o) {axes=('world',), pairs=((0, 1),)}
+  g: f32[8, 16] = all_reduce(x) {axes=('world',), groups=((0, 1), (2, 3))}
   y: f32[8, 16] = relu(i)
   return y
 }
@@ -195,7 +196,9 @@ def test_hand_written_programs_speak_of_a_rank_and_of_all_ranks() -> None:
     reduced = collective_seconds("all_reduce", 512, world, LAB).seconds
     assert found["s"] == found["t"] == pytest.approx(LAUNCH + reduced)
     assert found["o"] == 0
-    message = collective_seconds("send", 512, world, LAB).seconds
+    pair = collective_seconds("all_reduce", 512, [MeshAxis("pair", 2)], LAB).seconds
+    assert found["g"] == pytest.approx(LAUNCH + pair)
+    message = collective_seconds("permute", 512, world, LAB).seconds
     assert found["i"] == pytest.approx(LAUNCH + message)
     assert found["y"] == pytest.approx(LAUNCH + 1024 / 1e11)
     assert program_seconds(graph, LAB) == pytest.approx(sum(found.values()))

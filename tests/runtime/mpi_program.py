@@ -40,7 +40,13 @@ OPERATORS: list[tuple[str, dict[str, Attribute]]] = [
     ("broadcast", {"root": 1}),
     ("neighbor_exchange", {"shift": 1}),
     ("neighbor_exchange", {"shift": -1, "wrap": False}),
-    ("receive", {"source": 1, "destination": 0}),
+    ("send_receive", {"pairs": ((1, 0),)}),
+    ("reduce", {"root": 1}),
+    ("reduce", {"root": 1, "reduction": "prod"}),
+    ("all_reduce", {"reduction": "prod"}),
+    ("collective_gather", {"dimension": 1, "root": 1}),
+    ("collective_scatter", {"dimension": 1}),
+    ("barrier", {}),
     ("local_slice", {"dimension": 0}),  # stands for any other: parts are gathered
 ]
 AXES: list[tuple[str, ...]] = [("x",), ("y",), ("x", "y"), ("y", "x")]
@@ -78,6 +84,20 @@ def exchanges(mpi: MpiCommunicator, tolerance: float, dtypes: tuple[str, ...]) -
         cases.append(("halo_exchange", {"dimension": 0, **halo, **even}, axes))
         summed = {"dimension": 1, "size": windows, "windows": windows}
         cases.append(("halo_sum", {**halo, **summed}, axes))
+    for groups in (((0, 3), (2, 1)), ((2, 0, 3), (1,))):
+        several: dict[str, Attribute] = {"groups": groups}
+        even = {**several, "group_size": 2}
+        cases += [("all_reduce", {"reduction": r, **several}, ()) for r in ("sum", "prod")]
+        cases += [(name, several, ()) for name in ("broadcast", "reduce", "barrier")]
+        cases.append(("neighbor_exchange", several, ()))
+        if len(groups[1]) > 1:
+            moves = ("all_gather", "reduce_scatter", "collective_gather", "collective_scatter")
+            cases += [(name, even, ()) for name in moves]
+            cases.append(("all_to_all", {**even, "concat_dimension": 1}, ()))
+            cases.append(("all_to_all_v", {**even, "counts": ((1, 3), (3, 1))}, ()))
+            cases.append(("send_receive", {**even, "pairs": ((1, 0), (0, 1))}, ()))
+    counts = ((0, 1, 2, 1), (3, 0, 0, 1), (0, 3, 1, 0), (1, 0, 1, 2))
+    cases.append(("all_to_all_v", {"counts": counts}, ("x", "y")))
     cases.append(("collective_permute", {"previous": ("x", "y"), "dimension": 0}, ("y", "x")))
     local, rank, wrong = LocalCommunicator(MESH), mpi.ranks[0], []
     for dtype in dtypes:

@@ -81,7 +81,7 @@ class Moving(nn.Cell):
         size = get_group_size()
         h = self.layer(own(x))
         h = ops.AlltoAll(size, 0, 1)(ops.AlltoAll(size, 1, 0)(h))
-        h = ops.NeighborExchange(-1)(ops.NeighborExchange(1)(h))
+        h = ops.NeighborShift(-1)(ops.NeighborShift(1)(h))
         h = ops.AllGather()(ops.ReduceScatter()(ops.AllGather()(h))) / size
         return ops.Broadcast(1 % size)(h)
 
@@ -273,16 +273,21 @@ def test_a_world_has_a_rank():
         pass
 
 
-def test_there_is_one_group():
-    with pytest.raises(ModelError, match="is to run over the group `pairs`, there is only `world`"):
-        ops.AllReduce(group="pairs")
+def test_a_group_is_made_first():
+    class Grouped(nn.Cell):
+        def construct(self, x):
+            return ops.AllReduce(group="pairs")(x)
+
+    with pytest.raises(ModelError, match="there is no group `pairs`, expected world or hccl_world"):
+        traced(Grouped, X, ranks=2)
 
 
 def test_a_pair_of_send_and_receive():
     class Pair(nn.Cell):
         def construct(self, x):
-            return ops.Receive(0, 1)(ops.Send(0, 1)(x))
+            sent = ops.Send(7, dest_rank=1, src_rank=0)(x)
+            return ops.Receive(7, 0, x.shape, x.dtype, dest_rank=1)(sent)
 
-    operators = [node.operator for node in traced(Pair, X, ranks=2).graph]
-    assert operators == ["send", "receive"]
+    (node,) = traced(Pair, X, ranks=2).graph
+    assert (node.operator, node.attributes["pairs"]) == ("send_receive", ((0, 1),))
     assert traced(Pair, X).graph.outputs == ("x",)

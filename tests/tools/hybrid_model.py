@@ -56,6 +56,13 @@ def split_batch():
     return SplitBatch(), inputs(), MeanLoss()
 
 
+def local_loss():
+    def loss(scores, label):
+        return nn.CrossEntropyLoss()(scores, own(label))
+
+    return SplitBatch(), inputs(), loss
+
+
 def split_layers():
     return SplitLayers(), inputs(), nn.CrossEntropyLoss()
 

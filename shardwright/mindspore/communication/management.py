@@ -1,5 +1,23 @@
 """The ranks of a script, under the older module path."""
 
-from shardwright.communication import get_group_size, get_rank, init
+from shardwright.communication import (
+    GlobalComm,
+    create_group,
+    destroy_group,
+    get_group_rank_from_world_rank,
+    get_group_size,
+    get_rank,
+    get_world_rank_from_group_rank,
+    init,
+)
 
-__all__ = ["get_group_size", "get_rank", "init"]
+__all__ = [
+    "GlobalComm",
+    "create_group",
+    "destroy_group",
+    "get_group_rank_from_world_rank",
+    "get_group_size",
+    "get_rank",
+    "get_world_rank_from_group_rank",
+    "init",
+]
