@@ -64,9 +64,9 @@ def save_checkpoint(path: Path, graph: Graph, state: State, communicator: Commun
         parts = communicator.collect(state[parameter.name])
         whole = assemble(graph, parameter.name, parts, communicator.mesh)
         if 0 in communicator.ranks:
-            arrays[_PREFIX + parameter.name] = _storable(whole)
+            arrays[parameter.name] = whole
     if 0 in communicator.ranks:
-        _write(path, arrays)
+        write_arrays(path, arrays)
     communicator.collect({rank: np.zeros(0) for rank in communicator.ranks})  # the file is there
 
 
@@ -78,10 +78,18 @@ def _storable(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.isbuiltin == 2 else array
 
 
-def _write(path: Path, arrays: Mapping[str, Array]) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write whole tensors by name; the file appears complete or not at all.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written, or would replace one that is no checkpoint.
+    """
     check_checkpoint(path)
+    stored = {_PREFIX + name: _storable(array) for name, array in arrays.items()}
     with replacing(path, _WHAT) as file:
-        np.savez(file, allow_pickle=False, **{_FORMAT: np.array(_VERSION)}, **arrays)
+        np.savez(file, allow_pickle=False, **{_FORMAT: np.array(_VERSION)}, **stored)
 
 
 def load_checkpoint(
@@ -94,7 +102,7 @@ def load_checkpoint(
     PlanError
         If the file is missing, corrupt, or of another program; names the parameter.
     """
-    wholes = _read(path)
+    wholes = read_arrays(path)
     expected = {parameter.name for parameter in graph.parameters}
     if set(wholes) != expected:
         absent, extra = sorted(expected - set(wholes)), sorted(set(wholes) - expected)
@@ -114,7 +122,14 @@ def load_checkpoint(
         raise PlanError(error.what, str(path), "it is a checkpoint of another program") from None
 
 
-def _read(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Return the whole tensors in a checkpoint, by name.
+
+    Raises
+    ------
+    PlanError
+        If the file is missing or corrupt.
+    """
     try:
         with path.open("rb") as file, _archive(np.load(file, allow_pickle=False)) as archive:
             arrays = {name: archive[name] for name in archive.files}

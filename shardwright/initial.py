@@ -1,11 +1,26 @@
 """Values of parameters: how they begin, such as ``normal(0.02)``, and who keeps them."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
 from shardwright.ir.types import TensorType
+from shardwright.ir.values import SEED
 from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_value
+
+_SEED: ContextVar[int] = ContextVar("seed", default=0)
+
+
+def set_seed(seed: int) -> None:
+    """Set the seed of the initial values of networks that are run outside of a training step."""
+    SEED.check("seed", seed)
+    _SEED.set(seed)
+
+
+def get_seed() -> int:
+    """Return the seed of `set_seed`, or 0."""
+    return _SEED.get()
 
 
 @dataclass(frozen=True)

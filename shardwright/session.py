@@ -177,8 +177,16 @@ class Session:
     def read(self, name: str) -> Array:
         """Return the whole value of a parameter; where it is split, every process takes part."""
         program, communicator = self.executor.graph, self.executor.communicator
+        layout = program.value(name).layout
+        alone = layout is None and len(communicator.ranks) == 1  # a program written by hand
+        if alone or (layout is not None and not layout.split_axes and layout.stage is None):
+            return next(iter(self.state[name].values())).copy()
         parts = communicator.collect(self.state[name])
         return assemble(program, name, parts, communicator.mesh)
+
+    def values(self) -> dict[str, Array]:
+        """Return the whole state: parameters, buffers, and states of the optimizer."""
+        return {name: self.read(name) for name in self.state}
 
     def write(self, name: str, whole: Array) -> None:
         """Give a parameter another value."""

@@ -4,26 +4,25 @@ A tensor is a symbol of the program being traced, a parameter, or a constant arr
 have a type; the current tracer records the operators on them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from types import EllipsisType
-from typing import Union
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shardwright.communication import WORLD_AXIS, Rank, symbol_of
+from shardwright.communication import WORLD_AXIS
+from shardwright.eager import values_of
+from shardwright.indexing import Index, Item, index_of
 from shardwright.initial import Initial, Keeper, initializer
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
 from shardwright.ir.types import DTYPES, TensorType, numpy_dtype
 from shardwright.operators.info import Array
-from shardwright.tracer import Tracer, current_tracer
+from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 Operand = Union["Tensor", float, int, bool, Array]
 Axis = int | tuple[int, ...] | None
-Item = int | slice | None | EllipsisType
 
 
 class Tensor:
@@ -198,7 +197,7 @@ class Tensor:
         return self.shape[0]
 
     def __getitem__(self, items: Item | tuple[Item, ...]) -> "Tensor":
-        return _indexed(self, items if isinstance(items, tuple) else (items,))
+        return _indexed(self, index_of(items if isinstance(items, tuple) else (items,), self.shape))
 
     def __iter__(self) -> object:
         return (self[i] for i in range(len(self)))
@@ -285,6 +284,11 @@ class Parameter(Tensor):
         """Let a session keep the value from now on, under a name."""
         self._kept = keeper, name
 
+    @property
+    def has_value(self) -> bool:
+        """Whether it has a value yet."""
+        return self._kept is not None or self.data is not None
+
     def asnumpy(self) -> Array:
         """Return the whole value: as trained so far, or as given.
 
@@ -352,7 +356,7 @@ def apply(operator: str, *operands: Operand, **attributes: Attribute) -> Tensor:
 
 
 def apply_all(operator: str, *operands: Operand, **attributes: Attribute) -> tuple[Tensor, ...]:
-    """Record an operator and return its results.
+    """Record an operator and return its results; outside of a trace, compute them.
 
     Parameters
     ----------
@@ -365,17 +369,58 @@ def apply_all(operator: str, *operands: Operand, **attributes: Attribute) -> tup
 
     Raises
     ------
-    ModelError
-        If no network is being traced.
     IRError
         If the operands do not fit the operator or each other.
     """
+    if not is_tracing():
+        made = computed(Tracer(1, {}, {}), lambda: apply_all(operator, *operands, **attributes), {})
+        return tuple(made)
     tracer = current_tracer()
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     dtype = tensors[0].dtype if tensors else "float32"
     values = [_value(operand, tracer, dtype) for operand in operands]
     results = tracer.emit_all(operator, *values, name=None, like=None, **attributes)
     return tuple(TracedTensor(value) for value in results)
+
+
+def computed(tracer: Tracer, make: Callable[[], Any], parameters: Mapping[str, "Parameter"]) -> Any:
+    """Return what a function makes of tensors, with their values.
+
+    Parameters
+    ----------
+    tracer : Tracer
+        A new tracer.
+    make : callable
+        Applies operators and cells, and returns tensors, in tuples, lists or mappings.
+    parameters : mapping of str to Parameter
+        The parameters that it may use, by name.
+    """
+    with tracer.tracing():
+        made = make()
+        outputs = [tensor.value(tracer) for tensor in _tensors(made)]
+    declared = {parameter.name for parameter in tracer.parameters}
+    known = {n: p.asnumpy() for n, p in parameters.items() if n in declared and p.has_value}
+    arrays = iter(values_of(tracer, outputs, known))
+    return _replaced(made, arrays)
+
+
+def _tensors(made: Any) -> Iterator[Tensor]:
+    if isinstance(made, Tensor):
+        yield made
+    elif isinstance(made, tuple | list | dict):
+        for item in made.values() if isinstance(made, dict) else made:
+            yield from _tensors(item)
+
+
+def _replaced(made: Any, arrays: Iterator[Array]) -> Any:
+    """Return the structure with the next arrays as its tensors."""
+    if isinstance(made, Tensor):
+        return Tensor(next(arrays), made.dtype)
+    if isinstance(made, dict):
+        return {name: _replaced(item, arrays) for name, item in made.items()}
+    if isinstance(made, tuple | list):
+        return type(made)([_replaced(item, arrays) for item in made])
+    return made
 
 
 def _value(operand: Operand, tracer: Tracer, dtype: str) -> Value:
@@ -398,102 +443,17 @@ def _size(size: int | tuple[int, ...]) -> int:
     return size
 
 
-# Indexing
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """The part of one dimension that an index keeps."""
-
-    start: int
-    stop: int
-    step: int = 1
-    drop: bool = False  # whether the dimension goes, as it does for a number
-
-    @property
-    def size(self) -> int:
-        """How many elements are kept."""
-        return len(range(self.start, self.stop, self.step))
-
-
-def _indexed(tensor: Tensor, items: Sequence[Item]) -> Tensor:
+def _indexed(tensor: Tensor, index: Index) -> Tensor:
     """Index in three moves: cut by rank, cut by numbers, drop and add dimensions of size one."""
-    items = _without_ellipsis(items, tensor.ndim)
-    kept: list[Item] = [item for item in items if item is not None]
-    for dimension, item in enumerate(kept):
-        if isinstance(item, slice) and _either(item) is not None:
-            tensor = _rank_slice(tensor, dimension, item)
-            kept[dimension] = slice(None)
-    cuts = [_cut(item, size) for item, size in zip(kept, tensor.shape, strict=True)]
-    if tuple(cut.size for cut in cuts) != tensor.shape:
+    for dimension, world in index.own:
+        how: dict[str, Attribute] = {"axes": (WORLD_AXIS,), "dimension": dimension}
+        tensor = apply("local_slice", tensor, group_size=world, **how)
+    if tuple(cut.size for cut in index.cuts) != tensor.shape:
         tensor = apply(
             "slice",
             tensor,
-            begin=tuple(cut.start for cut in cuts),
-            size=tuple(cut.size for cut in cuts),
-            strides=tuple(cut.step for cut in cuts),
+            begin=tuple(cut.start for cut in index.cuts),
+            size=tuple(cut.size for cut in index.cuts),
+            strides=tuple(cut.step for cut in index.cuts),
         )
-    sizes = iter(zip(tensor.shape, cuts, strict=True))
-    shape: list[int] = []
-    for item in items:
-        size, cut = (1, None) if item is None else next(sizes)
-        if cut is None or not cut.drop:
-            shape.append(size)
-    return tensor if tuple(shape) == tensor.shape else tensor.reshape(tuple(shape))
-
-
-def _without_ellipsis(items: Sequence[Item], rank: int) -> list[Item]:
-    used = sum(item is not None and item is not Ellipsis for item in items)
-    if used > rank:
-        raise ModelError(f"{used} indices are given for a tensor of {rank} dimensions")
-    at = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
-    rest = [item for item in items[at:] if item is not Ellipsis]
-    return [*items[:at], *[slice(None)] * (rank - used), *rest]
-
-
-def _either(item: slice) -> Rank | None:
-    start = symbol_of(item.start)
-    return symbol_of(item.stop) if start is None else start
-
-
-def _cut(item: Item, size: int) -> _Cut:
-    if isinstance(item, slice):
-        start, stop, step = item.indices(size)
-        if step < 1 or stop <= start:
-            raise ModelError(f"the slice {item} of a dimension of size {size} keeps nothing")
-        return _Cut(start, stop, step)
-    if not isinstance(item, int):
-        raise ModelError(
-            f"a tensor is indexed by {item!r}, expected a number, a slice, None or ...",
-            hint="use `ops.gather` to index by a tensor",
-        )
-    if not -size <= item < size:
-        raise ModelError(f"the index {item} is outside a dimension of size {size}")
-    return _Cut(item % size, item % size + 1, drop=True)
-
-
-def _rank_slice(tensor: Tensor, dimension: int, item: slice) -> Tensor:
-    """Keep the rank's own part of a dimension, which must be one of equal parts in rank order."""
-    symbol = _either(item)
-    assert symbol is not None
-    world, size = symbol.world, tensor.shape[dimension]
-    if world == 1:
-        ends = [None if end is None else int(end) for end in (item.start, item.stop)]
-        return tensor[(slice(None),) * dimension + (slice(*ends),)]
-    part = size // world
-    bounds = (_affine(item.start, 0), _affine(item.stop, size))
-    if size % world or item.step not in (None, 1) or bounds != ((part, 0), (part, part)):
-        raise ModelError(
-            f"a dimension of size {size} is cut from {item.start} to {item.stop} on {world} ranks, "
-            f"each must keep its own of {world} equal parts in turn",
-            hint=f"cut from rank * {part} to (rank + 1) * {part}" if size % world == 0 else None,
-        )
-    return apply("local_slice", tensor, axes=(WORLD_AXIS,), dimension=dimension, group_size=world)
-
-
-def _affine(end: int | Rank | None, default: int) -> tuple[int, int]:
-    """Return the factor of the rank, and the offset."""
-    symbol = symbol_of(end)
-    if symbol is not None:
-        return symbol.scale, symbol.offset
-    return 0, default if end is None else int(end)
+    return tensor if index.shape == tensor.shape else tensor.reshape(index.shape)

@@ -32,12 +32,20 @@ class Tracer(Builder):
         The scope of each cell, by identity.
     parameter_names : mapping of int to str
         The name of each parameter, by identity.
+    training : bool
+        Whether the program is a training step; else dropout drops nothing, and normalizations over
+        the batch use their moving statistics.
     """
 
     def __init__(
-        self, world: int, scopes: Mapping[int, str], parameter_names: Mapping[int, str]
+        self,
+        world: int,
+        scopes: Mapping[int, str],
+        parameter_names: Mapping[int, str],
+        training: bool = True,
     ) -> None:
         super().__init__()
+        self.training = training
         self.world = world
         self.pins: dict[str, SplitCounts] = {}
         self.result_pins: dict[str, SplitCounts] = {}
@@ -253,6 +261,11 @@ class Tracer(Builder):
             following = self.emit("add_scalar", self._step, name="step.next", value=1)
             self.updates.append((self._step.name, following.name))
         return self._step
+
+
+def is_tracing() -> bool:
+    """Return whether a network is being traced."""
+    return _CURRENT.get() is not None
 
 
 def current_tracer() -> Tracer:

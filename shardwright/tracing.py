@@ -113,13 +113,16 @@ class Definition:
 class WithLossCell(Cell):
     """A network and its loss, which gets the last input as labels."""
 
-    def __init__(self, backbone: Network, loss_fn: Network) -> None:
+    def __init__(self, backbone: Network, loss_fn: Network, with_outputs: bool = False) -> None:
         self.backbone = backbone
         self.loss = loss_fn
+        self._with_outputs = with_outputs
 
     def construct(self, *inputs: Tensor) -> Any:
-        """Return the loss of the network's output and the labels."""
-        return self.loss(self.backbone(*inputs[:-1]), inputs[-1])
+        """Return the loss of the network's output and the labels, and the output if asked for."""
+        output = self.backbone(*inputs[:-1])
+        loss = self.loss(output, inputs[-1])
+        return (loss, output) if self._with_outputs else loss
 
 
 def trace(
@@ -130,6 +133,7 @@ def trace(
     optimizer: nn_optimizers.Optimizer | Optimizer | None = None,
     loss_scale: LossScale = 1.0,
     name: str | None = None,
+    training: bool = True,
 ) -> Definition:
     """Run a network once on symbols and return its definition.
 
@@ -147,6 +151,9 @@ def trace(
         The factor on the loss in backward.
     name : str, optional
         Name of the graph; by default the name of the network's class or function.
+    training : bool
+        Whether the program is a training step; see `Tracer`. Else what the network returns follows
+        its loss.
 
     Raises
     ------
@@ -155,9 +162,9 @@ def trace(
     """
     scopes, named = _names(network, loss_fn)
     names = {id(parameter): name for name, parameter in named.items()}
-    tracer = Tracer(get_group_size(), scopes, names)
+    tracer = Tracer(get_group_size(), scopes, names, training)
     symbols = [TracedTensor(tracer.input(Value(spec.name, spec.type))) for spec in inputs]
-    whole = network if loss_fn is None else WithLossCell(network, loss_fn)
+    whole = network if loss_fn is None else WithLossCell(network, loss_fn, not training)
     with tracer.tracing():
         outputs = _values(_run(whole, symbols, tracer), tracer)
     if isinstance(optimizer, nn_optimizers.Optimizer):

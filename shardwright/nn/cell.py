@@ -5,8 +5,8 @@ from typing import Any
 
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, check_names, wrong_value
-from shardwright.tensor import Parameter, Tensor
-from shardwright.tracer import current_tracer
+from shardwright.tensor import Parameter, Tensor, computed
+from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 _RECOMPUTE = (
     "mp_comm_recompute",
@@ -36,6 +36,7 @@ class Cell:
     _recomputed = False
     _pipeline_stage: int | None = None
     precision = ""  # of a whole network, by `amp.auto_mixed_precision`
+    training: bool | None = None  # None: where the program is a training step
     micro_batches = 1  # of a whole network, by `nn.GradAccumulation`
 
     def __init__(self, auto_prefix: bool = True, flags: None = None) -> None:
@@ -63,7 +64,9 @@ class Cell:
         raise ModelError(f"the cell `{type(self).__name__}` has no method `construct`")
 
     def __call__(self, *inputs: Any) -> Any:
-        """Apply the cell, with its nodes in its own scope."""
+        """Apply the cell, with its nodes in its own scope; outside of a trace, compute it."""
+        if not is_tracing():
+            return self._computed(inputs)
         tracer = current_tracer()
         begin = len(tracer.nodes)
         with tracer.inside(self):
@@ -74,6 +77,14 @@ class Cell:
             tracer.recompute(begin, {tensor.value(tracer).name for tensor in _tensors(results)})
         return results
 
+    def _computed(self, inputs: Sequence[Any]) -> Any:
+        """Return the value of the cell on one device; the parameters stay as they are."""
+        scopes = {id(cell): path.replace(".", "/") for path, cell in self.cells_and_names()}
+        parameters = dict(self.parameters_and_names())
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        tracer = Tracer(1, scopes, names, training=self.training is True)
+        return computed(tracer, lambda: self(*inputs), parameters)
+
     def __repr__(self) -> str:
         cells, parameters = len(self.name_cells()), len(list(self.get_parameters()))
         return f"<{type(self).__name__}: {cells} cells, {parameters} parameters>"
@@ -83,6 +94,11 @@ class Cell:
     def name_cells(self) -> dict[str, "Cell"]:
         """Return the cells among the attributes, by name."""
         return {name: item for name, item in vars(self).items() if isinstance(item, Cell)}
+
+    @property
+    def trains(self) -> bool:
+        """Whether the cell trains in the program that is traced."""
+        return current_tracer().training if self.training is None else self.training
 
     def cells(self) -> Iterator["Cell"]:
         """Return the cells among the attributes."""
@@ -188,18 +204,15 @@ class Cell:
         return self
 
     def set_train(self, mode: bool = True) -> "Cell":
-        """Return the cell: the traced program is the training step.
+        """Set whether the cell and all below it train; return the cell.
 
-        Raises
-        ------
-        ModelError
-            If `mode` is False.
+        Of a training step all cells train but those that are told not to: their dropout drops
+        nothing, and their normalizations over the batch use the moving statistics. Of a network
+        that is run outside of one, all do not but those that are told to.
         """
-        if mode is not True:
-            raise ModelError(
-                f"`set_train({mode})` has no effect, the traced program is the training step",
-                hint="leave it out, and build the network without dropout to evaluate it",
-            )
+        check_flag("mode", mode)
+        for _, cell in self.cells_and_names():
+            cell.training = mode
         return self
 
 

@@ -145,7 +145,7 @@ class Dropout(Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         """Drop; the key gives each cell its own random numbers."""
-        if not self.p:
+        if not self.p or not self.trains:
             return x
         tracer = current_tracer()
         key = tracer.scope or "dropout"

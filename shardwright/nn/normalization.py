@@ -111,6 +111,8 @@ class BatchNorm(Cell):
             raise ModelError(
                 f"`{type(self).__name__}` takes {self.dimensions} dimensions, not {x.ndim}"
             )
+        if not self.trains:
+            return self._by_moving_statistics(x)
         tracer = current_tracer()
         gamma, beta = self.gamma.value(tracer), self.beta.value(tracer)
         operands = (x.value(tracer), gamma, beta)
@@ -118,6 +120,12 @@ class BatchNorm(Cell):
         self._move(self.moving_mean, TracedTensor(mean))
         self._move(self.moving_variance, TracedTensor(variance))
         return TracedTensor(y)
+
+    def _by_moving_statistics(self, x: Tensor) -> Tensor:
+        sizes = (1, x.shape[1], *(1,) * (x.ndim - 2))
+        scale = self.gamma * (self.moving_variance + self.eps) ** -0.5
+        shift = self.beta - self.moving_mean * scale
+        return x * scale.reshape(sizes) + shift.reshape(sizes)
 
     def _move(self, moving: Parameter, batch: Tensor) -> None:
         following = moving * self.momentum + batch * (1 - self.momentum)

@@ -13,7 +13,7 @@ from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.operators.info import SplitCounts, operator_class
 from shardwright.tensor import Operand, Tensor, apply_all
-from shardwright.tracer import current_tracer
+from shardwright.tracer import current_tracer, is_tracing
 
 # Arguments of a call that are attributes of the operator, in order; all others are operands.
 _CALL_ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -105,6 +105,8 @@ def record_strategy(
     ModelError
         If it does not name every dimension of every tensor.
     """
+    if (in_strategy is None and out_strategy is None) or not is_tracing():
+        return
     tracer = current_tracer()
     node = results[0].value(tracer).name
     shapes = [item.shape if isinstance(item, Tensor) else () for item in operands]

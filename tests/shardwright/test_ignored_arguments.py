@@ -26,7 +26,7 @@ def fusion(**entry):
 REFUSED = [
     (lambda: nn.Cell(flags={"a": 1}), "`flags` is {'a': 1}, expected none"),
     (lambda: nn.Cell("no"), "`auto_prefix` is the text `no`, expected True or False"),
-    (lambda: nn.Dense(2, 2).set_train(False), "`set_train(False)` has no effect"),
+    (lambda: nn.Dense(2, 2).set_train(1), "`mode` is 1, expected True or False"),
     (lambda: init("mpi"), "`backend_name` is `mpi`, expected hccl, nccl or mccl"),
     (lambda: world(0).__enter__(), "`size` is 0, expected an integer of at least 1"),
     (lambda: DATA.shuffle(0), "`buffer_size` is 0, expected an integer of at least 1"),

@@ -269,9 +269,12 @@ def test_labels_must_have_the_shape_of_the_scores():
     )
 
 
-def test_an_operator_cannot_be_applied_outside_a_trace():
-    with pytest.raises(ModelError, match="an operator is applied while no network is traced"):
-        ops.ReLU()(Tensor([1.0], "float32"))
+def test_operators_and_cells_outside_a_trace_give_values():
+    x = Tensor([[1.0, -2.0]], "float32")
+    assert (ops.ReLU()(x) * 2 + 1).asnumpy().tolist() == [[3.0, 1.0]]
+    net = nn.SequentialCell(nn.Dense(2, 2, has_bias=False, weight_init="ones"), nn.Dropout(0.5))
+    assert net(x).asnumpy().tolist() == [[-1.0, -1.0]]
+    assert net.set_train()(x).asnumpy().tolist() != [[-1.0, -1.0]]
 
 
 def test_a_cell_without_construct_says_so():

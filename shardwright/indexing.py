@@ -1,0 +1,133 @@
+"""Indices of tensors: which part of each dimension they keep, on shapes alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+
+from shardwright.communication import Rank, symbol_of
+from shardwright.ir.errors import ModelError
+
+Item = int | slice | None | EllipsisType
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The part of one dimension that an index keeps.
+
+    Parameters
+    ----------
+    start, stop, step : int
+        The elements that are kept.
+    drop : bool
+        Whether the dimension goes, as it does for a number.
+    """
+
+    start: int
+    stop: int
+    step: int = 1
+    drop: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many elements are kept."""
+        return len(range(self.start, self.stop, self.step))
+
+
+@dataclass(frozen=True)
+class Index:
+    """What an index does to a tensor.
+
+    Parameters
+    ----------
+    own : tuple of (int, int)
+        The dimensions of which every rank keeps its own part, and the number of ranks.
+    cuts : tuple of Cut
+        What is kept of every dimension then.
+    shape : tuple of int
+        The shape of the result.
+    """
+
+    own: tuple[tuple[int, int], ...]
+    cuts: tuple[Cut, ...]
+    shape: tuple[int, ...]
+
+
+def index_of(items: Sequence[Item], shape: Sequence[int]) -> Index:
+    """Return what an index does to a tensor of some shape.
+
+    Raises
+    ------
+    ModelError
+        If it does not fit the shape, or keeps nothing.
+    """
+    items = _without_ellipsis(items, len(shape))
+    kept = [item for item in items if item is not None]
+    own, cuts = [], []
+    for dimension, (item, size) in enumerate(zip(kept, shape, strict=True)):
+        symbol = _either(item) if isinstance(item, slice) else None
+        if isinstance(item, slice) and symbol is not None and symbol.world > 1:
+            own.append((dimension, symbol.world))
+            cuts.append(Cut(0, _own_part(item, size, symbol.world)))
+        else:
+            cuts.append(_cut(item, size))
+    left = iter(cuts)
+    sizes = [Cut(0, 1) if item is None else next(left) for item in items]
+    return Index(tuple(own), tuple(cuts), tuple(cut.size for cut in sizes if not cut.drop))
+
+
+def _without_ellipsis(items: Sequence[Item], rank: int) -> list[Item]:
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if used > rank:
+        raise ModelError(f"{used} indices are given for a tensor of {rank} dimensions")
+    at = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
+    rest = [item for item in items[at:] if item is not Ellipsis]
+    return [*items[:at], *[slice(None)] * (rank - used), *rest]
+
+
+def _either(item: slice) -> Rank | None:
+    start = symbol_of(item.start)
+    return symbol_of(item.stop) if start is None else start
+
+
+def _cut(item: Item, size: int) -> Cut:
+    if isinstance(item, slice):
+        ends = [None if end is None else int(end) for end in (item.start, item.stop, item.step)]
+        start, stop, step = slice(*ends).indices(size)
+        if step < 1 or stop <= start:
+            raise ModelError(f"the slice {item} of a dimension of size {size} keeps nothing")
+        return Cut(start, stop, step)
+    if not isinstance(item, int):
+        raise ModelError(
+            f"a tensor is indexed by {item!r}, expected a number, a slice, None or ...",
+            hint="use `ops.gather` to index by a tensor",
+        )
+    if not -size <= item < size:
+        raise ModelError(f"the index {item} is outside a dimension of size {size}")
+    return Cut(item % size, item % size + 1, drop=True)
+
+
+def _own_part(item: slice, size: int, world: int) -> int:
+    """Return the size of a rank's part of a dimension: one of equal parts, in rank order.
+
+    Raises
+    ------
+    ModelError
+        If the slice is another one.
+    """
+    part = size // world
+    bounds = (_affine(item.start, 0), _affine(item.stop, size))
+    if size % world or item.step not in (None, 1) or bounds != ((part, 0), (part, part)):
+        raise ModelError(
+            f"a dimension of size {size} is cut from {item.start} to {item.stop} on {world} ranks, "
+            f"each must keep its own of {world} equal parts in turn",
+            hint=f"cut from rank * {part} to (rank + 1) * {part}" if size % world == 0 else None,
+        )
+    return part
+
+
+def _affine(end: int | Rank | None, default: int) -> tuple[int, int]:
+    """Return the factor of the rank, and the offset."""
+    symbol = symbol_of(end)
+    if symbol is not None:
+        return symbol.scale, symbol.offset
+    return 0, default if end is None else int(end)
