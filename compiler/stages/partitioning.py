@@ -2,56 +2,41 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import comb
 
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Emitted, Partitioned
-from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.assembly import assembled
 from shardwright.compiler.stages.blocks import Blocks, cut_points, given_points
 from shardwright.compiler.stages.bounds import CutBounds
+from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
 from shardwright.compiler.stages.cuts import Cut, LeastCut
-from shardwright.compiler.stages.evaluation import PipelineStep, pipeline_step
-from shardwright.compiler.stages.problem import StagePlan, StageProblems
+from shardwright.compiler.stages.named import NamedProblems
+from shardwright.compiler.stages.problem import StageProblems
+from shardwright.compiler.stages.race import Race
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted_profile import LEAST_WEIGHT, ResourceWeights
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
-from shardwright.dataflow.placement import in_stages
+from shardwright.dataflow.placement import even_cuts
 from shardwright.dataflow.schedules import Schedule, make_schedule
-from shardwright.dataflow.stretches import Line, Stretch
-from shardwright.ir.decisions import Decisions
+from shardwright.dataflow.stretches import Line
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, PassError
-from shardwright.ir.graph import Graph
-from shardwright.ir.layout import Layout
 from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
 
 _FEW = 40  # cuts up to which all of them are tried
 _CUTS = 3  # that are tried of more
-_TIGHTENINGS = 5  # of the memory limit of stages whose program exceeds it
-_LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
 _ROUNDING = 1e-9
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # weights of the links of a level that are tried
 _ASCENTS = 2  # how often those of each level are
 _SHARE_OF_BOUND = 1 / 2  # of the time limit, after which plans are searched
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """An emitted pipeline."""
-
-    decisions: Decisions
-    program: Graph
-    step: PipelineStep
-    records: tuple[PassRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -108,7 +93,9 @@ class PipelinePartitioning(Partitioned):
     def blocks(self) -> Blocks:
         """What the program can be cut between."""
         points = given_points(self.line, self.loop, self.cuts) if self.cuts else ()
-        points = points or cut_points(self.line, self.loop, self.schedule.stages)
+        if not points:
+            found = cut_points(self.line, self.loop, self.schedule.stages)
+            points = tuple(sorted({*found, *self._even_points}))
         return Blocks(self.line, self.loop, points, _decided(self.options))
 
     @cached_property
@@ -159,11 +146,17 @@ class PipelinePartitioning(Partitioned):
             self._floors[shares] = problems.pass_floor(self._frequent)
         return self._floors[shares]
 
-    def _problems(self, lowering: LowerRedistributions, *, bounds: bool = True) -> StageProblems:
-        planner = lowering.planner(self.mesh)
-        request = SearchRequest(
-            self.source, self.cluster, planner, self.options, lowering.weights, self.emissions
-        )
+    def _problems(
+        self,
+        lowering: LowerRedistributions,
+        *,
+        bounds: bool = True,
+        options: CompileOptions | None = None,
+    ) -> StageProblems:
+        planner, weights = lowering.planner(self.mesh), lowering.weights
+        emissions = self.emissions if options is None else {}
+        options = options or self.options
+        request = SearchRequest(self.source, self.cluster, planner, options, weights, emissions)
         deadline = self.began + self.options.time_limit
         shared = self.schedule.chunks > 1 and bounds
         return StageProblems(request, self.blocks, self.limits, deadline, self.level, shared)
@@ -208,30 +201,73 @@ class PipelinePartitioning(Partitioned):
         best = self._best(least)
         return self._emitted(best, least)
 
+    @cached_property
+    def builder(self) -> CandidateBuilder:
+        """What emits pipelines."""
+        where = (self.blocks, self.schedule, self.cluster, self.options, self.limits)
+        return CandidateBuilder(*where, self.lowering, self.level)
+
     # Candidates
 
-    def _best(self, least: LeastCut) -> _Candidate:
-        best: _Candidate | None = None
-        for found in self._found(least):
-            if best is None or found.step.seconds < best.step.seconds:
-                best = found
-            if best.step.seconds <= least.value * (1 + self.limits.gap):
-                break
-        if best is None:
-            raise self._not_found()
-        return best
-
-    def _found(self, least: LeastCut) -> Iterator[_Candidate]:
-        """Yield pipelines that fit until the time is up, at least one."""
-        weighted = self.overlaps and self.schedule.chunks == 1
-        kinds = (self.problems, self.bounding) if weighted else (self.problems,)
+    def _best(self, least: LeastCut) -> Candidate:
+        target = least.value * (1 + self.limits.gap)
+        race = Race(self.builder, target, self.began + self.options.time_limit)
         for cut in self._cuts(least):
-            for problems in kinds:
-                found = self._fitting(cut, problems)
-                if found is not None:
-                    yield found
-                    if self.problems.is_late:
-                        return
+            for plans in self._kinds:
+                race.enter(cut, plans)
+        self._enter_named(race, least)
+        race.improve()
+        if race.best is None:
+            raise self._not_found()
+        return race.best
+
+    def _enter_named(self, race: Race, least: LeastCut) -> None:
+        """Let named plans race, and the searched plans in even cuts."""
+        if race.is_over or not self._allows_names:
+            return
+        assert least.cut is not None
+        even = self.even_cut
+        cuts = [*dict.fromkeys(cut for cut in (even, least.cut) if cut is not None)]
+        race.enter_named(self.named, self.mesh, cuts)
+        for plans in self._kinds if even else ():
+            race.enter_if_promising(cuts[0], plans)
+
+    @property
+    def _allows_names(self) -> bool:
+        """Whether named plans are points of what is searched: nothing is decided by the user."""
+        options = self.options
+        decided = options.pins or options.result_pins or options.input_layouts
+        return not decided and not options.optimizer_parallel
+
+    @cached_property
+    def named(self) -> NamedProblems:
+        """The problems of stages in which named plans are points."""
+        options = replace(self.options, search="fully_sharded", objective="serial")
+        problems = self._problems(self.lowering, bounds=False, options=options)
+        return NamedProblems(problems, self.source)
+
+    @cached_property
+    def even_cut(self) -> Cut | None:
+        """The cut of equal numbers of repeated blocks; None where there is none."""
+        points = self._even_points
+        starts = {place: block for block, place in enumerate(self.blocks.starts)}
+        if not points or any(point not in starts for point in points):
+            return None
+        return (0, *(starts[point] for point in points), len(self.blocks))
+
+    @cached_property
+    def _even_points(self) -> tuple[int, ...]:
+        """The places in line at which stages of equal numbers of repeated blocks begin."""
+        try:
+            return given_points(self.line, self.loop, even_cuts(self.source, self.schedule.stages))
+        except OptionError:
+            return ()
+
+    @property
+    def _kinds(self) -> tuple[StageProblems, ...]:
+        """The stage problems whose plans are tried."""
+        weighted = self.overlaps and self.schedule.chunks == 1
+        return (self.problems, self.bounding) if weighted else (self.problems,)
 
     def _cuts(self, least: LeastCut) -> Iterator[Cut]:
         """Yield the cuts that are tried, those that promise most first."""
@@ -252,96 +288,9 @@ class PipelinePartitioning(Partitioned):
         cuts = list(dict.fromkeys((least, even, *reversed(self.bounds.met))))[:_CUTS]
         return sorted(cuts, key=self.bounds.estimate)
 
-    def _fitting(self, cut: Cut, problems: StageProblems) -> _Candidate | None:
-        """Return the pipeline of a cut whose program fits; None where none was found."""
-        most = self.limits.memory_limit
-        limit = None if most is None else most / self.schedule.chunks
-        limits: list[float | None] = [limit] * self.schedule.stages
-        for step in range(_TIGHTENINGS):
-            found = self._of_cut(cut, limits, problems)
-            if found is None:
-                return None
-            excess = {
-                group: memory - self.limits.limit_bytes
-                for group, memory in enumerate(found.step.memory.by_group)
-                if memory > self.limits.limit_bytes
-            }
-            if not excess:
-                return found
-            limits = self._tightened(cut, limits, excess, step, problems)
-        return None
-
-    def _tightened(
-        self,
-        cut: Cut,
-        limits: Sequence[float | None],
-        excess: Mapping[int, float],
-        step: int,
-        problems: StageProblems,
-    ) -> list[float | None]:
-        """Return smaller limits for the stages of the groups whose programs exceed theirs."""
-        found: list[float | None] = []
-        for stage, limit in enumerate(limits):
-            over = excess.get(stage % self.schedule.groups)
-            if over is None:
-                found.append(limit)
-                continue
-            plan = self._plan(problems, stage, cut, limit)
-            counted = 0.0 if plan is None else plan.memory_bytes
-            less = min(counted - over / self.schedule.chunks, counted * (1 - _LEAST_STEP * 2**step))
-            found.append(max(less, 0.0))
-        return found
-
-    def _plan(
-        self,
-        problems: StageProblems,
-        stage: int,
-        cut: Cut,
-        limit: float | None,
-        received: Mapping[str, Layout] | None = None,
-    ) -> StagePlan | None:
-        flight = self.bounds.in_flight[stage]
-        return problems.plan(cut[stage], cut[stage + 1], flight, limit, received)
-
-    def _of_cut(
-        self, cut: Cut, limits: Sequence[float | None], problems: StageProblems
-    ) -> _Candidate | None:
-        """Emit the pipeline of a cut whose stages are searched within limits."""
-        parts = [self.blocks.stretch(*pair) for pair in pairwise(cut)]
-        plans: list[Decisions] = []
-        sent: dict[str, Layout] = {}
-        for stage, part in enumerate(parts):
-            received = self._received(part, sent)
-            plan = self._plan(problems, stage, cut, limits[stage], received)
-            if plan is None:
-                return None
-            plans.append(plan.decisions)
-            sent.update((name, plan.decisions.stored[name]) for name in part.sent)
-        return self._assembled(cut, parts, plans)
-
-    def _received(self, part: Stretch, sent: Mapping[str, Layout]) -> dict[str, Layout]:
-        """Return the layouts in which a stage receives the values of a micro-batch."""
-        names = [value.name for value in part.graph.inputs if value.name in part.received]
-        return {name: sent[name] for name in names if self.loop.is_split(name)}
-
-    def _assembled(
-        self, cut: Cut, parts: Sequence[Stretch], plans: Sequence[Decisions]
-    ) -> _Candidate:
-        whole = self.loop.lifted(assembled(self.source, parts, plans))
-        starts = self.blocks.starts
-        stages = self.line.stages([starts[block] for block in cut[1:-1]])
-        schedule = self.schedule
-        decisions = in_stages(whole, schedule.groups, stages, schedule.name, self.level)
-        passes = PassManager(verify_later=not self.options.extra_passes)
-        pipeline = partitioned(self.options, decisions, self.lowering)
-        program = passes.run_all(pipeline, self.source)
-        limit = self.limits.limit_bytes
-        step = pipeline_step(program, self.cluster, limit, overlaps=self.overlaps)
-        return _Candidate(decisions, program, step, tuple(passes.records))
-
     # The answer
 
-    def _emitted(self, best: _Candidate, least: LeastCut) -> Emitted:
+    def _emitted(self, best: Candidate, least: LeastCut) -> Emitted:
         emitting = PassManager(records=list(best.records))
         if not self.options.extra_passes:
             emitting.verify()
@@ -356,7 +305,7 @@ class PipelinePartitioning(Partitioned):
             minimizes_step=self.overlaps,
         )
 
-    def _result(self, best: _Candidate, bound: float) -> SearchResult:
+    def _result(self, best: Candidate, bound: float) -> SearchResult:
         seconds = best.step.seconds
         bound -= self.bounds.rounding(seconds)
         if self.options.extra_passes:  # what they do to the step is not bounded

@@ -6,7 +6,7 @@ for every plan, and no plan that matters takes more than a step once, so ``t >= 
 """
 
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
@@ -155,7 +155,7 @@ class StageProblems:
         return max(self.loop.passes, ONE)
 
     def _lowest(self, block: int, passes: float) -> float:
-        request = self._request(block, block + 1, 1, passes, free_ends=True)
+        request = self.request_of(block, block + 1, 1, passes, free_ends=True)
         return self._solved(request, request.space, None).lower_bound
 
     def bound(self, begin: int, end: int, in_flight: int) -> StageBound:
@@ -191,7 +191,7 @@ class StageProblems:
         if found.plan is None or found.begin == begin:
             return found.plan
         names = self.blocks.names(found.begin, begin, end - begin)
-        return replace(found.plan, decisions=_renamed(found.plan.decisions, names))
+        return replace(found.plan, decisions=renamed(found.plan.decisions, names))
 
     def _searched(
         self,
@@ -248,7 +248,7 @@ class StageProblems:
         memory_limit: float | None,
         received: Mapping[str, Layout],
     ) -> _Searched:
-        request = self._request(begin, end, in_flight)
+        request = self.request_of(begin, end, in_flight)
         if received:
             layouts = {**request.options.input_layouts, **received}
             options = replace(request.options, input_layouts=layouts)
@@ -273,7 +273,7 @@ class StageProblems:
         self, begin: int, end: int, in_flight: int, memory_limit: float | None
     ) -> float:
         """Return a bound of one pass within a memory limit; 0 where none is found."""
-        request = self._request(begin, end, in_flight, MANY)
+        request = self.request_of(begin, end, in_flight, MANY)
         space = request.recompute_space if request.recomputes else request.space
         try:
             return self._solved(request, space, memory_limit).lower_bound / MANY
@@ -304,11 +304,11 @@ class StageProblems:
         """Return a bound of some passes and what is done once, within any memory."""
         key = self.blocks.key(begin, end), passes
         if key not in self._passes:
-            request = self._request(begin, end, 1, passes)
+            request = self.request_of(begin, end, 1, passes)
             self._passes[key] = self._solved(request, request.space, None).lower_bound
         return self._passes[key]
 
-    def _request(
+    def request_of(
         self,
         begin: int,
         end: int,
@@ -316,8 +316,27 @@ class StageProblems:
         passes: float | None = None,
         *,
         free_ends: bool = False,
+        recomputed: Collection[str] | None = None,
     ) -> SearchRequest:
+        """Return the search for a stage.
+
+        Parameters
+        ----------
+        begin, end : int
+            The first block of the stage, and the one after its last.
+        in_flight : int
+            Micro-batches in flight at its peak.
+        passes : float, optional
+            How often an operator of the loop counts.
+        free_ends : bool
+            Whether redistributing what is received and sent is left out.
+        recomputed : collection of str, optional
+            What the program marks as recomputed; by default, as the user asks.
+        """
         stretch = self.blocks.stretch(begin, end, alone=free_ends or self.alone)
+        if recomputed is not None:
+            marked = tuple(n.name for n in stretch.graph.nodes if n.name in recomputed)
+            stretch = replace(stretch, graph=replace(stretch.graph, recomputed=marked))
         part = StagePart(stretch, in_flight, passes or self._count, free_ends)
         prices, options = self.request.profile, self.request.options
         names = {node.name for node in stretch.graph.nodes}
@@ -346,7 +365,7 @@ def _plan(result: SearchResult, *, unlimited: bool = False) -> StagePlan:
     return StagePlan(result.decisions, result.cost, result.memory_bytes, unlimited)
 
 
-def _renamed(decisions: Decisions, names: Mapping[str, str]) -> Decisions:
+def renamed(decisions: Decisions, names: Mapping[str, str]) -> Decisions:
     """Return decisions for a program with other names."""
 
     def keyed(mapping: Mapping[str, T]) -> dict[str, T]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.ir.errors import PassError
-from shardwright.ir.layout import Strategy
+from shardwright.ir.layout import Layout, Strategy
 from shardwright.search.space.space import Choice, SearchSpace, Storage
 from shardwright.solver.problem import FORBIDDEN, Problem, Variable
 from shardwright.solver.solve import solve
@@ -38,7 +38,10 @@ def scattered(choice: Choice) -> Sequence[bool]:
 
 
 def complete(
-    space: SearchSpace, strategies: Mapping[str, Strategy], preference: Preference | None = None
+    space: SearchSpace,
+    strategies: Mapping[str, Strategy],
+    preference: Preference | None = None,
+    received: Mapping[str, Layout] | None = None,
 ) -> tuple[int, ...]:
     """Return the cheapest assignment in which the operators have the given strategies.
 
@@ -53,6 +56,8 @@ def complete(
         For every operator.
     preference : callable, optional
         The preferred options of a parameter; ignored where its reader can take none of them.
+    received : mapping of str to Layout, optional
+        Layouts of inputs.
     """
     chosen = _chosen_strategies(space, strategies)
     costs: list[Floats] = [variable.cost for variable in space.problem.variables]
@@ -62,6 +67,8 @@ def complete(
     for i, choice in enumerate(space.choices):
         if choice.kind == "parameter" and preference is not None:
             costs[i] = _preferred(space, i, preference(choice), chosen)
+        elif choice.kind == "input" and choice.name in (received or {}):
+            costs[i] = np.where(_equal(choice, (received or {})[choice.name]), costs[i], np.inf)
     variables = tuple(
         Variable(variable.name, cost)
         for variable, cost in zip(space.problem.variables, costs, strict=True)
@@ -70,6 +77,11 @@ def complete(
     if solution.assignment is None:
         raise PassError("the strategies leave a tensor that cannot be redistributed to its reader")
     return solution.assignment
+
+
+def _equal(choice: Choice, layout: Layout) -> NDArray[np.bool_]:
+    """Return which options of an input are a layout."""
+    return np.array([option == layout for option in choice.options])
 
 
 def _chosen_strategies(space: SearchSpace, strategies: Mapping[str, Strategy]) -> dict[int, int]:

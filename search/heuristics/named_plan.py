@@ -9,12 +9,14 @@ pass (``zero=3``). Over micro-batches the gradient is accumulated whole and redu
 micro-batches stages 1 and 2 are the same program.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from shardwright.dataflow.micro_batches import samples_of
 from shardwright.ir.errors import InfeasibleError, OptionError, StrategyError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.search.heuristics.completion import Preference, complete, replicated
@@ -68,31 +70,109 @@ class ByName(Heuristic):
             If the model cannot be divided so.
         """
         axes = PlanAxes.of(space.mesh)
-        self._check_batch(space, axes)
-        scattered, ring = self.plan.sequence_parallel, self.plan.ring
-        found = walk(space.graph, space.mesh, axes, by_position=scattered, ring=ring)
-        self._check_divided(found)
-        for choice in space.choices:
-            if choice.kind == "operator" and found.strategies[choice.name] not in choice.options:
-                raise StrategyError(
-                    f"the named plan splits `{choice.name}` by "
-                    f"`{found.strategies[choice.name]}`, which the cost model does not allow",
-                    hint="use the cost model `time`",
-                )
-        chosen = complete(space, found.strategies, self._preference(space.mesh, axes))
+        named = NamedStrategies.of(self.plan, space.graph, space.mesh, axes)
+        chosen = named.completed(space)
         self._check_storage(space, chosen, axes)
         return chosen
 
-    def _check_batch(self, space: SearchSpace, axes: PlanAxes) -> None:
-        ranks = space.mesh.extent(axes.data)
-        batch = samples_of(space.graph)
+    def _check_storage(self, space: SearchSpace, chosen: Sequence[int], axes: PlanAxes) -> None:
+        """Refuse a ZeRO stage that divides no parameter, or that the cost model does not allow."""
+        ranks, divided = space.mesh.extent(axes.storage), False
+        for choice, position in zip(space.choices, chosen, strict=True):
+            option = choice.options[position]
+            if not self.plan.zero or not isinstance(option, Storage):
+                continue
+            if not set(axes.storage).isdisjoint(option.layout.split_axes):
+                divided = True
+                continue
+            shape = space.graph.values[choice.name].type.shape
+            slices = zip(shape, option.layout.counts(space.mesh), strict=True)
+            if any(size >= count * ranks for size, count in slices):
+                raise StrategyError(
+                    f"`zero={self.plan.zero}` of the plan divides `{choice.name}`, which the cost "
+                    "model does not allow",
+                    hint="use the cost model `time`",
+                )
+        if self.plan.zero and not divided:
+            raise OptionError(
+                f"`zero={self.plan.zero}` of the plan divides nothing: every dimension of every "
+                "parameter is smaller than the data ranks",
+                hint="leave `zero` out",
+            )
+
+
+@dataclass(frozen=True)
+class NamedStrategies:
+    """The strategies of a named plan for all operators of a program.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan.
+    axes : PlanAxes
+        The axes of the mesh, by what they divide.
+    strategies : mapping of str to Strategy
+        The strategy of each operator.
+    """
+
+    plan: NamedPlan
+    axes: PlanAxes
+    strategies: Mapping[str, Strategy]
+
+    @staticmethod
+    def of(
+        plan: NamedPlan, graph: Graph, mesh: Mesh, axes: PlanAxes, *, alike: bool = False
+    ) -> "NamedStrategies":
+        """Divide a program by a plan; with `alike`, equal products of repeated blocks alike.
+
+        Raises
+        ------
+        ShardwrightError
+            If the model cannot be divided so.
+        """
+        self = NamedStrategies(plan, axes, {})
+        self._check_batch(graph, mesh)
+        scattered, ring = plan.sequence_parallel, plan.ring
+        found = walk(graph, mesh, axes, by_position=scattered, ring=ring, alike=alike)
+        self._check_divided(found)
+        return replace(self, strategies=found.strategies)
+
+    def completed(
+        self, space: SearchSpace, received: Mapping[str, Layout] | None = None
+    ) -> tuple[int, ...]:
+        """Return the assignment of a problem of the program, or of a part of it.
+
+        Parameters
+        ----------
+        space : SearchSpace
+            The problem.
+        received : mapping of str to Layout, optional
+            Layouts of inputs; by default, the cheapest.
+
+        Raises
+        ------
+        StrategyError
+            If the cost model does not allow it.
+        """
+        for choice in space.choices:
+            if choice.kind == "operator" and self.strategies[choice.name] not in choice.options:
+                raise StrategyError(
+                    f"the named plan splits `{choice.name}` by "
+                    f"`{self.strategies[choice.name]}`, which the cost model does not allow",
+                    hint="use the cost model `time`",
+                )
+        return complete(space, self.strategies, self._preference(space.mesh), received)
+
+    def _check_batch(self, graph: Graph, mesh: Mesh) -> None:
+        ranks = mesh.extent(self.axes.data)
+        batch = samples_of(graph)
         if batch is not None and batch % ranks:
             raise OptionError(
                 f"the batch of {batch} cannot be split over `data={ranks}` of the plan",
                 hint=f"use a batch that {ranks} divides",
             )
-        ranks = space.mesh.extent(axes.context)
-        for length in attended_lengths(space.graph):
+        ranks = mesh.extent(self.axes.context)
+        for length in attended_lengths(graph):
             if length < ranks:
                 raise OptionError(
                     f"the sequence of {length} positions cannot be split over `context={ranks}` of "
@@ -124,35 +204,11 @@ class ByName(Heuristic):
                     hint=f"leave `{item.partition('=')[0]}` out",
                 )
 
-    def _check_storage(self, space: SearchSpace, chosen: Sequence[int], axes: PlanAxes) -> None:
-        """Refuse a ZeRO stage that divides no parameter, or that the cost model does not allow."""
-        ranks, divided = space.mesh.extent(axes.storage), False
-        for choice, position in zip(space.choices, chosen, strict=True):
-            option = choice.options[position]
-            if not self.plan.zero or not isinstance(option, Storage):
-                continue
-            if not set(axes.storage).isdisjoint(option.layout.split_axes):
-                divided = True
-                continue
-            shape = space.graph.values[choice.name].type.shape
-            slices = zip(shape, option.layout.counts(space.mesh), strict=True)
-            if any(size >= count * ranks for size, count in slices):
-                raise StrategyError(
-                    f"`zero={self.plan.zero}` of the plan divides `{choice.name}`, which the cost "
-                    "model does not allow",
-                    hint="use the cost model `time`",
-                )
-        if self.plan.zero and not divided:
-            raise OptionError(
-                f"`zero={self.plan.zero}` of the plan divides nothing: every dimension of every "
-                "parameter is smaller than the data ranks",
-                hint="leave `zero` out",
-            )
-
-    def _preference(self, mesh: Mesh, axes: PlanAxes) -> Preference:
+    def _preference(self, mesh: Mesh) -> Preference:
         if not self.plan.zero:
             return replicated
-        return lambda choice: _divided(choice, mesh, axes.storage, _WHEN[self.plan.zero])
+        axes, when = self.axes.storage, _WHEN[self.plan.zero]
+        return lambda choice: _divided(choice, mesh, axes, when)
 
 
 # Whether a parameter is regathered, gathered in every pass, and its gradient reduced in every pass.
@@ -190,9 +246,12 @@ def _divided(
         found = (option.regathered, option.in_passes, option.reduced_in_passes)
         return sum(a != b for a, b in zip(found, when, strict=True))
 
-    finest = [option for option in options if ranks(option) == most[option.used]]
-    least = {
-        used: min(differences(option) for option in finest if option.used == used)
-        for used in {option.used for option in finest}
-    }
-    return [option in finest and differences(option) == least[option.used] for option in options]
+    least: dict[object, int] = {}
+    for option in options:
+        if ranks(option) == most[option.used]:
+            known = least.get(option.used, len(when))
+            least[option.used] = min(known, differences(option))
+    return [
+        ranks(option) == most[option.used] and differences(option) == least[option.used]
+        for option in options
+    ]

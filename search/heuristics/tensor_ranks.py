@@ -14,11 +14,13 @@ Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing activation re
 transformer models", 2022; Lepikhin et al., "GShard", 2020.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.units import pattern
 from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.operators.models.attention import Attention
 from shardwright.operators.rule import Rule
@@ -259,15 +261,31 @@ def _remove(factors: Factors, axes: tuple[str, ...]) -> None:
 
 
 def walk(
-    graph: Graph, mesh: Mesh, axes: PlanAxes, *, by_position: bool, ring: bool = False
+    graph: Graph,
+    mesh: Mesh,
+    axes: PlanAxes,
+    *,
+    by_position: bool,
+    ring: bool = False,
+    alike: bool = False,
 ) -> Walk:
-    """Return the walk in which every split of columns is followed."""
+    """Return the walk in which every split of columns is followed.
+
+    With `alike`, what cannot be followed in one repeated block is not in any: fewer walks are made.
+    """
     whole: frozenset[str] = frozenset()
     while True:
         found = Walk(graph, mesh, axes, by_position, ring, whole)
         if found.dropped <= whole:
             return found
-        whole |= found.dropped
+        whole |= _alike(graph, found.dropped) if alike else found.dropped
+
+
+def _alike(graph: Graph, operators: Collection[str]) -> frozenset[str]:
+    """Return some operators with those of the same kind at the same place of other blocks."""
+    kinds = {n.name: (n.operator, pattern(n.scope)) for n in graph.nodes}
+    wanted = {kinds[name] for name in operators}
+    return frozenset(name for name, kind in kinds.items() if kind in wanted)
 
 
 def attended_lengths(graph: Graph) -> frozenset[int]:

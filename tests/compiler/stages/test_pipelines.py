@@ -61,8 +61,8 @@ def random_pipelines(
         try:
             for stage, part in enumerate(parts):
                 flight = search.bounds.in_flight[stage]
-                request = search.problems._request(cut[stage], cut[stage + 1], flight)
-                received = search._received(part, sent)
+                request = search.problems.request_of(cut[stage], cut[stage + 1], flight)
+                received = search.builder.received(part, sent)
                 options = replace(request.options, input_layouts=received)
                 space = replace(request, options=options).space
                 assignment = random_assignment(space, random, most=2)
@@ -71,7 +71,7 @@ def random_pipelines(
                 sent.update((name, plans[-1].stored[name]) for name in part.sent)
         except PassError:  # strategies between which a tensor cannot be redistributed
             continue
-        step = search._assembled(cut, parts, plans).step
+        step = search.builder.emitted(cut, plans).step
         assert all(
             own <= most * (1 + 1e-9)
             for own, most in zip(counted, step.memory.by_group, strict=True)

@@ -1,0 +1,218 @@
+"""Candidates: the pipelines of a cut, from plans of its stages to the emitted program."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.pipelines import partitioned
+from shardwright.compiler.stages.assembly import assembled
+from shardwright.compiler.stages.blocks import Blocks
+from shardwright.compiler.stages.cuts import Cut
+from shardwright.compiler.stages.evaluation import PipelineStep, pipeline_step
+from shardwright.compiler.stages.problem import StagePlan
+from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.placement import in_stages
+from shardwright.dataflow.schedule_paths import simulate_schedule
+from shardwright.dataflow.schedules import FORWARD, Schedule, in_flight
+from shardwright.dataflow.stretches import Stretch
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.search.options import SearchOptions
+
+_TIGHTENINGS = 5  # of the memory limit of stages whose program exceeds it
+_LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
+_FORWARD_SHARE = 1 / 3  # of a pass, where only the sum is known
+
+
+class StagePlans(Protocol):
+    """What finds a plan of a stage."""
+
+    def plan(
+        self,
+        begin: int,
+        end: int,
+        in_flight: int,
+        memory_limit: float | None,
+        received: Mapping[str, Layout] | None = None,
+    ) -> StagePlan | None:
+        """Return a plan of a stage; None where none was found.
+
+        Parameters
+        ----------
+        begin, end : int
+            The first block of the stage, and the one after its last.
+        in_flight : int
+            Micro-batches in flight at its peak.
+        memory_limit : float or None
+            Bytes of a rank.
+        received : mapping of str to Layout, optional
+            Layouts of values that it receives; by default, any.
+        """
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An emitted pipeline.
+
+    Parameters
+    ----------
+    cut : tuple of int
+        The blocks at which its stages begin, and the end.
+    decisions : Decisions
+        What it decides.
+    program : Graph
+        The program.
+    step : PipelineStep
+        Its step and memory.
+    records : tuple of PassRecord
+        The passes that emitted it.
+    """
+
+    cut: Cut
+    decisions: Decisions
+    program: Graph
+    step: PipelineStep
+    records: tuple[PassRecord, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateBuilder:
+    """Builds the pipelines of one program, schedule and mesh.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        What the program can be cut between.
+    schedule : Schedule
+        The schedule.
+    cluster : Cluster
+        The devices and their links.
+    options : CompileOptions
+        How to compile.
+    limits : SearchOptions
+        The limits of the user.
+    lowering : LowerRedistributions
+        The pass that lowers redistributions.
+    level : int
+        Level of the cluster whose links the stages use.
+    """
+
+    blocks: Blocks
+    schedule: Schedule
+    cluster: Cluster
+    options: CompileOptions
+    limits: SearchOptions
+    lowering: LowerRedistributions
+    level: int
+
+    def fitting(self, cut: Cut, plans: StagePlans) -> Candidate | None:
+        """Return the pipeline of a cut whose program fits; None where none was found."""
+        most = self.limits.memory_limit
+        limit = None if most is None else most / self.schedule.chunks
+        limits: list[float | None] = [limit] * self.schedule.stages
+        for step in range(_TIGHTENINGS):
+            staged = self.staged(cut, plans, limits)
+            if staged is None:
+                return None
+            found = self.emitted(cut, [plan.decisions for plan in staged])
+            excess = self._excess(found)
+            if not excess:
+                return found
+            limits = self._tightened(staged, limits, excess, step)
+        return None
+
+    def fits(self, candidate: Candidate) -> bool:
+        """Return whether every device group has the memory for a pipeline."""
+        return not self._excess(candidate)
+
+    def _excess(self, candidate: Candidate) -> dict[int, float]:
+        """Return the bytes beyond the limit of the device groups that exceed it."""
+        limit = self.limits.limit_bytes
+        held = enumerate(candidate.step.memory.by_group)
+        return {group: memory - limit for group, memory in held if memory > limit}
+
+    def _tightened(
+        self,
+        staged: Sequence[StagePlan],
+        limits: Sequence[float | None],
+        excess: Mapping[int, float],
+        step: int,
+    ) -> list[float | None]:
+        """Return smaller limits for the stages of the groups whose programs exceed theirs."""
+        found: list[float | None] = []
+        for stage, limit in enumerate(limits):
+            over = excess.get(stage % self.schedule.groups)
+            if over is None:
+                found.append(limit)
+                continue
+            counted = staged[stage].memory_bytes
+            less = min(counted - over / self.schedule.chunks, counted * (1 - _LEAST_STEP * 2**step))
+            found.append(max(less, 0.0))
+        return found
+
+    # Plans of stages
+
+    def staged(
+        self, cut: Cut, plans: StagePlans, limits: Sequence[float | None]
+    ) -> list[StagePlan] | None:
+        """Return the plans of the stages of a cut within limits; None where one has none.
+
+        Each stage receives values in the layouts in which the stages before send them.
+        """
+        flights, sent = in_flight_of(self.schedule), dict[str, Layout]()
+        found: list[StagePlan] = []
+        for stage, (begin, end) in enumerate(pairwise(cut)):
+            part = self.blocks.stretch(begin, end)
+            received = self.received(part, sent)
+            plan = plans.plan(begin, end, flights[stage], limits[stage], received)
+            if plan is None:
+                return None
+            found.append(plan)
+            sent.update((name, plan.decisions.stored[name]) for name in part.sent)
+        return found
+
+    def received(self, part: Stretch, sent: Mapping[str, Layout]) -> dict[str, Layout]:
+        """Return the layouts in which a stage receives the values of a micro-batch."""
+        names = [value.name for value in part.graph.inputs if value.name in part.received]
+        return {name: sent[name] for name in names if self.blocks.loop.is_split(name)}
+
+    def estimate(self, staged: Sequence[StagePlan]) -> float:
+        """Return about how long the step of a pipeline takes, by the seconds of its plans."""
+        schedule, later = self.schedule, max(len(self.schedule.parts) - 1, 1)
+        shares = {FORWARD: _FORWARD_SHARE}
+        rest = (1 - _FORWARD_SHARE) / later
+        durations = {
+            (stage, part): shares.get(part, rest) * staged[stage].step_seconds
+            for stage, part in schedule.segments
+        }
+        return simulate_schedule(schedule, durations).step_seconds / schedule.micro_batches
+
+    # Programs
+
+    def emitted(self, cut: Cut, plans: Sequence[Decisions]) -> Candidate:
+        """Emit the pipeline of a cut, from the decisions of its stages."""
+        source, loop, line = self.blocks.line.graph, self.blocks.loop, self.blocks.line
+        parts = [self.blocks.stretch(*pair) for pair in pairwise(cut)]
+        whole = loop.lifted(assembled(source, parts, plans))
+        starts, schedule = self.blocks.starts, self.schedule
+        stages = line.stages([starts[block] for block in cut[1:-1]])
+        decisions = in_stages(whole, schedule.groups, stages, schedule.name, self.level)
+        passes = PassManager(verify_later=not self.options.extra_passes)
+        program = passes.run_all(partitioned(self.options, decisions, self.lowering), source)
+        overlaps = self.options.objective == "overlapped"
+        step = pipeline_step(program, self.cluster, self.limits.limit_bytes, overlaps=overlaps)
+        return Candidate(cut, decisions, program, step, tuple(passes.records))
+
+
+def in_flight_of(schedule: Schedule) -> tuple[int, ...]:
+    """Return the micro-batches in flight at the peak of each stage."""
+    flights = in_flight(schedule)
+    return tuple(
+        max(count.passes[stage // schedule.groups] for count in flights[stage % schedule.groups])
+        for stage in range(schedule.stages)
+    )

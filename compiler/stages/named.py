@@ -1,0 +1,231 @@
+"""Stage plans by name: those of Megatron's degrees, with as little recomputation as fits.
+
+A named plan of the whole program decides about every stage. Its degrees are those of the axes of
+the mesh: the inner axes are tensor ranks, the others data ranks. Such plans are candidates beside
+those that are searched, and answers where the searches find nothing within the memory limit.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+
+from shardwright.compiler.stages.problem import StagePlan, StageProblems, renamed
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import ShardwrightError, StrategyError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.recompute import Recompute, Rule
+from shardwright.search.heuristics.named_plan import NamedStrategies
+from shardwright.search.named_plan import ZERO, NamedPlan, PlanAxes
+from shardwright.search.space.space import SearchSpace
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import FORBIDDEN
+
+_RULES: tuple[Rule, ...] = ("selective", "full")
+_DEGREES = ("tensor", "expert", "data", "context")
+_USUAL = 1  # the ZeRO stage by which degrees are compared first
+
+
+@dataclass(eq=False)
+class NamedProblems:
+    """The problems of stages in which named plans are points.
+
+    Parameters
+    ----------
+    problems : StageProblems
+        The stage problems, whose options are no orbits.
+    source : Graph
+        The whole program.
+    """
+
+    problems: StageProblems
+    source: Graph
+    _spaces: dict[Hashable, tuple[int, SearchSpace]] = field(default_factory=dict)
+
+    @cached_property
+    def levels(self) -> tuple[frozenset[str], ...]:
+        """The operators that are recomputed, by each level that may be, the least first."""
+        found = [frozenset(self.source.recomputed)]
+        searched = self.problems.request.options.recompute == "search"
+        for rule in _RULES if searched else ():
+            try:
+                marked = frozenset(Recompute(rule).run(self.source).recomputed)
+            except StrategyError:  # the model has no attention, or no repeated block
+                continue
+            if marked not in found:
+                found.append(marked)
+        return tuple(found)
+
+    def space(
+        self, begin: int, end: int, in_flight: int, level: frozenset[str]
+    ) -> tuple[int, SearchSpace]:
+        """Return the problem of a stage, or of an equal one, with the first block of that."""
+        key = self.problems.blocks.key(begin, end), in_flight, level
+        if key not in self._spaces:
+            request = self.problems.request_of(begin, end, in_flight, recomputed=level)
+            self._spaces[key] = begin, request.space
+        return self._spaces[key]
+
+    def plans(self, mesh: Mesh) -> Iterator[list["NamedStages"]]:
+        """Yield the named plans of a mesh that the model allows: those of equal degrees."""
+        graph = self.problems.loop.graph
+        for axes, by_position, ring in product(_axes(mesh, graph), (False, True), (False, True)):
+            found: list[NamedStages] = []
+            for zero in sorted(ZERO, key=lambda zero: zero != _USUAL):
+                try:
+                    plan = _plan(mesh, axes, zero, by_position=by_position, ring=ring)
+                    if found:
+                        named = replace(found[0].named, plan=plan)
+                    else:
+                        named = NamedStrategies.of(plan, graph, mesh, axes, alike=True)
+                except ShardwrightError:  # it divides nothing, or is no plan
+                    continue
+                found.append(NamedStages(self, named))
+            if found:
+                yield found
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """The assignment of a stage, with its first block, what it decides, and its cost."""
+
+    begin: int
+    assignment: tuple[int, ...]
+    decisions: Decisions
+    seconds: float
+
+
+@dataclass(eq=False)
+class NamedStages:
+    """The stage plans of one named plan.
+
+    Parameters
+    ----------
+    problems : NamedProblems
+        The problems of stages.
+    named : NamedStrategies
+        The plan, and its strategies for all operators.
+    """
+
+    problems: NamedProblems
+    named: NamedStrategies
+    _chosen: dict[Hashable, _Chosen | None] = field(default_factory=dict)
+
+    def plan(
+        self,
+        begin: int,
+        end: int,
+        in_flight: int,
+        memory_limit: float | None,
+        received: Mapping[str, Layout] | None = None,
+    ) -> StagePlan | None:
+        """Return the plan of a stage with the least recomputation that fits; None without one."""
+        limits = self.problems.problems.limits
+        limit = limits.limit_bytes if memory_limit is None else memory_limit
+        for level in self.problems.levels:
+            found = self.at_level(level).plan(begin, end, in_flight, None, received)
+            if found is not None and found.memory_bytes <= limit:
+                return found
+        return None
+
+    def at_level(self, level: frozenset[str]) -> "NamedStagesAtLevel":
+        """Return the plans that recompute some operators."""
+        return NamedStagesAtLevel(self, level)
+
+    def at(
+        self,
+        level: frozenset[str],
+        begin: int,
+        end: int,
+        in_flight: int,
+        received: Mapping[str, Layout],
+    ) -> StagePlan | None:
+        """Return the plan of a stage that recomputes some operators; None where there is none."""
+        blocks = self.problems.problems.blocks
+        first, space = self.problems.space(begin, end, in_flight, level)
+        names = blocks.names(first, begin, end - begin)
+        inputs = (value.name for value in space.graph.inputs)
+        fixed = {name: received[names[name]] for name in inputs if names[name] in received}
+        key = blocks.key(begin, end), level, tuple(fixed.values())
+        if key not in self._chosen:
+            self._chosen[key] = self._completed(first, space, fixed)
+        chosen = self._chosen[key]
+        if chosen is None:
+            return None
+        memory = float(evaluate(space.problem, chosen.assignment).peak_usage)
+        decisions = renamed(chosen.decisions, blocks.names(chosen.begin, begin, end - begin))
+        return StagePlan(decisions, chosen.seconds, memory, unlimited=False)
+
+    def _completed(
+        self, begin: int, space: SearchSpace, received: Mapping[str, Layout]
+    ) -> _Chosen | None:
+        try:
+            assignment = self.named.completed(space, received)
+        except ShardwrightError:  # a layout that it receives, or the storage, does not allow it
+            return None
+        cost = float(evaluate(space.problem, assignment).cost)
+        if cost >= FORBIDDEN:
+            return None
+        return _Chosen(begin, assignment, space.decisions(assignment), cost + space.constant)
+
+
+@dataclass(frozen=True, eq=False)
+class NamedStagesAtLevel:
+    """The stage plans of one named plan that recompute some operators.
+
+    Parameters
+    ----------
+    stages : NamedStages
+        The stage plans.
+    level : frozenset of str
+        The operators.
+    """
+
+    stages: NamedStages
+    level: frozenset[str]
+
+    def plan(
+        self,
+        begin: int,
+        end: int,
+        in_flight: int,
+        memory_limit: float | None,
+        received: Mapping[str, Layout] | None = None,
+    ) -> StagePlan | None:
+        """Return the plan of a stage, whatever memory it takes; None where there is none."""
+        return self.stages.at(self.level, begin, end, in_flight, received or {})
+
+
+def _axes(mesh: Mesh, graph: Graph) -> Iterator[PlanAxes]:
+    """Yield what the axes of a mesh can divide in a named plan."""
+    names = mesh.of_ranks.names
+    if names and all(name.partition("_")[0] in _DEGREES for name in names):
+        yield PlanAxes.of(mesh.of_ranks)
+        return
+    experts = any(node.operator == "dispatch" for node in graph.nodes)
+    for count in range(len(names) + 1):
+        data, tensor = names[:count], names[count:]
+        yield PlanAxes(data, (), tensor)
+        if experts and data:
+            yield PlanAxes(data, data, tensor)
+
+
+def _plan(mesh: Mesh, axes: PlanAxes, zero: int, *, by_position: bool, ring: bool) -> NamedPlan:
+    """Return the named plan of some axes.
+
+    Raises
+    ------
+    OptionError
+        If there is none.
+    """
+    return NamedPlan(
+        tensor=mesh.extent(axes.tensor),
+        data=mesh.extent(axes.data),
+        context=mesh.extent(axes.context),
+        expert=mesh.extent(axes.expert),
+        ring=ring,
+        zero=zero,
+        sequence_parallel=by_position,
+    )

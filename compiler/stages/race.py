@@ -1,0 +1,232 @@
+"""The race of candidates for the least simulated step: which pipelines are emitted, and in order.
+
+Emitting a program takes longer than planning its stages. So candidates are compared by the seconds
+of their stage plans first, and emitted only if they can be faster than the best so far.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder, StagePlans
+from shardwright.compiler.stages.cuts import Cut
+from shardwright.compiler.stages.named import NamedProblems, NamedStages
+from shardwright.compiler.stages.problem import StagePlan
+from shardwright.ir.mesh import Mesh
+
+_NEAR = 1.25  # of the least estimate, up to which other ZeRO stages are tried
+_OVERLAPPED = 0.95  # of an estimate, that communication concurrent with computation may leave
+_EXACT = 0.999  # of one of a named plan without
+_IN_PASSES = (2, 3)  # ZeRO stages that communicate in every pass over a micro-batch
+_LARGE = 200  # operators of a program
+_FEW, _MANY = 3, 12  # named plans that are emitted, of a large and a small program
+_MOVES = 3  # of a block to another stage
+
+
+@dataclass(frozen=True, eq=False)
+class _Entrant:
+    """A named plan that may be emitted.
+
+    Parameters
+    ----------
+    cut : tuple of int
+        Its cut.
+    plans : NamedStages
+        The plans of its stages.
+    estimate : float
+        About how long it takes, if nothing overlaps within a stage.
+    once : float
+        The same of the best plan of equal degrees, which communicates once a step.
+    """
+
+    cut: Cut
+    plans: NamedStages
+    estimate: float
+    once: float
+
+    def least(self, ratio: float) -> float:
+        """Return about how long it takes at least, by the ratio of a step to its estimate.
+
+        What is gathered or reduced in every pass may be concurrent with computation; it takes
+        about what the plan takes longer than the one that does so once.
+        """
+        least = _EXACT * self.estimate * (ratio or 1.0)
+        if self.plans.named.plan.zero not in _IN_PASSES:
+            return least
+        return min(least, max(_OVERLAPPED * self.once, self.estimate - self.once))
+
+
+@dataclass(eq=False)
+class Race:
+    """The candidates so far.
+
+    Parameters
+    ----------
+    builder : CandidateBuilder
+        Emits pipelines.
+    target : float
+        Seconds of a step that is good enough.
+    deadline : float
+        When no other candidate is tried, by `time.perf_counter`.
+    best : Candidate or None
+        The fastest that fits.
+    plans : StagePlans or None
+        What its stages are planned by.
+    """
+
+    builder: CandidateBuilder
+    target: float
+    deadline: float
+    best: Candidate | None = None
+    plans: StagePlans | None = None
+    _entered: set[tuple[Cut, int]] = field(default_factory=set)
+    _ratio: float = 0.0  # of the step of a named plan to its estimate
+
+    @property
+    def seconds(self) -> float:
+        """The step of the best candidate; infinite without one."""
+        return inf if self.best is None else self.best.step.seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is an answer, and no better one is needed, or no time is left."""
+        late = time.perf_counter() >= self.deadline
+        return self.best is not None and (late or self.seconds <= self.target)
+
+    def enter(self, cut: Cut, plans: StagePlans) -> bool:
+        """Emit a candidate whose program fits, unless the race is over; return whether it leads."""
+        if self.is_over or (cut, id(plans)) in self._entered:
+            return False
+        self._entered.add((cut, id(plans)))
+        found = self.builder.fitting(cut, plans)
+        return found is not None and self._keep(found, plans)
+
+    def _keep(self, found: Candidate, plans: StagePlans) -> bool:
+        if found.step.seconds >= self.seconds:
+            return False
+        self.best, self.plans = found, plans
+        return True
+
+    def enter_if_promising(self, cut: Cut, plans: StagePlans) -> bool:
+        """Emit a candidate only if it can lead, by the seconds of its stage plans."""
+        if self.is_over or (cut, id(plans)) in self._entered:
+            return False
+        if self.estimate(cut, plans) * _OVERLAPPED >= self.seconds:
+            return False
+        return self.enter(cut, plans)
+
+    def estimate(self, cut: Cut, plans: StagePlans) -> float:
+        """Return about how long a candidate takes; infinite if it does not fit."""
+        staged = self._staged(cut, plans)
+        return inf if staged is None else self.builder.estimate(staged)
+
+    def _staged(self, cut: Cut, plans: StagePlans) -> list[StagePlan] | None:
+        most = self.builder.limits.memory_limit
+        limit = None if most is None else most / self.builder.schedule.chunks
+        return self.builder.staged(cut, plans, [limit] * self.builder.schedule.stages)
+
+    # Named plans
+
+    def enter_named(self, problems: NamedProblems, mesh: Mesh, cuts: Sequence[Cut]) -> None:
+        """Emit the named plans that can lead.
+
+        Parameters
+        ----------
+        problems : NamedProblems
+            The problems of stages in which they are points.
+        mesh : Mesh
+            The mesh of a stage.
+        cuts : sequence of tuple of int
+            The cuts that are tried.
+        """
+        most = _FEW if len(problems.source.nodes) > _LARGE else _MANY
+        tried = 0
+        for entrant in self._ranked([*problems.plans(mesh)], cuts):
+            if self.is_over or (self.best is not None and tried >= most):
+                return
+            if entrant.least(self._ratio) < self.seconds:
+                self._enter_levels(entrant)
+                tried += 1
+
+    def _ranked(
+        self, degrees: Sequence[Sequence[NamedStages]], cuts: Sequence[Cut]
+    ) -> list[_Entrant]:
+        """Return the named plans, those of the least estimates first.
+
+        Of plans of equal degrees, other ZeRO stages are only looked at where one is near.
+        """
+        first = [self._estimate_named(cuts[0], plans[0]) for plans in degrees]
+        near = _NEAR * min(first, default=inf)
+        found: dict[tuple[float, Cut], _Entrant] = {}
+        for plans, estimate in zip(degrees, first, strict=True):
+            for cut in cuts if estimate <= near else ():
+                estimates = [self._estimate_named(cut, one) for one in plans]
+                for one, seconds in zip(plans, estimates, strict=True):
+                    entrant = _Entrant(cut, one, seconds, min(estimates))
+                    found.setdefault((seconds, cut), entrant)
+        fitting = (one for one in found.values() if one.estimate < inf)
+        return sorted(fitting, key=lambda one: one.estimate)
+
+    def _estimate_named(self, cut: Cut, plans: NamedStages) -> float:
+        if self.builder.schedule.chunks == 1:
+            return self.estimate(cut, plans)
+        return self.estimate(cut, plans.at_level(plans.problems.levels[0]))
+
+    def _enter_levels(self, entrant: _Entrant) -> None:
+        """Emit a named plan with the least recomputation that fits.
+
+        Chunks of a group share its memory, so the program alone tells what fits.
+        """
+        cut, plans = entrant.cut, entrant.plans
+        if self.builder.schedule.chunks == 1:
+            found = self.builder.fitting(cut, plans)
+            if found is not None:
+                self._ratio = self._ratio or found.step.seconds / entrant.estimate
+                self._keep(found, plans)
+            return
+        for level in plans.problems.levels:
+            staged = self._staged(cut, plans.at_level(level))
+            limit = self.builder.limits.limit_bytes
+            if staged is None or max(plan.memory_bytes for plan in staged) > limit:
+                continue
+            found = self.builder.emitted(cut, [plan.decisions for plan in staged])
+            if self.builder.fits(found):
+                self._keep(found, plans.at_level(level))
+                return
+
+    # Local improvement
+
+    def improve(self) -> None:
+        """Move blocks from the slowest stage of the best candidate to others, while it helps."""
+        if self.best is None or self.plans is None:
+            return
+        for _ in range(_MOVES):
+            moved = self._moved(self.best.cut, self.plans)
+            if moved is None or not self.enter_if_promising(moved, self.plans):
+                return
+
+    def _moved(self, cut: Cut, plans: StagePlans) -> Cut | None:
+        """Return the best cut by its estimate of those with a block less in the slowest stage."""
+        staged = self._staged(cut, plans)
+        if staged is None:
+            return None
+        seconds = [plan.step_seconds for plan in staged]
+        slowest, fastest = seconds.index(max(seconds)), seconds.index(min(seconds))
+        cuts = {_with_moved_block(cut, slowest, to) for to in (slowest - 1, slowest + 1, fastest)}
+        found = {other: self.estimate(other, plans) for other in cuts if other is not None}
+        best = min(found, key=lambda other: found[other], default=None)
+        return best if best is not None and found[best] < self.builder.estimate(staged) else None
+
+
+def _with_moved_block(cut: Cut, source: int, target: int) -> Cut | None:
+    """Return a cut in which a stage has a block less, and another one more; None without one."""
+    last = len(cut) - 2
+    if not 0 <= target <= last or target == source or cut[source + 1] - cut[source] < 2:
+        return None
+    moved = list(cut)
+    for stage in range(source, target):
+        moved[stage + 1] -= 1
+    for stage in range(target, source):
+        moved[stage + 1] += 1
+    return tuple(moved)
