@@ -10,7 +10,7 @@ such values, as the number of a step does, is kept on every stage where several 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise, takewhile
 
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.decisions import Decisions
@@ -207,6 +207,9 @@ def even_cuts(graph: Graph, stages: int) -> tuple[str, ...]:
     """Return the cuts that give every stage as many of the model's repeated blocks.
 
     What comes before the first block is in the first stage, what comes after the last in the last.
+    Where the blocks cannot be divided evenly, some stages have one more than others: never the
+    last, which has the head, and the first, which has the embedding and the most micro-batches in
+    flight, only if all others have (Llama Team, "The Llama 3 herd of models", 2024, section 3.3.2).
 
     Parameters
     ----------
@@ -219,6 +222,37 @@ def even_cuts(graph: Graph, stages: int) -> tuple[str, ...]:
     ------
     OptionError
         If the blocks cannot be divided so.
+    """
+    begins, last = _block_begins(graph, stages), ""
+    for node in reversed(graph.nodes):
+        if block_of(node.scope):
+            break
+        last = node.name
+    sizes = even_sizes(len(begins), stages)
+    idle = (not sizes[0] and not _is_fed_before(graph, begins[0])) if begins else True
+    if idle or 0 in sizes[1:-1] or not (sizes[-1] or last):
+        found = f"{len(begins)} repeated blocks" if begins else "no repeated blocks"
+        raise OptionError(
+            f"the model has {found}, which cannot be divided between {stages} stages",
+            hint="use fewer stages, or give the stages yourself, with `cell.pipeline_stage`",
+        )
+    return tuple([*begins, last][begin] for begin in accumulate(sizes[:-1]))
+
+
+def _is_fed_before(graph: Graph, begin: str) -> bool:
+    """Return whether an operator before another one reads an input."""
+    inputs = {value.name for value in graph.inputs}
+    before = takewhile(lambda node: node.name != begin, graph.nodes)
+    return any(not inputs.isdisjoint(node.operands) for node in before)
+
+
+def _block_begins(graph: Graph, stages: int) -> list[str]:
+    """Return the first operators of the repeated blocks.
+
+    Raises
+    ------
+    OptionError
+        If the blocks are not in program order.
     """
     first: dict[str, str] = {}
     current = ""
@@ -234,12 +268,17 @@ def even_cuts(graph: Graph, stages: int) -> tuple[str, ...]:
                     "give the stages yourself, with `cell.pipeline_stage`",
                 )
             first[block], current = node.name, block
-    if len(first) < stages or len(first) % stages:
-        found = f"{len(first)} repeated blocks" if first else "no repeated blocks"
-        raise OptionError(
-            f"the model has {found}, which cannot be divided evenly between {stages} stages",
-            hint="use a number of stages that divides them, or give the stages yourself, with "
-            "`cell.pipeline_stage`",
-        )
-    names = list(first.values())
-    return tuple(names[:: len(names) // stages][1:])
+    return list(first.values())
+
+
+def even_sizes(blocks: int, stages: int) -> tuple[int, ...]:
+    """Return the numbers of blocks of stages that differ by one at most.
+
+    Examples
+    --------
+    >>> even_sizes(6, 3), even_sizes(6, 4), even_sizes(7, 4), even_sizes(2, 4)
+    ((2, 2, 2), (1, 2, 2, 1), (2, 2, 2, 1), (0, 1, 1, 0))
+    """
+    least, more = divmod(blocks, stages)
+    longer = [*range(stages - 2, 0, -1), 0][:more]
+    return tuple(least + (stage in longer) for stage in range(stages))

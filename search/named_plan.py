@@ -38,8 +38,9 @@ class NamedPlan:
     tensor : int
         Ranks that share every weight of a product.
     pipeline : int
-        Device groups that run different stages: equal numbers of the model's repeated blocks, what
-        comes before them in the first stage, what comes after them in the last.
+        Device groups that run different stages: numbers of the model's repeated blocks that differ
+        by one at most, what comes before them in the first stage, what comes after them in the
+        last. The last stage, then the first, has the fewest.
     data : int or None
         Ranks that share the batch; None for the ranks that the other degrees leave.
     context : int

@@ -63,7 +63,12 @@ def test_named_plans_in_stages(model, devices, plan, options):
     ("model", "devices", "plan", "what"),
     [
         (GPT, 8, "pipeline=3", "degrees pipeline=3 does not divide the 8 devices"),
-        (GPT, 8, "pipeline=8", "the model has 4 repeated blocks, which cannot be divided evenly"),
+        (
+            GPT,
+            8,
+            "pipeline=8",
+            "the model has 4 repeated blocks, which cannot be divided between 8",
+        ),
         (SMALL["mlp"], 4, "pipeline=2", "the model has no repeated blocks"),
         (GPT, 2, "pipeline=2,chunks=2,micro_batch=8", "needs a multiple of 2 micro-batches"),
     ],

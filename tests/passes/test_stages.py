@@ -1,8 +1,11 @@
 """Pipeline stages through the passes: random cuts, places of operators and of parameters."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwright.dataflow.placement import Placement, cuts_of, even_cuts, mesh_of_stages, stages_of
+from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -171,12 +174,25 @@ def test_even_cuts_are_at_blocks():
     scopes = {node.name: node.scope for node in graph.nodes}
     assert [scopes[name] for name in even_cuts(graph, 2)] == ["blocks/2/layernorm1"]
     assert len(even_cuts(graph, 4)) == 3
+    assert len(even_cuts(graph, 6)) == 5  # the embedding alone, and the head
     with pytest.raises(OptionError) as error:
-        even_cuts(graph, 3)
-    assert "the model has 4 repeated blocks, which cannot be divided evenly" in str(error.value)
+        even_cuts(graph, 7)
+    assert "the model has 4 repeated blocks, which cannot be divided between 7" in str(error.value)
     with pytest.raises(OptionError) as error:
         even_cuts(load(SMALL["mlp"]).graph, 2)
     assert "the model has no repeated blocks" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "sizes"), [(5, 3, [2, 2, 1]), (6, 4, [1, 2, 2, 1]), (3, 4, [1, 1, 1, 0])]
+)
+def test_uneven_cuts_shorten_the_first_and_the_last_stage(
+    layers: int, stages: int, sizes: list[int]
+) -> None:
+    graph = Canonicalize().run(load(f"gpt:layers={layers},hidden=16,heads=4").graph)
+    cut = stages_of(replace(graph, cuts=even_cuts(graph, stages)))
+    found = [{block_of(n.scope) for n in graph.nodes if cut[n.name] == s} for s in range(stages)]
+    assert [len(blocks - {""}) for blocks in found] == sizes
 
 
 # Lowering
