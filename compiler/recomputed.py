@@ -1,4 +1,7 @@
-"""What a program computes again for the gradient: what that costs, and what is not saved so."""
+"""What a program makes again for the gradient: what that costs, and what is not saved so.
+
+An operator is computed again, or its result is redistributed again (regathered).
+"""
 
 from dataclasses import dataclass
 
@@ -19,7 +22,8 @@ class Recomputed:
     Parameters
     ----------
     operator : str
-        Their scope and kind, with ``*`` for the number of the layer.
+        Their scope and kind, with ``*`` for the number of the layer; ``regathered`` follows where
+        their results are redistributed again.
     count : int
         Number of operators.
     seconds : float
@@ -37,6 +41,7 @@ class Recomputed:
 def recomputed(compiled: Compiled, cluster: Cluster) -> list[Recomputed]:
     """Return what is computed again, in the order of the model; not regathered parameters."""
     program, source = compiled.program, compiled.source
+    again = frozenset() if compiled.decisions is None else compiled.decisions.regathered
     mesh, groups = program.mesh or Mesh(()), dict[str, Recomputed]()
     for node, times in zip(program.nodes, times_run(program), strict=True):
         producer = source.producers.get(node.provenance.tensor)
@@ -45,11 +50,16 @@ def recomputed(compiled: Compiled, cluster: Cluster) -> list[Recomputed]:
         if all(name not in source.producers for name in producer.operands):
             continue  # a parameter, or its copy in lower precision
         label = f"{producer.scope}/{producer.operator}" if producer.scope else producer.operator
+        regathered = producer.name in again
+        label += " regathered" if regathered else ""
         group = groups.setdefault(pattern(label), Recomputed(pattern(label)))
-        group.count += node.operator == producer.operator
+        group.count += (
+            regathered * (not node.provenance.target) or node.operator == producer.operator
+        )
         group.seconds += times * node_seconds(node, program, cluster)
         if not operator_class(node.operator).is_view and _is_saved_otherwise(node, program):
             group.bytes += sum(value_bytes(result, mesh) for result in node.results)
+            group.bytes -= value_bytes(program.values[producer.name], mesh) if regathered else 0.0
     return list(groups.values())
 
 

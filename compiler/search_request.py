@@ -150,6 +150,7 @@ class SearchRequest:
         self, pins: Mapping[str, SplitCounts], *, recompute: bool = False
     ) -> SearchSpace:
         """Return the problem with some pins."""
+        plan = self.options.named_plan
         return build_search_space(
             self.source if self.micro is None else self.micro.graph,
             self.profile,
@@ -160,6 +161,7 @@ class SearchRequest:
             scattered=self.options.optimizer_parallel,
             time_limit=self.options.time_limit,
             recompute=recompute,
+            regather=recompute or (plan is not None and plan.sequence_parallel),
             micro=self.micro,
             part=self.part,
         )

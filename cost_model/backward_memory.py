@@ -62,6 +62,21 @@ class BackwardMemory:
             kept and (np.tile(kept[0], count), np.tile(kept[1], count)),
         )
 
+    def and_again(self, strategies: Sequence[int]) -> "BackwardMemory":
+        """Return the memory of the strategies, and of second copies of some."""
+        some = list(strategies)
+
+        def longer(usage: Floats) -> Floats:
+            return np.concatenate([usage, usage[some]])
+
+        return BackwardMemory(
+            tuple(map(longer, self.operands)),
+            tuple(map(longer, self.results)),
+            (*self.work, *(self.work[i] for i in some)),
+            self.separate,
+            self.kept and (longer(self.kept[0]), longer(self.kept[1])),
+        )
+
     def peak(self, ending: frozenset[int]) -> Floats:
         """Return the peak bytes while the gradient runs, for each strategy.
 

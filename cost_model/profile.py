@@ -31,6 +31,7 @@ from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+REGATHERED = 3  # of what is made a second time: the redistribution of a tensor alone
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,15 @@ class RecomputeCost:
     exchanges: tuple[Floats, ...]
     of_parameters: Floats
 
+    def and_again(self, strategies: Sequence[int]) -> "RecomputeCost":
+        """Return the costs of the strategies, and of second copies of some."""
+        some = list(strategies)
+        return RecomputeCost(
+            np.concatenate([self.operator, self.operator[some]]),
+            tuple(np.concatenate([cost, cost[some]]) for cost in self.exchanges),
+            np.concatenate([self.of_parameters, self.of_parameters[some]]),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class OperatorTable:
@@ -96,6 +106,9 @@ class OperatorTable:
     recomputed : array of shape (strategies,), optional
         Whether and when it is computed a second time for the gradient: 0 for not, 1 for when a
         gradient reads its results, 2 for when backward enters its segment; None for never.
+    regathered : array of shape (strategies,), optional
+        Whether its result is saved as it leaves it and redistributed a second time for the
+        gradient; None for never.
     """
 
     info: OperatorInfo
@@ -106,6 +119,18 @@ class OperatorTable:
     memory: BackwardMemory
     recompute: RecomputeCost | None = None
     recomputed: Integers | None = None
+    regathered: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def remade(self) -> Integers | None:
+        """Whether and when its result is made a second time; None for never.
+
+        As `recomputed`, and 3 where it is regathered.
+        """
+        if self.regathered is None:
+            return self.recomputed
+        recomputed = 0 if self.recomputed is None else self.recomputed
+        return np.where(self.regathered, REGATHERED, recomputed)
 
     @cached_property
     def position(self) -> dict[Strategy, int]:

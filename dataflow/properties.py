@@ -47,6 +47,8 @@ def _not_whole(graph: Graph) -> Violation:
     for node in graph.nodes:
         if node.strategy is not None:
             return f"`{node.name}` has a strategy"
+    for name in graph.regathered:
+        return f"`{name}` is marked as regathered, which is decided with its layout"
     return None
 
 

@@ -3,7 +3,8 @@
 A value is computed again at the first gradient that reads it; the copy serves all later ones. Its
 operands are computed again first, unless they are saved: inputs, parameters, and what is not marked
 as recomputed. Redistributions and halo exchanges of a recomputed tensor are emitted again with it;
-what came from another pipeline stage is saved.
+what came from another pipeline stage is saved. Of a regathered tensor they alone are emitted again:
+it is saved as its operator leaves it.
 Random operators draw the same numbers again: these are a function of the key and the step.
 """
 
@@ -36,7 +37,8 @@ class Recomputation:
     def _remade(self) -> frozenset[str]:
         """The nodes that are emitted again where their results are read."""
         marked = frozenset(self.graph.recomputed)
-        nodes = (n for n in self.graph.nodes if marked or n.attributes.get("recompute"))
+        some = marked or self.graph.regathered
+        nodes = (n for n in self.graph.nodes if some or n.attributes.get("recompute"))
         return frozenset(node.name for node in nodes if self._is_marked(node, marked))
 
     @cached_property
@@ -51,8 +53,16 @@ class Recomputation:
         if origin.role not in COPIES:
             return origin.operator in marked
         producer = self.graph.producers.get(origin.tensor)
-        regathered = bool(node.attributes.get("recompute"))
-        return regathered or (producer is not None and producer.provenance.operator in marked)
+        if node.attributes.get("recompute"):
+            return True
+        if producer is None:
+            return False
+        operator = producer.provenance.operator
+        return operator in marked or (operator in self._regathered and _at_home(node, producer))
+
+    @cached_property
+    def _regathered(self) -> frozenset[str]:
+        return frozenset(self.graph.regathered)
 
     def is_recomputed(self, name: str) -> bool:
         """Return whether a value is computed again where a gradient reads it."""
@@ -119,3 +129,9 @@ class Recomputation:
         build.append(replace(node, operands=operands, results=results, provenance=build.provenance))
         for result, copy in zip(node.results, results, strict=True):
             self._copies[result.name] = copy.name
+
+
+def _at_home(node: Node, producer: Node) -> bool:
+    """Return whether a copy of a tensor is in the pipeline stage that computes the tensor."""
+    copy, made = node.results[0].layout, producer.results[0].layout
+    return copy is not None and made is not None and copy.stage == made.stage

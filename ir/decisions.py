@@ -55,7 +55,8 @@ class Decisions:
     shared_layouts : mapping of str to SharedLayout
         For every tensor with several readers.
     regathered : frozenset of str
-        Parameters that are gathered a second time for the gradient, not saved for backward.
+        Parameters that are gathered a second time for the gradient, not saved for backward; and
+        operators whose result is saved as they leave it and redistributed a second time.
     recomputed : frozenset of str
         Operators that are computed a second time for the gradient; their results are not saved.
     gathered_in_passes : frozenset of str

@@ -89,4 +89,6 @@ def to_json(graph: Graph) -> str:
         }
     if graph.recomputed:
         document["recomputed"] = list(graph.recomputed)
+    if graph.regathered:
+        document["regathered"] = list(graph.regathered)
     return json.dumps(document, indent=1) + "\n"

@@ -152,6 +152,9 @@ class Graph:
     recomputed : tuple of str
         Operators whose results are not saved for backward but computed again there: decided, and
         not yet carried out.
+    regathered : tuple of str
+        Operators whose result is saved for backward as they leave it, in fewer bytes than its
+        readers take, and redistributed to them again there: decided, and not yet carried out.
     cuts : tuple of str
         The first operators of the pipeline stages 1, 2, ...: decided, and not yet carried out.
     schedule : str
@@ -169,6 +172,7 @@ class Graph:
     recomputed: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
     schedule: str = ""
+    regathered: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         place = f", mesh {self.mesh}" if self.mesh else ""
@@ -304,6 +308,7 @@ class Graph:
             outputs=tuple(final.get(name, name) for name in self.outputs),
             updates=tuple((name, final.get(new, new)) for name, new in self.updates),
             recomputed=tuple(name for name in self.recomputed if name not in final),
+            regathered=tuple(name for name in self.regathered if name not in final),
             cuts=self.cuts_without(final),
         )
 

@@ -50,4 +50,10 @@ def without_dead_nodes(graph: Graph) -> Graph:
     dead = {result.name for node in graph.nodes for result in node.results} - {
         result.name for node in nodes for result in node.results
     }
-    return replace(graph, nodes=nodes, recomputed=recomputed, cuts=graph.cuts_without(dead))
+    return replace(
+        graph,
+        nodes=nodes,
+        recomputed=recomputed,
+        regathered=tuple(name for name in graph.regathered if name in names),
+        cuts=graph.cuts_without(dead),
+    )

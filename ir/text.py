@@ -19,8 +19,9 @@ run in time; ``s=4:1:stages``: axis s is of pipeline stages. ``from h as redistr
 the `Provenance` of a node, left out where it is an operator of the model itself. A parameter is
 declared by its role: ``parameter`` for a weight, ``buffer``, or ``state w.m of w: f32[4]``. A line
 ``shared h: f32[32, 512]* {gradient=('y',)}`` before the updates gives the `SharedLayout` of a
-tensor; ``recompute h`` says that an operator is computed again for backward, ``cut h`` that it is
-the first of a pipeline stage; ``schedule 1f1b`` names the schedule. ``#`` begins a comment.
+tensor; ``recompute h`` says that an operator is computed again for backward, ``regather h`` that
+its result is saved as it is made and redistributed again, ``cut h`` that it is the first of a
+pipeline stage; ``schedule 1f1b`` names the schedule. ``#`` begins a comment.
 """
 
 import ast
@@ -50,6 +51,7 @@ _CALL = re.compile(
     rf"(?: to (?P<target>{_NAME}))?$"
 )
 _PARAMETER = re.compile(rf"({_NAME})(?: of ({_NAME}))?(: .*?)(?: \{{(.*)\}})?")
+_NAMING = ("recompute", "regather", "cut", "schedule")  # lines of one name each
 _PARAMETER_ROLES: Mapping[str, ParameterRole] = {
     "parameter": "weight",
     "buffer": "buffer",
@@ -125,6 +127,7 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
         lines.append(f"  {node_text(node)}" + (f"  # {remark}" if remark else ""))
     lines += [f"  shared {_shared_text(graph, *item)}" for item in graph.shared_layouts]
     lines += [f"  recompute {name}" for name in graph.recomputed]
+    lines += [f"  regather {name}" for name in graph.regathered]
     lines += [f"  cut {name}" for name in graph.cuts]
     lines += [f"  schedule {graph.schedule}"] if graph.schedule else []
     lines += [f"  update {name} = {new}" for name, new in graph.updates]
@@ -286,7 +289,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
     nodes: list[Node] = []
     updates: list[tuple[str, str]] = []
     shared: list[tuple[Value, SharedLayout]] = []
-    named: dict[str, list[str]] = {"recompute": [], "cut": [], "schedule": []}
+    named: dict[str, list[str]] = {key: [] for key in _NAMING}
     outputs: tuple[str, ...] = ()
     for number, line in lines[1:-1]:
         keyword, _, rest = line.partition(" ")
@@ -320,6 +323,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
         tuple(named["recompute"]),
         tuple(named["cut"]),
         _only(named["schedule"]),
+        tuple(named["regather"]),
     )
     for value, _ in shared:
         _check_shared_type(graph, value)

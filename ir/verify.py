@@ -5,6 +5,8 @@ their tensors and use axes of the mesh at most once; inputs, parameters and outp
 a parameter is updated at most once. ``operators.verify`` adds the rules of operators.
 """
 
+from collections.abc import Sequence
+
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Value
@@ -45,7 +47,8 @@ def verify_structure(graph: Graph) -> None:
         _check_complete("output", graph.values[name])
     for name, shared in graph.shared_layouts:
         _verify_shared(graph, name, shared)
-    _verify_recomputed(graph)
+    _verify_marked(graph, "recompute", graph.recomputed)
+    _verify_marked(graph, "regather", graph.regathered)
     _verify_cuts(graph)
     updated: set[str] = set()
     for name, new in graph.updates:
@@ -86,13 +89,13 @@ def _verify_update(graph: Graph, name: str, new: str) -> None:
         )
 
 
-def _verify_recomputed(graph: Graph) -> None:
+def _verify_marked(graph: Graph, mark: str, names: Sequence[str]) -> None:
     named: set[str] = set()
-    for name in graph.recomputed:
+    for name in names:
         if name not in graph.producers:
-            raise IRError(f"the graph has no operator `{name}`", f"recompute {name}")
+            raise IRError(f"the graph has no operator `{name}`", f"{mark} {name}")
         if name in named:
-            raise IRError(f"`{name}` is named twice, expected once", f"recompute {name}")
+            raise IRError(f"`{name}` is named twice, expected once", f"{mark} {name}")
         named.add(name)
 
 

@@ -39,7 +39,7 @@ def decisions_of(graph: Graph) -> Decisions:
         {node.name: node.strategy for node in graph.nodes if node.strategy is not None},
         {value.name: value.layout for value in stored if value.layout is not None},
         dict(graph.shared_layouts),
-        marked(REGATHERED),
+        marked(REGATHERED) | frozenset(graph.regathered),
         frozenset(graph.recomputed),
         marked(GATHERED_IN_PASSES),
         marked(REDUCED_IN_PASSES),
@@ -70,11 +70,11 @@ class Annotate(Pass):
     """Write decisions on a program: strategies of operators, layouts of inputs and parameters.
 
     The annotated program carries all that was decided, so that the passes after this one have no
-    other source: the layouts that the readers of a tensor share, the operators that are recomputed,
-    and the attributes of parameters: ``regathered`` where the gathered copy is not saved for
-    backward, and with micro-batches ``gathered_in_passes`` and ``reduced_in_passes``. With pipeline
-    stages it has a ``cut`` at the first operator of each stage, and every parameter is in its home
-    stage, that of its first reader.
+    other source: the layouts that the readers of a tensor share, the operators that are recomputed
+    or whose results are regathered, and the attributes of parameters: ``regathered`` where the
+    gathered copy is not saved for backward, and with micro-batches ``gathered_in_passes`` and
+    ``reduced_in_passes``. With pipeline stages it has a ``cut`` at the first operator of each
+    stage, and every parameter is in its home stage, that of its first reader.
 
     Before::
 
@@ -123,12 +123,14 @@ class Annotate(Pass):
                 for name, shared in chosen.shared_layouts.items()
             ),
             recomputed=tuple(n.name for n in graph.nodes if n.name in chosen.recomputed),
+            regathered=tuple(n.name for n in graph.nodes if n.name in chosen.regathered),
             schedule=chosen.schedule,
         )
 
     def _check(self, graph: Graph) -> None:
         chosen = self.decisions
         decided = {*chosen.strategies, *chosen.stored, *chosen.recomputed, *chosen.stages}
+        decided |= chosen.regathered
         stored = {*(value.name for value in graph.inputs), *(p.name for p in graph.parameters)}
         present = {*(node.name for node in graph.nodes), *stored}
         for names, what in (

@@ -67,7 +67,12 @@ class InsertMirrors(Pass):
                 at[result.name] = _mirrored(build, graph, result, shared.get(result.name, ()))
         build.updates = [(name, at[new].name) for name, new in graph.updates]
         mirrored = build.graph(graph.name, tuple(at[name].name for name in graph.outputs))
-        return replace(mirrored, recomputed=graph.recomputed, schedule=graph.schedule)
+        return replace(
+            mirrored,
+            recomputed=graph.recomputed,
+            regathered=graph.regathered,
+            schedule=graph.schedule,
+        )
 
 
 def _shared_mirrors(graph: Graph) -> dict[str, tuple[str, ...]]:

@@ -98,6 +98,7 @@ class _Partitioning:
             build.graph(graph.name, outputs),
             shared_layouts=graph.shared_layouts,
             recomputed=graph.recomputed,
+            regathered=graph.regathered,
             schedule=graph.schedule,
         )
 
@@ -137,7 +138,7 @@ class _Partitioning:
         """Return a value in the layout in which a node reads it."""
         stored, stage = stored_tensor(self.graph, name), self.places.get(node.name)
         marks = {
-            "recompute": stored in self.decisions.regathered,
+            "recompute": stored in self.decisions.regathered and stored not in self.graph.producers,
             "in_passes": stored in self.decisions.gathered_in_passes,
         }
         value = self._for_stage(name, stage, whole=not any(marks.values()))

@@ -9,10 +9,12 @@ pass (``zero=3``). Over micro-batches the gradient is accumulated whole and redu
 micro-batches stages 1 and 2 are the same program.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from shardwright.cost_model.profile import REGATHERED
+from shardwright.cost_model.roofline import local_bytes
 from shardwright.dataflow.micro_batches import samples_of
 from shardwright.ir.errors import InfeasibleError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
@@ -24,7 +26,7 @@ from shardwright.search.heuristics.tensor_ranks import Walk, attended_lengths, w
 from shardwright.search.method import Heuristic, SearchResult
 from shardwright.search.named_plan import NamedPlan, PlanAxes
 from shardwright.search.options import SearchOptions
-from shardwright.search.space.space import Choice, SearchSpace, Storage
+from shardwright.search.space.space import Choice, RecomputedStrategy, SearchSpace, Storage
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,11 @@ class NamedStrategies:
                     f"`{self.strategies[choice.name]}`, which the cost model does not allow",
                     hint="use the cost model `time`",
                 )
-        return complete(space, self.strategies, self._preference(space.mesh), received)
+        preference = self._preference(space.mesh)
+        chosen = complete(space, self.strategies, preference, received)
+        if self.plan.sequence_parallel:
+            chosen = complete(space, with_regathered(space, chosen), preference, received)
+        return chosen
 
     def _check_batch(self, graph: Graph, mesh: Mesh) -> None:
         ranks = mesh.extent(self.axes.data)
@@ -209,6 +215,31 @@ class NamedStrategies:
             return replicated
         axes, when = self.axes.storage, _WHEN[self.plan.zero]
         return lambda choice: _divided(choice, mesh, axes, when)
+
+
+def with_regathered(space: SearchSpace, assignment: Sequence[int]) -> Mapping[str, Strategy]:
+    """Return the strategies of a plan; results that are read in more bytes are regathered."""
+    strategies = {
+        choice.name: option
+        for choice, position in zip(space.choices, assignment, strict=True)
+        if isinstance(option := choice.options[position], Strategy)
+    }
+    for name in _gathered(space, assignment):  # also from the layout that readers share
+        strategy = RecomputedStrategy(strategies[name].assignment, REGATHERED)
+        if strategy in space.choices[space.position["operator", name]].options:
+            strategies[name] = strategy
+    return strategies
+
+
+def _gathered(space: SearchSpace, assignment: Sequence[int]) -> Iterator[str]:
+    """Yield the operators whose result a reader takes in more bytes than they leave."""
+    for _, pair, edge in space.priced:
+        made = edge.sources[assignment[pair.first]].layout
+        read = edge.targets[assignment[pair.second]].layout
+        less, more = (local_bytes(edge.tensor, layout, space.mesh) for layout in (made, read))
+        choice = space.choices[pair.first]
+        if less < more and ("operator", choice.name) in space.position:
+            yield choice.name
 
 
 # Whether a parameter is regathered, gathered in every pass, and its gradient reduced in every pass.

@@ -22,6 +22,7 @@ from shardwright.search.space.draft import EdgeEnd, saving_ends
 from shardwright.search.space.edges import Link, connect
 from shardwright.search.space.parameters import ParameterChoices
 from shardwright.search.space.recomputation import Recomputable, with_states
+from shardwright.search.space.regathering import Positions, Regathering, with_regathering
 from shardwright.search.space.saved_tensors import SavedTensors, counted_views
 from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
 from shardwright.search.space.space import Choice, SearchSpace
@@ -41,6 +42,7 @@ def build_search_space(
     scattered: bool = False,
     time_limit: float = math.inf,
     recompute: bool = False,
+    regather: bool = False,
     micro: MicroBatches | None = None,
     part: StagePart | None = None,
 ) -> SearchSpace:
@@ -66,6 +68,8 @@ def build_search_space(
         Seconds that building may take.
     recompute : bool
         Whether operators that are not marked may be recomputed, too.
+    regather : bool
+        Whether results may be saved as their operator leaves them, and redistributed again.
     micro : MicroBatches, optional
         The micro-batches of a step; `graph` is the program of one.
     part : StagePart, optional
@@ -83,6 +87,7 @@ def build_search_space(
         dict(result_pins or {}),
         dict(input_layouts or {}),
         recompute,
+        regather,
     )
     return builder.build(states, scattered)
 
@@ -95,8 +100,10 @@ class _SpaceBuilder:
         result_pins: dict[str, SplitCounts],
         input_layouts: dict[str, Layout],
         recompute: bool,
+        regather: bool,
     ) -> None:
-        self.recompute = recompute
+        self.recompute, self.regather = recompute, regather
+        self.regathered: Mapping[str, Positions] = {}
         self.context, self.graph, self.draft = context, context.graph, context.draft
         self.pins, self.result_pins, self.input_layouts = pins, result_pins, input_layouts
         self.profile, self.memory, self.tables = context.profile, context.memory, context.tables
@@ -122,6 +129,7 @@ class _SpaceBuilder:
         self.recomputable = Recomputable(
             self.graph, self.tables, self.recompute, outside, self.context.sent
         )
+        self.regathered = self._regathered()
         self.memory.stretches = self.recomputable.stretches(self.memory)
         for node in nodes:
             self._add_operator(node)
@@ -141,6 +149,17 @@ class _SpaceBuilder:
             self._hold_gradient_work(node)
             self._hold_kept(node)
         return restricted(self._space(), self.context.kept)
+
+    def _regathered(self) -> Mapping[str, Positions]:
+        """Return for each operator the strategies with which its result may be regathered."""
+        if not self.regather:
+            return {}
+        micro, late = self.context.micro, set[str]()
+        if micro is not None:
+            late = {*micro.outside, *micro.late}
+        excluded = {*late, *self.replaced, *self.context.sent, *self.graph.outputs}
+        regathering = Regathering(self.graph, self.tables, self.context.mesh, excluded)
+        return {node.name: regathering.of(node) for node in self.graph.nodes}
 
     def _check_pins(self) -> None:
         for pin in (*self.pins, *self.result_pins):
@@ -184,8 +203,10 @@ class _SpaceBuilder:
     def _add_operator(self, node: Node) -> None:
         once, states = self.tables[node.name], self.recomputable.of(node)
         made = self.context.of_parameters.issuperset(node.operands) and bool(node.operands)
+        again = self.regathered.get(node.name, ())
         table = self.context.intern(
-            ("states", once, states, made), lambda: with_states(once, states, made)
+            ("states", once, states, made, again),
+            lambda: with_regathering(with_states(once, states, made), again),
         )
         self.tables[node.name] = table
         cost, times = table.cost, self.context.times(node.name)
@@ -245,7 +266,7 @@ class _SpaceBuilder:
             kept=self._kept(node, position),
             position=len(node.operands) + position,
             fixes_consumers=self.profile.rules.fixes_consumers(table.info),
-            remade=table.recomputed,
+            remade=table.remade,
             passes=times,
             gradient_passes=split,
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import EdgeLayout
+from shardwright.cost_model.profile import REGATHERED, EdgeLayout
 from shardwright.ir.types import TensorType
 from shardwright.search.space.space import Choice, Edge
 from shardwright.solver.problem import Identity, Pair
@@ -45,7 +45,7 @@ class EdgeEnd:
         Whether all readers must use the layout of this end.
     remade : array of shape (options,), optional
         Where a tensor is written: whether and when it is recomputed instead of saved, as in
-        `OperatorTable.recomputed`; None for never.
+        `OperatorTable.remade`; None for never.
     recomputed : array of shape (options,), optional
         Where a tensor is read: whether and when the reader is recomputed; None for never.
     remade_at : int, optional
@@ -81,6 +81,11 @@ class EdgeEnd:
     def has_cotangent(self) -> bool:
         """Whether a gradient comes back from here."""
         return any(layout.cotangent is not None for layout in self.layouts)
+
+
+def is_recomputed(remade: Integers) -> Booleans:
+    """Return where an operator is recomputed, of how its result is made a second time."""
+    return (remade > 0) & (remade != REGATHERED)
 
 
 def saving_ends(ends: Sequence[EdgeEnd]) -> list[EdgeEnd]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import CostProfile, EdgeLayout
+from shardwright.cost_model.profile import REGATHERED, CostProfile, EdgeLayout
 from shardwright.ir.graph import Value
 from shardwright.search.space.context import BuildContext
-from shardwright.search.space.draft import EdgeEnd
+from shardwright.search.space.draft import EdgeEnd, is_recomputed
 from shardwright.search.space.gradients import GradientTypes
 from shardwright.search.space.shared_layouts import sharing_states
 
@@ -35,7 +35,7 @@ class Link:
     def allowed(self, writer: EdgeEnd, reader: EdgeEnd) -> Booleans:
         """Return which options go together."""
         nothing = np.zeros(1, dtype=bool)
-        remade = (nothing if writer.remade is None else writer.remade > 0)[:, None]
+        remade = (nothing if writer.remade is None else is_recomputed(writer.remade))[:, None]
         reading = nothing if reader.recomputed is None else reader.recomputed > 0
         return (self.alone | ~remade | reading) & (self.kept | remade | ~reading)
 
@@ -67,6 +67,8 @@ def connect(
                 table = _with_sharing(context, table, end, other, of_rows=end is writer)
         if again is not None:
             table = table + _second(context, value, writer, reader, again)
+        if writer.remade is not None and writer.position >= 0 and reader.saved is not None:
+            table = np.where(_is_idle(context, value, writer, reader), np.inf, table)
         if link is not None:
             table = np.where(link.allowed(writer, reader), table, np.inf)
         if writer.remade is not None and reader.remade is not None:
@@ -94,6 +96,13 @@ def _again(writer: EdgeEnd, reader: EdgeEnd) -> Booleans | None:
         return None
     again = (writer.remade > 0)[:, None] & reader.needed
     return again if again.any() else None
+
+
+def _is_idle(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEnd) -> Booleans:
+    """Return where a tensor is regathered for its only reader, and no bytes are saved so."""
+    assert writer.remade is not None
+    less = context.bytes_at(value.type, writer)[:, None] < context.bytes_at(value.type, reader)
+    return (writer.remade == REGATHERED)[:, None] & ~less
 
 
 def _second(

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.profile import REGATHERED
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.views import buffer_roots
 from shardwright.search.space.context import BuildContext
-from shardwright.search.space.draft import EdgeEnd
+from shardwright.search.space.draft import EdgeEnd, is_recomputed
 from shardwright.search.space.space import Choice
 
 Floats = NDArray[np.float64]
@@ -73,6 +74,8 @@ class SavedTensors:
             elif end is not shared:
                 shareable = np.array(states) if position == 1 else np.ones(len(states), dtype=bool)
                 self.add_copy(value, end, shared, shareable)
+        if savers and savers[0] is not writer and writer.remade is not None:
+            self._hold_regathered(value, savers, writer)
 
     def hold_for_recomputation(
         self,
@@ -123,10 +126,11 @@ class SavedTensors:
         if writer.remade is None:
             self._hold(value, end.variable, end.saved, end)
         elif end is writer:
-            usage = np.where(writer.remade > 0, 0.0, end.saved)
+            usage = np.where(is_recomputed(writer.remade), 0.0, end.saved)
             self._hold(value, end.variable, usage, end)
             size = np.minimum(end.saved, self.context.bytes_at(value.type, end))
-            self._hold_remade(end.variable, size, writer.remade, remade, self._freed(end))
+            when = np.where(is_recomputed(writer.remade), writer.remade, 0)
+            self._hold_remade(end.variable, size, when, remade, self._freed(end))
         else:
             self._add_first_copy(value, end, shared, remade)
 
@@ -178,6 +182,19 @@ class SavedTensors:
         self.memory.hold_transient(variable, size * (when > 0), last, stop)
         if (when == 2).any():
             self.memory.hold_transient(variable, size * (when == 2), entered, min(last, stop))
+
+    def _hold_regathered(self, value: Value, savers: Sequence[EdgeEnd], writer: EdgeEnd) -> None:
+        """Count a regathered tensor as it is made, until it may be redistributed again."""
+        assert writer.remade is not None
+        again = writer.remade == REGATHERED
+        if not again.any():
+            return
+        ends = self.context.readers[value.name]
+        times = [self.memory.backward(end.moment) for end in savers]
+        times += [e.remade_at for e in ends if e.recomputed is not None and e.remade_at is not None]
+        usage = self.context.bytes_at(value.type, writer) * again
+        hold = self.memory.hold_saved if self.context.is_of_pass(value.name) else self.memory.hold
+        hold(writer.variable, usage, savers[0].moment, min(times))
 
     def add_copy(
         self,

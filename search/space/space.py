@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import EdgeLayout
+from shardwright.cost_model.profile import REGATHERED, EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.graph import Graph, Node
@@ -81,7 +81,7 @@ class RecomputedStrategy(Strategy):
     Parameters
     ----------
     when : int
-        As in `OperatorTable.recomputed`.
+        As in `OperatorTable.remade`: with 3 its result alone is redistributed a second time.
     """
 
     when: int = 1
@@ -225,7 +225,7 @@ class SearchSpace:
         for choice, option in zip(self.choices, options, strict=True):
             if isinstance(option, RecomputedStrategy):
                 strategies[choice.name] = Strategy(option.assignment)
-                recomputed.add(choice.name)
+                (regathered if option.when == REGATHERED else recomputed).add(choice.name)
             elif isinstance(option, Strategy):
                 strategies[choice.name] = option
             elif isinstance(option, SharedLayout):

@@ -233,10 +233,12 @@ def test_a_block_under_tensor_parallelism_has_the_published_collectives():
 
 
 def test_a_block_under_sequence_parallelism_has_the_published_collectives():
-    # Korthikanti et al., 2022, section 4.2.2: two all-gathers and two reduce-scatters each way.
+    # Korthikanti et al., 2022, section 4.2.2: two all-gathers and two reduce-scatters each way;
+    # what the norms make is saved split, and gathered again.
     found = of_one_layer(GPT, "tensor=4,data=2,sequence_parallel")
     for direction in ("forward", "backward"):
-        assert found[("all_gather", "tensor", direction)] == 2
+        again = 2 * (direction == "backward")
+        assert found[("all_gather", "tensor", direction)] == 2 + again
         assert found[("reduce_scatter", "tensor", direction)] == 2
     assert ("all_reduce", "tensor", "forward") not in found
     # Norms, and the biases behind the two rows, see a part of the positions on each tensor rank.
@@ -282,8 +284,9 @@ def test_blocks_are_recomputed_with_their_forward_communication():
     once = counts(GPT, "tensor=4,data=2,sequence_parallel")
     again = counts(GPT, "tensor=4,data=2,sequence_parallel,recompute=full")
     gather, scatter = ((kind, "tensor", "backward") for kind in ("all_gather", "reduce_scatter"))
-    # Both operands of the columns are gathered again; of the two sums the last is not needed.
-    assert (again[gather] - once[gather], again[scatter] - once[scatter]) == (2, 1)
+    # Both operands of the columns are gathered again either way; of the two sums that are made
+    # again the last is not needed.
+    assert (again[gather] - once[gather], again[scatter] - once[scatter]) == (0, 1)
     program = sw.compile(GPT, 8, plan="tensor=4,recompute=full").compiled.source
     assert program.recomputed
     assert not sw.compile(GPT, 8, plan="tensor=4,recompute=selective").compiled.source.recomputed

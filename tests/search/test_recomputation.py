@@ -1,5 +1,6 @@
 """What is recomputed is decided within the memory limit: plans beside all plans there are."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,15 +14,20 @@ from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import InfeasibleError, NoPlanError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, PassError
 from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Strategy
+from shardwright.ir.text import parse, to_text
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.passes.annotate import Annotate, decisions_of
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import RecomputedStrategy, SearchSpace
+from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 from shardwright.zoo import load
+from tests.equivalence import assert_equal, trained
 from tests.random_graphs import random_graph
 from tests.random_plans import emitted
 from tests.zoo_sizes import SMALL
@@ -74,7 +80,7 @@ def all_plans(space: SearchSpace) -> Iterator[tuple[float, Decisions]]:
 
 def plans_by_cost(graph: Graph) -> list[tuple[float, float]]:
     """Return cost and memory of all plans of a small graph, cheapest first; none if too many."""
-    space = build_search_space(graph, PROFILE, recompute=True)
+    space = build_search_space(graph, PROFILE, recompute=True, regather=True)
     found = []
     for cost, decisions in all_plans(space):
         found.append((cost, decisions))
@@ -134,3 +140,46 @@ def test_marks_leave_every_strategy_to_be_computed_once(name: str) -> None:
         decisions = space.decisions(complete(space, strategies))
         assert decisions.recomputed == frozenset(marked)
         emitted(marks, decisions, PROFILE, SGD)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_regathered_tensors_are_priced_held_and_computed_as_the_search_says(seed: int) -> None:
+    """Results that are saved as they are made: random plans with every one that there may be."""
+    definition, random = load(SMALL["mlp"]), np.random.default_rng(seed)
+    graph, found = Canonicalize().run(definition.graph), 0
+    highs = {spec.name: spec.high for spec in definition.inputs if spec.high}
+    whole = trained(
+        compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program,
+        1,
+        highs,
+        definition.initial,
+    )
+    profile = TimeProfile(mesh_for(CPU, 4), CPU, update_rule(CompileOptions(optimizer=SGD), graph))
+    space = build_search_space(graph, profile, regather=True)
+    for _ in range(6):
+        strategies, again = {}, {}
+        for choice in space.choices:
+            if choice.kind == "operator":
+                options = [o for o in choice.options if isinstance(o, Strategy)]
+                option = options[int(random.integers(len(options)))]
+                strategies[choice.name] = Strategy(option.assignment)
+                if isinstance(option, RecomputedStrategy):
+                    again[choice.name] = option
+        for name, option in again.items():
+            with contextlib.suppress(PassError):  # no reader takes it in more bytes
+                complete(space, {**strategies, name: option})
+                strategies[name] = option
+        assignment = complete(space, strategies)
+        decisions = space.decisions(assignment)
+        program = emitted(graph, decisions, profile, SGD)
+        count = sum(name in decisions.regathered for name in again)
+        evaluated = evaluate(space.problem, assignment)
+        assert profile.program_cost(program) == pytest.approx(evaluated.cost + space.constant)
+        assert evaluated.peak_usage <= peak_memory(program).peak_bytes
+        annotated = Annotate(decisions).run(graph)
+        assert parse(to_text(annotated)) == annotated
+        assert decisions_of(parse(to_text(annotated))).regathered == decisions.regathered
+        if count:
+            assert_equal(trained(program, 1, highs, definition.initial), whole)
+        found += count
+    assert found
