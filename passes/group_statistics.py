@@ -155,14 +155,14 @@ class _Grouping:
         """Return the program with values in groups."""
         for node in self.whole.nodes:
             self._visit(node)
-        self.build.scope, self.build.provenance = "", Provenance()
+        self.build.scope = ""
         outputs = tuple(self._whole(name).name for name in self.whole.outputs)
         self.build.updates = [(old, self._whole(new).name) for old, new in self.whole.updates]
         graph = self.build.graph(self.whole.name, outputs)
         return replace(graph, recomputed=self.whole.recomputed)
 
     def _visit(self, node: Node) -> None:
-        self.build.scope, self.build.provenance = node.scope, node.provenance
+        self.build.scope = node.scope  # each emitted node is an operator of its own
         if any(result.name in self.found.values for result in node.results):
             self._visit_apart(node)
         elif self.found.micro.is_repeated(node.name) and self._reads_parts(node):
@@ -252,7 +252,7 @@ class _Grouping:
         """Name the value that was emitted last, and return it."""
         last = self.build.nodes[-1]
         named = replace(last.results[0], name=name)
-        self.build.nodes[-1] = replace(last, results=(named,))
+        self.build.nodes[-1] = replace(last, results=(named,), provenance=Provenance())
         return named
 
     # Values of the whole batch
