@@ -66,7 +66,7 @@ class RulePlans:
         request = self.request
         options = replace(request.options, search=_BY_RULE[0], objective="serial")
         yield replace(request, options=options, emissions={}), ""
-        if not request.recomputes:
+        if request.options.recompute != "search" or not request.recomputes:
             return
         try:
             marked = Recompute("full").run(request.source)

@@ -137,19 +137,21 @@ class SearchRequest:
 
     @cached_property
     def recompute_space(self) -> SearchSpace:
-        """The problem, with all pins, in which the search decides what is recomputed."""
+        """The problem, with all pins, in which the search decides what is saved for backward."""
         return self.space_with(self.options.pins, recompute=True)
 
     @property
     def recomputes(self) -> bool:
-        """Whether the search may recompute what no mark asks for, where memory is short."""
-        priced = self.profile.prices_recomputation
-        return self.options.recompute == "search" and self.method.recomputes and priced
+        """Whether the search decides what is saved for backward, where memory is short.
+
+        Tensors may be regathered, and operators recomputed where the options leave that open.
+        """
+        return self.method.recomputes and self.profile.prices_recomputation
 
     def space_with(
         self, pins: Mapping[str, SplitCounts], *, recompute: bool = False
     ) -> SearchSpace:
-        """Return the problem with some pins."""
+        """Return the problem with some pins; `recompute` as in `recompute_space`."""
         plan = self.options.named_plan
         return build_search_space(
             self.source if self.micro is None else self.micro.graph,
@@ -160,7 +162,7 @@ class SearchRequest:
             input_layouts=self._input_layouts(),
             scattered=self.options.optimizer_parallel,
             time_limit=self.options.time_limit,
-            recompute=recompute,
+            recompute=recompute and self.options.recompute == "search",
             regather=recompute or (plan is not None and plan.sequence_parallel),
             micro=self.micro,
             part=self.part,

@@ -11,6 +11,7 @@ Nothing is counted that the emitted program does not hold, so a bound within the
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,17 +185,48 @@ class SavedTensors:
             self.memory.hold_transient(variable, size * (when == 2), entered, min(last, stop))
 
     def _hold_regathered(self, value: Value, savers: Sequence[EdgeEnd], writer: EdgeEnd) -> None:
-        """Count a regathered tensor as it is made, until it may be redistributed again."""
+        """Count a regathered tensor as it is made, until it may be redistributed again.
+
+        A recomputed reader may redistribute it before a gradient does.
+        """
         assert writer.remade is not None
         again = writer.remade == REGATHERED
         if not again.any():
             return
-        ends = self.context.readers[value.name]
-        times = [self.memory.backward(end.moment) for end in savers]
-        times += [e.remade_at for e in ends if e.recomputed is not None and e.remade_at is not None]
+        due = min(self.memory.backward(end.moment) for end in savers)
+        early = [
+            (end.remade_at, end)
+            for end in self.context.readers[value.name]
+            if end.recomputed is not None and end.remade_at is not None and end.remade_at < due
+        ]
         usage = self.context.bytes_at(value.type, writer) * again
         hold = self.memory.hold_saved if self.context.is_of_pass(value.name) else self.memory.hold
-        hold(writer.variable, usage, savers[0].moment, min(times))
+        hold(writer.variable, usage, savers[0].moment, min([due, *(moment for moment, _ in early)]))
+        if len(early) == 1:
+            self._hold_until_gradient(value, writer, early[0][1], due)
+
+    def _hold_until_gradient(
+        self, value: Value, writer: EdgeEnd, reader: EdgeEnd, due: int
+    ) -> None:
+        """Count a regathered tensor until a gradient reads it, unless its reader is recomputed."""
+        assert writer.remade is not None
+        assert reader.recomputed is not None
+        assert reader.remade_at is not None
+        context, again = self.context, writer.remade == REGATHERED
+        bytes_made, remade = context.bytes_at(value.type, writer), reader.recomputed > 0
+        sizes = _distinct(bytes_made[again])
+        rows = [~again, again, *(again & (bytes_made == size) for size in sizes)]
+        columns = [np.ones_like(remade), remade, *[~remade] * len(sizes)]
+        options = (writer.layouts[0].layout,) * len(rows)
+        copy = context.draft.add(Choice("copy", value.name, options), np.zeros(len(rows)))
+        for end, allowed in ((writer, rows), (reader, columns)):
+            table = np.where(np.array(allowed), 0.0, np.inf)
+            key = ("regathered until", writer.key, reader.key, table.tobytes())
+            context.draft.tie(copy, end.variable, context.intern(key, partial(np.copy, table)))
+        usage = context.intern(
+            ("regathered bytes", writer.key), lambda: np.array([0.0, 0.0, *sizes])
+        )
+        self.memory.hold(copy, usage, reader.remade_at, due)
 
     def add_copy(
         self,

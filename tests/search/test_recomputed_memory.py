@@ -10,6 +10,7 @@ from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.profile import REGATHERED
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.optimizer import Optimizer
@@ -61,7 +62,7 @@ def decision(choice: Choice, option: Option) -> object:
     if choice.kind == "copy":
         return None
     if isinstance(option, RecomputedStrategy):
-        return (option.assignment, "again")
+        return (option.assignment, "regathered" if option.when == REGATHERED else "recomputed")
     return (option.layout, option.gradient) if isinstance(option, SharedLayout) else option
 
 
