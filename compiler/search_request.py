@@ -149,9 +149,19 @@ class SearchRequest:
         return self.method.recomputes and self.profile.prices_recomputation
 
     def space_with(
-        self, pins: Mapping[str, SplitCounts], *, recompute: bool = False
+        self, pins: Mapping[str, SplitCounts], *, recompute: bool = False, regather: bool = False
     ) -> SearchSpace:
-        """Return the problem with some pins; `recompute` as in `recompute_space`."""
+        """Return the problem with some pins.
+
+        Parameters
+        ----------
+        pins : mapping of str to split counts
+            The pins.
+        recompute : bool
+            Whether the search decides what is saved for backward.
+        regather : bool
+            Whether tensors may be regathered, in any case.
+        """
         plan = self.options.named_plan
         return build_search_space(
             self.source if self.micro is None else self.micro.graph,
@@ -163,7 +173,7 @@ class SearchRequest:
             scattered=self.options.optimizer_parallel,
             time_limit=self.options.time_limit,
             recompute=recompute and self.options.recompute == "search",
-            regather=recompute or (plan is not None and plan.sequence_parallel),
+            regather=regather or recompute or (plan is not None and plan.sequence_parallel),
             micro=self.micro,
             part=self.part,
         )

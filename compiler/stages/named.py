@@ -59,13 +59,17 @@ class NamedProblems:
         return tuple(found)
 
     def space(
-        self, begin: int, end: int, in_flight: int, level: frozenset[str]
+        self, begin: int, end: int, in_flight: int, level: frozenset[str], *, regather: bool
     ) -> tuple[int, SearchSpace]:
-        """Return the problem of a stage, or of an equal one, with the first block of that."""
-        key = self.problems.blocks.key(begin, end), in_flight, level
+        """Return the problem of a stage, or of an equal one, with the first block of that.
+
+        `regather` says that tensors may be regathered.
+        """
+        key = self.problems.blocks.key(begin, end), in_flight, level, regather
         if key not in self._spaces:
             request = self.problems.request_of(begin, end, in_flight, recomputed=level)
-            self._spaces[key] = begin, request.space
+            space = request.space_with(request.options.pins, regather=regather)
+            self._spaces[key] = begin, space
         return self._spaces[key]
 
     def plans(self, mesh: Mesh) -> Iterator[list["NamedStages"]]:
@@ -144,7 +148,8 @@ class NamedStages:
     ) -> StagePlan | None:
         """Return the plan of a stage that recomputes some operators; None where there is none."""
         blocks = self.problems.problems.blocks
-        first, space = self.problems.space(begin, end, in_flight, level)
+        regather = self.named.plan.sequence_parallel
+        first, space = self.problems.space(begin, end, in_flight, level, regather=regather)
         names = blocks.names(first, begin, end - begin)
         inputs = (value.name for value in space.graph.inputs)
         fixed = {name: received[names[name]] for name in inputs if names[name] in received}
