@@ -149,7 +149,7 @@ def _inserted(graph: Graph, random: np.random.Generator) -> Graph | None:
     value = _pick(random, list(graph.values.values()))
     axes = _axes(graph, random)
     dimension = int(random.integers(max(value.type.rank, 1)))
-    operator = str(random.choice([*_SHAPES, "broadcast", "neighbor_exchange", "send"]))
+    operator = str(random.choice([*_SHAPES, "broadcast", "neighbor_exchange", "reduce"]))
     attributes: dict[str, Any] = {"axes": axes}
     if operator in ("all_gather", "local_slice", "reduce_scatter"):
         attributes["dimension"] = dimension

@@ -18,12 +18,14 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import DTYPES
 from shardwright.ir.units import bytes_text
 
 _PRESETS = files("shardwright.cost_model") / "clusters"
+_OF_RANK_TABLES = "ascend910-racks.yaml"  # the devices and links of HCCL's rank tables
 _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -143,6 +145,8 @@ class Cluster(_Description):
     def load(cls, path: str | Path) -> Self:
         """Read a cluster from a YAML file, or a JSON file if its name ends in ``.json``.
 
+        A JSON file may be a rank table of HCCL, see `rank_table`.
+
         Raises
         ------
         ClusterError
@@ -170,6 +174,9 @@ class Cluster(_Description):
         if not isinstance(content, dict):
             what = "a cluster file must hold `name`, `device` and `levels`"
             raise ClusterError(f"{what}, but holds no keys at all", where=where)
+        if is_rank_table(content):
+            like = yaml.safe_load((_PRESETS / _OF_RANK_TABLES).read_text(encoding="utf-8"))
+            content = described_by(content, like, Path(where).stem, where)
         try:
             return cls.model_validate(content)
         except ValidationError as error:
