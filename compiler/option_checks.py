@@ -1,14 +1,20 @@
 """The declaration of an option, and checks of values that are neither numbers nor names."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
+from shardwright.cost_model.mindspore.costs import MindSporeCosts
+from shardwright.ir.errors import OptionError, PassError, ShardwrightWarning
 from shardwright.ir.values import (
     NOT_NEGATIVE,
     POSITIVE_INTEGER,
     Range,
     check_choice,
+    check_flag,
+    check_names,
     check_split_counts,
     wrong_value,
 )
@@ -16,6 +22,7 @@ from shardwright.operators.models.loss_scale import loss_scale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.base import Pass
 from shardwright.search.named_plan import NamedPlan
+from shardwright.search.space.sharding import OptimizerSharding
 
 SEARCHED = "search"
 """The value of an option that leaves the choice to the compiler."""
@@ -71,6 +78,63 @@ def check_fusion(name: str, value: object) -> None:
         NOT_NEGATIVE.check(name, value)
 
 
+def check_cost_weights(name: str, value: object) -> None:
+    """Refuse what is no set of weights."""
+    if not isinstance(value, MindSporeCosts):
+        raise wrong_value(name, value, "weights, such as `alpha=1,beta=400,gamma=0.001`")
+    for item in _WEIGHTS:
+        NOT_NEGATIVE.check(item, getattr(value, item), of="of `cost_weights`")
+
+
+def read_fusion(text: str, name: str = "fusion") -> FusionSettings:
+    """Return the settings in a text such as ``algorithm=1,times=2``.
+
+    Raises
+    ------
+    OptionError
+        If they are none.
+    """
+    settings = read_settings(name, text, [field.name for field in fields(FusionSettings)])
+    try:
+        return FusionSettings(**settings)
+    except PassError as error:
+        raise OptionError(error.what, hint=error.hint) from None
+
+
+def _read_weights(text: str) -> MindSporeCosts:
+    return MindSporeCosts(**read_settings("cost_weights", text, _WEIGHTS))
+
+
+def read_settings(name: str, text: str, known: Sequence[str]) -> dict[str, Any]:
+    """Return the numbers in a text such as ``alpha=1,beta=400``.
+
+    Raises
+    ------
+    OptionError
+        If a setting is unknown or no number.
+    """
+    settings: dict[str, Any] = {}
+    for item in text.replace(" ", "").split(","):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise wrong_value(name, text, f"settings such as `{known[0]}=1`")
+        check_names(f"`{name}` has no setting", [key], known)
+        try:
+            settings[key] = int(value) if value.lstrip("-").isdecimal() else float(value)
+        except ValueError:
+            raise wrong_value(key, value, "a number", of=f"of `{name}`") from None
+    return settings
+
+
+_WEIGHTS = ("alpha", "beta", "gamma", "threshold", "constant", "bias")
+WRITTEN: Mapping[str, Callable[[str], object]] = {
+    "cost_weights": _read_weights,
+    "fusion": read_fusion,
+    "optimizer_parallel": OptimizerSharding.parse,
+}
+"""Options that may be texts, and how each is read."""
+
+
 def check_loss_scale(name: str, value: object) -> None:
     """Refuse what is no loss scale."""
     loss_scale(value, name)
@@ -108,7 +172,43 @@ def check_passes(name: str, value: object) -> None:
         raise wrong_value(name, value, "a tuple of passes, or a text such as `clean_up`")
 
 
+def check_sharding(name: str, value: object) -> None:
+    """Refuse what is neither a rule nor True or False."""
+    if not isinstance(value, OptimizerSharding):
+        check_flag(name, value)
+
+
 def check_plan(name: str, value: object) -> None:
     """Refuse what is no named plan."""
     if value is not None and not isinstance(value, NamedPlan):
         raise wrong_value(name, value, "a named plan", "write `tensor=8,data=4,zero=1`")
+
+
+def no_effect(name: str, mode: str) -> OptionError:
+    """Return the error of an option that has no effect in a mode."""
+    hints = {
+        "gradients_mean": "leave it out: gradients are those of the loss of the whole batch",
+        "search": "leave it out, or use the mode `auto_parallel`",
+        "micro_batches": "accumulate gradients in the program, or use another mode",
+    }
+    otherwise = "leave it out, or use a mode in which the compiler splits the model"
+    return OptionError(
+        f"`{name}` has no effect in the mode `{mode}`", hint=hints.get(name, otherwise)
+    )
+
+
+def decided_by_plan(name: str) -> OptionError:
+    """Return the error of an option or argument that a named plan leaves nothing to."""
+    keys = {"optimizer_parallel": "zero=1", "recompute": "recompute=full", "stages": "pipeline=2"}
+    hint = f"write `{keys[name]}` in the plan" if name in keys else "leave one of them out"
+    return OptionError(f"`{name}` has no effect with `plan`, which decides it", hint=hint)
+
+
+def warn_of_idle_devices(mode: str, devices: int) -> None:
+    """Warn where several devices are asked for in the mode that uses one."""
+    if mode == "stand_alone" and devices != 1:
+        warnings.warn(
+            f"the mode `stand_alone` uses one of the {devices} devices",
+            ShardwrightWarning,
+            stacklevel=3,
+        )

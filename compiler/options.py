@@ -5,19 +5,19 @@ defaults, help and the sentence about a wrong value come from the declarations o
 they are the same from each entrance.
 """
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from textwrap import fill, indent
 from typing import Any, Literal, get_args
 
 from shardwright.compiler import option_checks as checks
-from shardwright.compiler.option_checks import SEARCHED, Option
+from shardwright.compiler.option_checks import SEARCHED, Option, decided_by_plan, no_effect
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
+from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.dataflow.schedules import SCHEDULES, check_options
-from shardwright.ir.errors import OptionError, ShardwrightWarning
+from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
 from shardwright.ir.units import shortened
 from shardwright.ir.values import (
@@ -35,6 +35,7 @@ from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.search.driver import SEARCHES
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import Progress, SearchOptions
+from shardwright.search.space.sharding import OptimizerSharding
 
 Mode = Literal[
     "auto_parallel", "semi_auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone"
@@ -162,10 +163,20 @@ class CompileOptions:
             partition=True,
         ),
     )
+    cost_weights: MindSporeCosts = field(
+        default_factory=MindSporeCosts,
+        metadata=_about(
+            "weights of the cost model `mindspore`: `alpha=1,beta=400,gamma=0.001`",
+            validate=checks.check_cost_weights,
+            default="MindSpore's",
+            partition=True,
+        ),
+    )
     fusion: FusionSettings | float = field(
         default_factory=FusionSettings,
         metadata=_about(
-            "fuse all-reduces of gradients, up to so many megabytes each",
+            "fuse all-reduces of gradients, up to so many megabytes each, or by an algorithm of "
+            "MindSpore's: `algorithm=1,times=2,tail_percent=0.5`",
             validate=checks.check_fusion,
             default="each gradient alone",
             partition=True,
@@ -203,11 +214,13 @@ class CompileOptions:
             partition=True,
         ),
     )
-    optimizer_parallel: bool = field(
+    optimizer_parallel: OptimizerSharding | bool = field(
         default=False,
         metadata=_about(
-            "store every parameter and optimizer state split as finely as possible",
-            validate=check_flag,
+            "store every parameter and optimizer state split as finely as possible, or by "
+            "`shard_size=4,threshold=64,level=level2`",
+            validate=checks.check_sharding,
+            default="the search chooses",
             partition=True,
         ),
     )
@@ -273,6 +286,9 @@ class CompileOptions:
             object.__setattr__(self, "extra_passes", parse_pipeline(self.extra_passes))
         if isinstance(self.plan, str):
             object.__setattr__(self, "plan", NamedPlan.parse(self.plan))
+        for name, read in checks.WRITTEN.items():
+            if isinstance(text := getattr(self, name), str):
+                object.__setattr__(self, name, read(text))
         if isinstance(self.plan, NamedPlan) and self.recompute == DEFAULTS["recompute"]:
             object.__setattr__(self, "recompute", self.plan.recompute)
         for name, option in OPTIONS.items():
@@ -313,6 +329,13 @@ class CompileOptions:
     def order(self) -> str:
         """The schedule of a pipeline."""
         return self.schedule or ("1f1b" if self.chunks == 1 else "interleaved")
+
+    @property
+    def sharding(self) -> OptimizerSharding | None:
+        """The option `optimizer_parallel`; None where the search chooses."""
+        if isinstance(self.optimizer_parallel, OptimizerSharding):
+            return self.optimizer_parallel
+        return OptimizerSharding() if self.optimizer_parallel else None
 
     @property
     def named_plan(self) -> NamedPlan | None:
@@ -400,6 +423,11 @@ class CompileOptions:
         for name in sorted(unused):
             if getattr(self, name) != DEFAULTS[name]:
                 raise no_effect(name, self.mode)
+        if self.cost_model != "mindspore" and self.cost_weights != DEFAULTS["cost_weights"]:
+            raise OptionError(
+                f"`cost_weights` has no effect with the cost model `{self.cost_model}`",
+                hint="give `cost_model` `mindspore` too",
+            )
         if self.plan is not None and self.micro_batches == SEARCHED:
             raise decided_by_plan("micro_batches")
         for name in _DECIDED_BY_PLAN if self.plan is not None else ():
@@ -451,26 +479,6 @@ def _parameters_section() -> str:
     return "\n".join(lines)
 
 
-def no_effect(name: str, mode: Mode) -> OptionError:
-    """Return the error of an option that has no effect in a mode."""
-    hints = {
-        "gradients_mean": "leave it out: gradients are those of the loss of the whole batch",
-        "search": "leave it out, or use the mode `auto_parallel`",
-        "micro_batches": "accumulate gradients in the program, or use another mode",
-    }
-    otherwise = "leave it out, or use a mode in which the compiler splits the model"
-    return OptionError(
-        f"`{name}` has no effect in the mode `{mode}`", hint=hints.get(name, otherwise)
-    )
-
-
-def decided_by_plan(name: str) -> OptionError:
-    """Return the error of an option or argument that a named plan leaves nothing to."""
-    keys = {"optimizer_parallel": "zero=1", "recompute": "recompute=full", "stages": "pipeline=2"}
-    hint = f"write `{keys[name]}` in the plan" if name in keys else "leave one of them out"
-    return OptionError(f"`{name}` has no effect with `plan`, which decides it", hint=hint)
-
-
 def check_recompute_of_plan(options: Mapping[str, object]) -> None:
     """Refuse the search for what is recomputed, asked for beside a named plan.
 
@@ -483,16 +491,6 @@ def check_recompute_of_plan(options: Mapping[str, object]) -> None:
     """
     if options.get("plan") is not None and options.get("recompute") == DEFAULTS["recompute"]:
         raise decided_by_plan("recompute")
-
-
-def warn_of_idle_devices(mode: Mode, devices: int) -> None:
-    """Warn where several devices are asked for in the mode that uses one."""
-    if mode == "stand_alone" and devices != 1:
-        warnings.warn(
-            f"the mode `stand_alone` uses one of the {devices} devices",
-            ShardwrightWarning,
-            stacklevel=3,
-        )
 
 
 CompileOptions.__doc__ = (CompileOptions.__doc__ or "").replace(

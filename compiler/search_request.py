@@ -126,7 +126,8 @@ class SearchRequest:
             update_rule(self.options, self.source),
             by_orbit=self.method.by_orbit,
             minimizes_cost=self.method.minimizes_cost,
-            scattered=self.options.optimizer_parallel,
+            scattered=self.options.sharding is not None,
+            weights=self.options.cost_weights,
         )
         return PROFILES[self.options.cost_model].create(request)
 
@@ -163,6 +164,8 @@ class SearchRequest:
             Whether tensors may be regathered, in any case.
         """
         plan = self.options.named_plan
+        if self.options.sharding is not None:
+            self.options.sharding.check_mesh(self.planner.mesh)
         return build_search_space(
             self.source if self.micro is None else self.micro.graph,
             self.profile,
@@ -170,7 +173,7 @@ class SearchRequest:
             pins=pins,
             result_pins=self.options.result_pins,
             input_layouts=self._input_layouts(),
-            scattered=self.options.optimizer_parallel,
+            sharding=self.options.sharding,
             time_limit=self.options.time_limit,
             recompute=recompute and self.options.recompute == "search",
             regather=regather or recompute or (plan is not None and plan.sequence_parallel),

@@ -185,6 +185,8 @@ class ProfileRequest:
         Whether the search method minimises the cost.
     scattered : bool
         Whether parameters are stored as finely split as they can be.
+    weights : object
+        The weights of the profile, where it has some that can be set.
     """
 
     planner: RedistributionPlanner
@@ -193,6 +195,7 @@ class ProfileRequest:
     by_orbit: bool = False
     minimizes_cost: bool = True
     scattered: bool = False
+    weights: object = None
 
 
 def never(info: OperatorInfo) -> bool:

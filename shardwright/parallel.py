@@ -35,6 +35,7 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
+from shardwright.search.space.sharding import LEVELS, OptimizerSharding
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tensor import Tensor
 from shardwright.tracing import Network
@@ -218,21 +219,28 @@ class AutoParallel:
     def hsdp(
         self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1"
     ) -> None:
-        """Store every parameter and optimizer state split as finely as possible.
+        """Divide parameters and optimizer states among ranks that hold copies.
+
+        Parameters
+        ----------
+        shard_size : int
+            Number of ranks that a parameter is divided among; -1 for as many as there are. Groups
+            of so many ranks hold a copy each.
+        threshold : int
+            Size in KiB of the part of a rank from which on a parameter is divided.
+        optimizer_level : str
+            ``level1``: parameters are gathered once in a step, and saved for backward. ``level2``:
+            moreover gradients are reduced and divided in every micro-batch. ``level3``: moreover
+            parameters are regathered in backward.
 
         Raises
         ------
-        ModelError
-            If a setting is not the default: the compiler chooses the slices and which parameters
-            are regathered.
+        OptionError
+            If a value is not allowed.
         """
-        if (shard_size, threshold, optimizer_level) != (-1, 64, "level1"):
-            raise ModelError(
-                f"the optimizer is to be split with {shard_size=}, {threshold=}, "
-                f"{optimizer_level=}, which the compiler chooses itself",
-                hint="call `hsdp()` without arguments",
-            )
-        self._compile_with(optimizer_parallel=True)
+        check_choice("optimizer_level", optimizer_level, LEVELS)
+        rule = OptimizerSharding(shard_size, threshold, optimizer_level)
+        self._compile_with(optimizer_parallel=rule)
 
     def dataset_strategy(self, config: str | Sequence[TensorLayout | Sequence[int]]) -> None:
         """Set the layouts of the inputs.

@@ -14,14 +14,12 @@ import numpy as np
 from shardwright.communication import get_group_size, processes, world
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.option_checks import decided_by_plan, no_effect, warn_of_idle_devices
 from shardwright.compiler.options import (
     DEFAULTS,
     UNPARTITIONED,
     CompileOptions,
     Mode,
-    decided_by_plan,
-    no_effect,
-    warn_of_idle_devices,
 )
 from shardwright.compiler.outer.meshes import meshes_of
 from shardwright.cost_model.cluster import cluster

@@ -12,9 +12,10 @@ from typing import Any
 
 from shardwright.api import DEFAULT_CLUSTER, compile
 from shardwright.compilation import Compilation
+from shardwright.compiler.option_checks import read_fusion
 from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.cost_model.cluster import Cluster
-from shardwright.ir.values import NOT_NEGATIVE, POSITIVE, POSITIVE_INTEGER, SEED, Range
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
 from shardwright.operators.models.precision import PRECISIONS
@@ -98,8 +99,17 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
         metavar="STRATEGY",
         help="layout of the inputs: data_parallel, full_batch (default chosen by the search)",
     )
-    _add_option(how, "--optimizer-parallel", "", "--hsdp")
-    add_number(how, "--fusion", NOT_NEGATIVE, option_help("fusion"), "MB")
+    how.add_argument(
+        "--optimizer-parallel",
+        "--hsdp",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="RULE",
+        help=option_help("optimizer_parallel"),
+    )
+    how.add_argument("--cost-weights", metavar="WEIGHTS", help=option_help("cost_weights"))
+    how.add_argument("--fusion", type=_fusion, metavar="MB", help=option_help("fusion"))
     how.add_argument(
         "--recompute",
         choices=tuple(OPTIONS["recompute"].choices),
@@ -209,6 +219,14 @@ def number(flag: str, allowed: Range) -> Callable[[str], Any]:
 def _micro_batches(text: str) -> object:
     value = _number(text)
     OPTIONS["micro_batches"].check("--micro-batches", value)
+    return value
+
+
+def _fusion(text: str) -> object:
+    value = _number(text)
+    if isinstance(value, str):
+        return read_fusion(value, "--fusion")
+    OPTIONS["fusion"].check("--fusion", value)
     return value
 
 

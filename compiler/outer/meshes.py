@@ -1,10 +1,9 @@
 """The meshes of a compilation: the user's, those of a search, or the default of the cluster."""
 
-from shardwright.compiler.option_checks import SEARCHED
+from shardwright.compiler.option_checks import SEARCHED, decided_by_plan
 from shardwright.compiler.options import (
     UNPARTITIONED,
     CompileOptions,
-    decided_by_plan,
 )
 from shardwright.compiler.stages.places import devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes

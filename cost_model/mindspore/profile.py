@@ -1,6 +1,7 @@
 """The profile that minimises what MindSpore's search minimises."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +67,9 @@ class MindSporeProfile(CostProfile):
     def create(cls, request: ProfileRequest) -> "MindSporeProfile":
         """Return the profile of a compilation."""
         agree = request.minimizes_cost and not request.scattered
-        return cls(MindSporeCosts(readers_agree=agree), request.planner.mesh)
+        weights = request.weights
+        costs = weights if isinstance(weights, MindSporeCosts) else MindSporeCosts()
+        return cls(replace(costs, readers_agree=agree), request.planner.mesh)
 
     @classmethod
     def default_mesh(cls, cluster: Cluster, devices: int) -> Mesh:

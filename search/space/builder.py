@@ -24,6 +24,7 @@ from shardwright.search.space.parameters import ParameterChoices
 from shardwright.search.space.recomputation import Recomputable, with_states
 from shardwright.search.space.regathering import Positions, Regathering, with_regathering
 from shardwright.search.space.saved_tensors import SavedTensors, counted_views
+from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
 from shardwright.search.space.space import Choice, SearchSpace
 from shardwright.solver.problem import Problem, Variable
@@ -39,7 +40,7 @@ def build_search_space(
     pins: Mapping[str, SplitCounts] | None = None,
     result_pins: Mapping[str, SplitCounts] | None = None,
     input_layouts: Mapping[str, Layout] | None = None,
-    scattered: bool = False,
+    sharding: OptimizerSharding | None = None,
     time_limit: float = math.inf,
     recompute: bool = False,
     regather: bool = False,
@@ -62,8 +63,8 @@ def build_search_space(
         Splits of results pinned by the user, by operator.
     input_layouts : mapping of str to Layout
         Layouts of inputs; those of the others are chosen by the search.
-    scattered : bool
-        Whether parameters must be stored as finely split as they can be.
+    sharding : OptimizerSharding, optional
+        How finely parameters must be divided; by default the search chooses.
     time_limit : float
         Seconds that building may take.
     recompute : bool
@@ -89,7 +90,7 @@ def build_search_space(
         recompute,
         regather,
     )
-    return builder.build(states, scattered)
+    return builder.build(states, sharding)
 
 
 class _SpaceBuilder:
@@ -117,7 +118,7 @@ class _SpaceBuilder:
         self.counted_again: set[str] = set()  # groups of views, held for a second computation
         self.replaced = {new for _, new in self.graph.updates}  # written where the parameter is
 
-    def build(self, states: int, scattered: bool) -> SearchSpace:
+    def build(self, states: int, sharding: OptimizerSharding | None) -> SearchSpace:
         """Return the space; see `build_search_space`."""
         self._check_pins()
         nodes = [node for node in self.graph.nodes if node.name not in self.context.joined]
@@ -138,7 +139,7 @@ class _SpaceBuilder:
             self._add_output(self.graph.values[name], is_loss=name == self.context.loss)
         self._add_ends_of_stage()
         pins = (self.pins, self.result_pins)
-        parameters = ParameterChoices(self.context, self.saved, states, scattered, pins)
+        parameters = ParameterChoices(self.context, self.saved, states, sharding, pins)
         updates = dict(self.graph.updates)
         for name in (parameter.name for parameter in self.graph.parameters):
             parameters.add(self.graph.values[name], updates.get(name))

@@ -15,6 +15,7 @@ from shardwright.search.space.draft import EdgeEnd, saving_ends
 from shardwright.search.space.edges import connect, reader_conversions
 from shardwright.search.space.gradients import GradientTypes
 from shardwright.search.space.saved_tensors import SavedTensors
+from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
 from shardwright.search.space.space import Choice, Storage
 from shardwright.search.space.storage import (
@@ -40,8 +41,8 @@ class ParameterChoices:
         Counts what is saved for backward.
     states : int
         Tensors that the optimizer keeps for each parameter.
-    scattered : bool
-        Whether parameters must be stored as finely split as they can be.
+    sharding : OptimizerSharding, optional
+        How finely parameters must be divided.
     pins : sequence of (mapping of str to split counts)
         Pins of the user, by operator; those on the cast of a parameter pin its storage.
     """
@@ -51,11 +52,11 @@ class ParameterChoices:
         context: BuildContext,
         saved: SavedTensors,
         states: int,
-        scattered: bool,
+        sharding: OptimizerSharding | None,
         pins: Sequence[Mapping[str, SplitCounts]] = (),
     ) -> None:
         self.context, self.saved, self.pins = context, saved, pins
-        self.states, self.scattered = states, scattered
+        self.states, self.sharding = states, sharding
 
     def add(self, parameter: Value, updated: str | None) -> None:
         """Add a parameter; `updated` is the value that the model itself writes to it.
@@ -193,7 +194,7 @@ class ParameterChoices:
             only and reader is not None and reader.saved is not None,
             context.profile,
             context.all_layouts(value.type),
-            scattered=self.scattered,
+            sharding=self.sharding,
             passes=self._passes(reader),
         )
         return options, storage_costs(

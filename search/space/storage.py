@@ -23,6 +23,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.search.space.gradients import GradientTypes
+from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.search.space.space import Storage
 
 Floats = NDArray[np.float64]
@@ -34,7 +35,7 @@ def storage_options(
     saved: bool,
     profile: CostProfile,
     everywhere: Sequence[Layout],
-    scattered: bool,
+    sharding: OptimizerSharding | None,
     passes: float = 1,
 ) -> tuple[Storage, ...]:
     """Return the options to store a parameter.
@@ -51,8 +52,8 @@ def storage_options(
         Its rules, and the kinds of axes.
     everywhere : sequence of Layout
         All layouts that its shape allows.
-    scattered : bool
-        Whether it must be split as finely as it can be.
+    sharding : OptimizerSharding, optional
+        How finely it must be divided.
     passes : float
         How often its one reader runs in a step over micro-batches.
     """
@@ -62,11 +63,13 @@ def storage_options(
         options = [Storage(layout, layout) for layout in used]
         options += [
             Storage(finer, layout, *when)
-            for layout in (used if profile.rules.free_storage else ())
+            for layout in (used if profile.rules.free_storage or sharding else ())
             for finer in _refinements(layout, tensor, profile)
             for when in _WHEN[passes > 1, saved]
         ]
-    return tuple(_finest(options) if scattered else options)
+    if sharding is None:
+        return tuple(options)
+    return tuple(sharding.allowed(options, tensor, profile.mesh, passes))
 
 
 # When a parameter is gathered, and its gradient reduced: `regathered`, `in_passes` and
@@ -105,15 +108,6 @@ def _refinements(layout: Layout, tensor: TensorType, profile: CostProfile) -> It
         pairs = zip(tensor.shape, finer.counts(mesh), strict=True)
         if finer != layout and all(size >= count for size, count in pairs):
             yield finer
-
-
-def _finest(options: Sequence[Storage]) -> list[Storage]:
-    """Return for each layout of the reader the storage options over the most axes."""
-    most: dict[Layout | None, int] = {}
-    for option in options:
-        axes = len(option.layout.split_axes)
-        most[option.used] = max(axes, most.get(option.used, 0))
-    return [option for option in options if len(option.layout.split_axes) == most[option.used]]
 
 
 def storage_costs(

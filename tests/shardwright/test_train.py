@@ -90,7 +90,7 @@ def test_options_do_not_change_what_is_computed(prepare):
 
 
 def test_hsdp_splits_what_is_stored():
-    _, session = trained("semi_auto", prepare=lambda net: net.hsdp())
+    _, session = trained("semi_auto", prepare=lambda net: net.hsdp(threshold=0))
     layout = session.compiled.program.parameter("layer1.weight").value.layout
     assert len(layout.split_axes) > 0
 
@@ -212,8 +212,12 @@ def test_unknown_modes_and_settings_are_refused():
     with pytest.raises(OptionError, match="`parallel_mode` is `full_auto`, expected stand_alone, "):
         AutoParallel(Network(), "full_auto")
     parallel = AutoParallel(Network())
-    with pytest.raises(ModelError, match="the optimizer is to be split with shard_size=2"):
-        parallel.hsdp(shard_size=2)
+    with pytest.raises(OptionError, match="`shard_size` is 0, expected -1, or an integer of at"):
+        parallel.hsdp(shard_size=0)
+    with pytest.raises(OptionError, match="`threshold` is -1, expected a number of at least 0"):
+        parallel.hsdp(threshold=-1)
+    with pytest.raises(OptionError, match="`optimizer_level` is `level4`, expected level1, level2"):
+        parallel.hsdp(optimizer_level="level4")
     with pytest.raises(ModelError, match=r"fusion is asked for as {'allgather': {}}"):
         parallel.comm_fusion({"allgather": {}})
     with pytest.raises(OptionError, match="`config` is -1, expected a number above 0"):
