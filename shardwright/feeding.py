@@ -4,8 +4,8 @@ A batch is whole, and every rank takes its slice by the layout of the input; or 
 batch of its own, and the whole is all of them in the order of the ranks.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,38 @@ from shardwright.runtime.communicator import Parts
 from shardwright.runtime.state import region
 
 Kind = Literal["whole", "own", "stacked"]
+
+
+class Trained(Protocol):
+    """A session that can take over the state of another."""
+
+    def continue_from(self, other: Any) -> None:
+        """Begin with the state of another session."""
+
+
+Session = TypeVar("Session", bound=Trained)
+
+
+class ByShape(Generic[Session]):
+    """A session for every shape of a batch, each with the state of the one that ran before.
+
+    The last batch of an epoch may be smaller; the program for it is another one.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[tuple[int, ...], ...], Session] = {}
+        self.current: Session | None = None
+
+    def session(self, batch: Sequence[Array], begin: Callable[[], Session]) -> Session:
+        """Return the session for a batch, begun if there is none yet."""
+        key = tuple(array.shape for array in batch)
+        before = self.current
+        if key not in self._found:
+            self._found[key] = begin()
+        self.current = self._found[key]
+        if before is not None and before is not self.current:
+            self.current.continue_from(before)
+        return self.current
 
 
 class Feed:

@@ -39,15 +39,53 @@ class Initial:
     type: TensorType
 
 
+@dataclass(frozen=True)
+class Initializer:
+    """An initializer as an object, such as MindSpore's ``XavierUniform()``.
+
+    Parameters
+    ----------
+    text : str
+        One of the texts that `operators.random.initial_value` understands.
+    """
+
+    text: str
+
+
+Init = str | float | Initializer
+# Names without the underscores of ours, and MindSpore's shorter ones.
+_NAMES = {
+    "zero": "zeros",
+    "one": "ones",
+    "truncatednormal": "truncated_normal",
+    "xavieruniform": "xavier_uniform",
+    "xaviernormal": "xavier_normal",
+    "heuniform": "he_uniform",
+    "henormal": "he_normal",
+}
+
+
+def _text(init: Init) -> str:
+    if isinstance(init, Initializer):
+        return init.text
+    if not isinstance(init, str):
+        return f"constant({float(init)!r})"
+    name, bracket, rest = init.lower().partition("(")
+    return _NAMES.get(name, name) + bracket + rest
+
+
 def initializer(
-    init: str | float, shape: int | tuple[int, ...] | list[int], dtype: str = "float32"
+    init: Init,
+    shape: int | tuple[int, ...] | list[int],
+    dtype: str = "float32",
 ) -> Initial:
     """Return the initial value of a tensor.
 
     Parameters
     ----------
-    init : str or float
-        A number, or one of the texts that `operators.random.initial_value` understands.
+    init : str, float or Initializer
+        A number, or one of the texts that `operators.random.initial_value` understands; MindSpore's
+        names without underscores are the same: ``XavierUniform``.
     shape : int or sequence of int
         Shape of the tensor.
     dtype : str
@@ -59,7 +97,7 @@ def initializer(
         If there is no such initializer.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    text = init.lower() if isinstance(init, str) else f"constant({float(init)!r})"
+    text = _text(init)
     nothing = [slice(0, 0)] * len(sizes)
     initial_value(text, "", 0, sizes, nothing, "float32")  # raises for an unknown text
     return Initial(text, TensorType(dtype, sizes))

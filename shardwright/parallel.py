@@ -22,6 +22,7 @@ from shardwright.compiler.plans.strategies_file import (
     strategies_text,
 )
 from shardwright.dataflow.schedules import SCHEDULES
+from shardwright.feeding import ByShape
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.files import check_file, write_file
 from shardwright.ir.mesh import Mesh
@@ -34,7 +35,7 @@ from shardwright.ir.values import (
     check_names,
     wrong_value,
 )
-from shardwright.operators.info import SplitCounts
+from shardwright.operators.info import Array, SplitCounts
 from shardwright.search.space.sharding import LEVELS, OptimizerSharding
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tensor import Tensor
@@ -202,6 +203,7 @@ class AutoParallel:
             how, devices, cluster, mesh=mesh, deterministic=deterministic
         )
         self.session: Session | None = None
+        self._sessions: ByShape[Session] = ByShape()
         self._strategy_file: Path | None = None
 
     def __repr__(self) -> str:
@@ -384,14 +386,24 @@ class AutoParallel:
         """
         arrays = [item.asnumpy() if isinstance(item, Tensor) else item for item in inputs]
         arrays = [np.asarray(array) for array in arrays]
-        if self.session is None:
-            batch = {f"input{i}": array for i, array in enumerate(arrays)}
-            session = begin(self.network, batch, self.options, seed=self.seed)
-            if session.definition.optimizer is None:
-                raise ModelError(
-                    "the network applies no optimizer",
-                    hint="call a training step, or give the network to `Model`",
-                )
+        session = self._sessions.session(arrays, lambda: self._begin(arrays))
+        if session is not self.session:
             self.note(session)
-        assert self.session is not None
-        return np.float32(self.session.step(arrays))
+        return np.float32(session.step(arrays))
+
+    def _begin(self, arrays: Sequence[Array]) -> Session:
+        """Compile the training step for batches of some shapes.
+
+        Raises
+        ------
+        ModelError
+            If it applies no optimizer.
+        """
+        batch = {f"input{i}": array for i, array in enumerate(arrays)}
+        session = begin(self.network, batch, self.options, seed=self.seed)
+        if session.definition.optimizer is None:
+            raise ModelError(
+                "the network applies no optimizer",
+                hint="call a training step, or give the network to `Model`",
+            )
+        return session

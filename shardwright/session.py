@@ -105,11 +105,11 @@ class ParallelOptions:
                 raise decided_by_plan(name)
 
     @staticmethod
-    def of_this_world() -> "ParallelOptions":
+    def of_this_world(deterministic: bool = True) -> "ParallelOptions":
         """Return the options of a script that asks for none: a hand-written parallel program."""
         size = get_group_size()
         mode: Mode = "hybrid_parallel" if size > 1 else "stand_alone"
-        return ParallelOptions(CompileOptions(mode=mode), size)
+        return ParallelOptions(CompileOptions(mode=mode), size, deterministic=deterministic)
 
 
 class Session:
@@ -154,8 +154,18 @@ class Session:
         self.feed = Feed(program, communicator, kind)
         initial = same_everywhere(definition)
         self.state = initialize(program, seed, communicator, initial)
-        for name, parameter in definition.holders.items():
+        self._keep()
+
+    def _keep(self) -> None:
+        for name, parameter in self.definition.holders.items():
             parameter.keep_in(self, name)
+
+    def continue_from(self, other: "Session") -> None:
+        """Begin with the state of a session for batches of another shape."""
+        for name, whole in other.values().items():
+            if name in self.state:
+                self.write(name, whole)
+        self._keep()
 
     def __repr__(self) -> str:
         return f"<Session of {self.compiled!r}>"

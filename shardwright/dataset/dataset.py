@@ -5,15 +5,19 @@ batches every time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from shardwright.communication import NumberedRank, Rank, symbol_of
+from shardwright.dataset.transforms import RandomOperation
+from shardwright.initial import get_seed
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, SEED, check_flag
 from shardwright.operators.info import Array
 
+_NOT_DRAWN = np.random.default_rng(0)
 Sample = dict[str, Array]
 Operation = Callable[[Array], Array]
 
@@ -89,15 +93,15 @@ class Dataset:
         functions = (operations,) if callable(operations) else tuple(operations)
         return _Mapped(self, functions, columns)
 
-    def shuffle(self, buffer_size: int | None = None, seed: int = 0) -> "Dataset":
+    def shuffle(self, buffer_size: int | None = None, seed: int | None = 0) -> "Dataset":
         """Shuffle the samples; the order is a function of the seed and the epoch.
 
         Parameters
         ----------
         buffer_size : int, optional
-            Number of samples that are shuffled at a time; by default all.
-        seed : int
-            Seed of the order.
+            Number of samples that are shuffled at a time, of one rank; by default all.
+        seed : int or None
+            Seed of the order; None: that of `initial.set_seed`, when the samples are read.
 
         Raises
         ------
@@ -106,8 +110,9 @@ class Dataset:
         """
         if buffer_size is not None:
             POSITIVE_INTEGER.check("buffer_size", buffer_size)
-        SEED.check("seed", seed)
-        return _Shuffled(self, buffer_size or len(self), seed)
+        if seed is not None:
+            SEED.check("seed", seed)
+        return _Shuffled(self, buffer_size or max(1, len(self) // self.shards), seed)
 
     def batch(self, batch_size: int, drop_remainder: bool = True) -> "Dataset":
         """Stack samples along a new first dimension.
@@ -127,6 +132,11 @@ class Dataset:
             raise ModelError(f"a batch is to have {batch_size} of {count} samples")
         return _Batched(self, batch_size, drop_remainder)
 
+    def take(self, count: int) -> "Dataset":
+        """Take the first so many samples, or batches, or all where there are fewer."""
+        POSITIVE_INTEGER.check("count", count)
+        return _Taken(self, count)
+
     def repeat(self, count: int = 1) -> "Dataset":
         """Go through the samples so many times, at least once."""
         POSITIVE_INTEGER.check("count", count)
@@ -143,6 +153,9 @@ class ArrayDataset(Dataset):
     num_shards, shard_id : int, optional
         Number of ranks that share the samples, and the rank; it gets every `num_shards`-th. With
         the symbol of `get_rank`, the samples of all ranks are interleaved.
+    shuffle : bool
+        Whether every epoch has another order, before ranks get their samples; it is a function of
+        the seed of `initial.set_seed` and of the epoch.
     """
 
     def __init__(
@@ -150,7 +163,9 @@ class ArrayDataset(Dataset):
         columns: Mapping[str, Array],
         num_shards: int | None = None,
         shard_id: int | Rank | None = None,
+        shuffle: bool = False,
     ) -> None:
+        check_flag("shuffle", shuffle)
         lengths = {name: len(array) for name, array in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ModelError(f"columns have the lengths {lengths}, they must be equally long")
@@ -165,12 +180,17 @@ class ArrayDataset(Dataset):
         shard_id = None if shard_id is None else int(shard_id)
         if shard_id is not None and not 0 <= shard_id < shards:
             raise ModelError(f"the shard {shard_id} is asked for, there are {shards}")
-        count = next(iter(lengths.values())) // shards * shards
+        self._total = next(iter(lengths.values()))
+        count = self._total // shards * shards
         self._chosen = range(count) if shard_id is None else range(shard_id, count, shards)
+        self._shuffles = shuffle
 
     def samples(self, epoch: int) -> Iterator[Sample]:
         """Return the samples of one epoch in turn."""
-        for i in self._chosen:
+        order = np.arange(self._total)
+        if self._shuffles:
+            order = np.random.default_rng((get_seed(), epoch)).permutation(self._total)
+        for i in order[self._chosen.start : self._chosen.stop : self._chosen.step]:
             yield {name: np.asarray(array[i]) for name, array in self.columns.items()}
 
     def __len__(self) -> int:
@@ -196,7 +216,7 @@ class GeneratorDataset(ArrayDataset):
         each sample is a tuple of arrays.
     column_names : sequence of str
         The columns.
-    num_shards, shard_id : int, optional
+    num_shards, shard_id, shuffle : optional
         As in `ArrayDataset`.
     """
 
@@ -206,6 +226,7 @@ class GeneratorDataset(ArrayDataset):
         column_names: str | Sequence[str],
         num_shards: int | None = None,
         shard_id: int | Rank | None = None,
+        shuffle: bool = False,
     ) -> None:
         names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
         rows = list(source()) if callable(source) else [source[i] for i in range(len(source))]
@@ -217,7 +238,7 @@ class GeneratorDataset(ArrayDataset):
             name: np.stack(column)
             for name, column in zip(names, zip(*rows, strict=True), strict=True)
         }
-        super().__init__(columns, num_shards, shard_id)
+        super().__init__(columns, num_shards, shard_id, shuffle)
 
 
 class _Derived(Dataset):
@@ -239,34 +260,47 @@ class _Mapped(_Derived):
         super().__init__(source)
         self._functions = functions
         self._columns = columns
+        self._draws = any(isinstance(function, RandomOperation) for function in functions)
 
     def samples(self, epoch: int) -> Iterator[Sample]:
-        for sample in self.source.samples(epoch):
+        for i, sample in enumerate(self.source.samples(epoch)):
+            # The samples of all ranks at one place draw the same numbers, in one process or many.
+            place = (get_seed(), epoch, i // self.shards)
+            random = np.random.default_rng(place) if self._draws else _NOT_DRAWN
             for name in self._columns:
                 for function in self._functions:
-                    sample[name] = np.asarray(function(sample[name]))
+                    if isinstance(function, RandomOperation):
+                        sample[name] = np.asarray(function.draw(sample[name], random))
+                    else:
+                        sample[name] = np.asarray(function(sample[name]))
             yield sample
 
 
 class _Shuffled(_Derived):
-    def __init__(self, source: Dataset, buffer_size: int, seed: int) -> None:
+    """Shuffles the samples of a rank; where those of several are interleaved, all in one order."""
+
+    def __init__(self, source: Dataset, buffer_size: int, seed: int | None) -> None:
         super().__init__(source)
         self._buffer_size = buffer_size
         self._seed = seed
 
     def samples(self, epoch: int) -> Iterator[Sample]:
-        random = np.random.default_rng((self._seed, epoch))
-        buffer: list[Sample] = []
-        for sample in self.source.samples(epoch):
-            buffer.append(sample)
+        random = np.random.default_rng((get_seed() if self._seed is None else self._seed, epoch))
+        buffer: list[list[Sample]] = []
+        for together in self._in_groups(self.source.samples(epoch)):
+            buffer.append(together)
             if len(buffer) == self._buffer_size:
-                yield self._drawn(buffer, random)
+                yield from self._drawn(buffer, random)
         while buffer:
-            yield self._drawn(buffer, random)
+            yield from self._drawn(buffer, random)
+
+    def _in_groups(self, samples: Iterator[Sample]) -> Iterator[list[Sample]]:
+        while together := list(islice(samples, self.shards)):
+            yield together
 
     @staticmethod
-    def _drawn(buffer: list[Sample], random: np.random.Generator) -> Sample:
-        """Remove a random sample in constant time."""
+    def _drawn(buffer: list[list[Sample]], random: np.random.Generator) -> list[Sample]:
+        """Remove a random entry in constant time."""
         i = int(random.integers(len(buffer)))
         buffer[i], buffer[-1] = buffer[-1], buffer[i]
         return buffer.pop()
@@ -310,3 +344,15 @@ class _Repeated(_Derived):
 
     def __len__(self) -> int:
         return len(self.source) * self._count
+
+
+class _Taken(_Derived):
+    def __init__(self, source: Dataset, count: int) -> None:
+        super().__init__(source)
+        self._count = count
+
+    def samples(self, epoch: int) -> Iterator[Sample]:
+        return islice(self.source.samples(epoch), self._count)
+
+    def __len__(self) -> int:
+        return min(self._count, len(self.source))

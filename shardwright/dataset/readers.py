@@ -12,7 +12,7 @@ from shardwright.ir.optional import optional
 from shardwright.operators.info import Array
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in three and one dimensions
-_USAGES = {"train": "train", "test": "t10k"}
+_USAGES = {"train": ("train",), "test": ("t10k",), "all": ("train", "t10k")}
 _CIFAR_IMAGE = (3, 32, 32)
 
 
@@ -24,8 +24,8 @@ class MnistDataset(ArrayDataset):
     dataset_dir : path
         The folder of ``train-images-idx3-ubyte`` and the other files, plain or with ``.gz``.
     usage : str
-        ``train`` or ``test``.
-    num_shards, shard_id : int, optional
+        ``train``, ``test``, or ``all``: the files of both that are there.
+    num_shards, shard_id, shuffle : optional
         As in `ArrayDataset`.
 
     References
@@ -39,14 +39,21 @@ class MnistDataset(ArrayDataset):
         usage: str = "train",
         num_shards: int | None = None,
         shard_id: int | Rank | None = None,
+        shuffle: bool = False,
     ) -> None:
         if usage not in _USAGES:
-            raise ModelError(f"unknown usage `{usage}` of MNIST: expected train or test")
-        stem = Path(dataset_dir) / _USAGES[usage]
-        images = _read_idx(Path(f"{stem}-images-idx3-ubyte"), _IDX_IMAGES)
-        labels = _read_idx(Path(f"{stem}-labels-idx1-ubyte"), _IDX_LABELS)
-        columns = {"image": images[..., None], "label": labels}
-        super().__init__(columns, num_shards, shard_id)
+            raise ModelError(f"unknown usage `{usage}` of MNIST: expected train, test or all")
+        stems = [Path(dataset_dir) / name for name in _USAGES[usage]]
+        there = [s for s in stems if list(s.parent.glob(f"{s.name}-images-idx3-ubyte*"))]
+        pairs = [_mnist_pair(stem) for stem in there or stems[:1]]
+        images, labels = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        super().__init__({"image": images, "label": labels}, num_shards, shard_id, shuffle)
+
+
+def _mnist_pair(stem: Path) -> tuple[Array, Array]:
+    """Return the images and the labels of two files."""
+    images = _read_idx(Path(f"{stem}-images-idx3-ubyte"), _IDX_IMAGES)
+    return images[..., None], _read_idx(Path(f"{stem}-labels-idx1-ubyte"), _IDX_LABELS)
 
 
 def _read_idx(path: Path, magic: int) -> Array:
@@ -90,8 +97,8 @@ class Cifar10Dataset(ArrayDataset):
     dataset_dir : path
         The folder of ``data_batch_1.bin`` and the other files.
     usage : str
-        ``train`` or ``test``.
-    num_shards, shard_id : int, optional
+        ``train``, ``test``, or ``all``: the files of both that are there.
+    num_shards, shard_id, shuffle : optional
         As in `ArrayDataset`.
 
     References
@@ -105,16 +112,20 @@ class Cifar10Dataset(ArrayDataset):
         usage: str = "train",
         num_shards: int | None = None,
         shard_id: int | Rank | None = None,
+        shuffle: bool = False,
     ) -> None:
-        pattern = {"train": "data_batch_*.bin", "test": "test_batch.bin"}.get(usage)
-        if pattern is None:
-            raise ModelError(f"unknown usage `{usage}` of CIFAR-10: expected train or test")
-        paths = sorted(Path(dataset_dir).glob(pattern))
+        train, test = "data_batch_*.bin", "test_batch.bin"
+        patterns = {"train": (train,), "test": (test,), "all": (train, test)}.get(usage)
+        if patterns is None:
+            raise ModelError(f"unknown usage `{usage}` of CIFAR-10: expected train, test or all")
+        folder = Path(dataset_dir)
+        paths = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
         if not paths:
-            raise ModelError(f"there is no file `{pattern}`", str(dataset_dir))
+            raise ModelError(f"there is no file `{patterns[0]}`", str(dataset_dir))
         records = np.concatenate([_cifar_records(path) for path in paths])
         images = records[:, 1:].reshape(-1, *_CIFAR_IMAGE).transpose(0, 2, 3, 1)
-        super().__init__({"image": images, "label": records[:, 0]}, num_shards, shard_id)
+        columns = {"image": images, "label": records[:, 0]}
+        super().__init__(columns, num_shards, shard_id, shuffle)
 
 
 def _cifar_records(path: Path) -> Array:

@@ -11,7 +11,7 @@ The names are those of `shardwright` with MindSpore's arguments and defaults. Wh
 is refused in one sentence; nothing is ignored.
 """
 
-from shardwright.gradients import jit, value_and_grad
+from shardwright.gradients import value_and_grad
 from shardwright.initial import initializer
 from shardwright.mindspore import (
     amp,
@@ -45,11 +45,14 @@ from shardwright.mindspore.context import (
     set_auto_parallel_context,
     set_context,
     set_deterministic,
+    set_ps_context,
     set_seed,
 )
 from shardwright.mindspore.parallel import AutoParallel, Layout
+from shardwright.mindspore.steps import jit
 from shardwright.mindspore.train import Model
 from shardwright.tensor import Parameter, Tensor
+from shardwright.train import load_checkpoint, load_param_into_net, save_checkpoint
 
 __all__ = [
     "GRAPH_MODE",
@@ -77,13 +80,17 @@ __all__ = [
     "int32",
     "int64",
     "jit",
+    "load_checkpoint",
+    "load_param_into_net",
     "nn",
     "ops",
     "parallel",
     "reset_auto_parallel_context",
+    "save_checkpoint",
     "set_auto_parallel_context",
     "set_context",
     "set_deterministic",
+    "set_ps_context",
     "set_seed",
     "train",
     "uint8",

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwright import initial
 from shardwright.communication import get_group_size, get_rank
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
     POSITIVE_INTEGER,
-    SEED,
     check_choice,
     check_flag,
     check_names,
@@ -157,9 +157,29 @@ def has_parallel_setting(name: str) -> bool:
     return name in _SETTINGS.parallel
 
 
+def set_ps_context(**settings: Any) -> None:
+    """Set up parameter servers, which are not supported.
+
+    Parameters
+    ----------
+    **settings
+        ``enable_ps`` and ``enable_ssl``, both False.
+
+    Raises
+    ------
+    OptionError
+        If one is True: there are no parameter servers, and messages are not encrypted.
+    """
+    check_names("`set_ps_context` has no setting", settings, ("enable_ps", "enable_ssl"))
+    for name, value in settings.items():
+        check_flag(name, value)
+        if value:
+            raise wrong_value(name, True, "False", "leave it out: it is not supported")
+
+
 def set_seed(seed: int) -> None:
     """Set the seed of initial values, dropout, and the order of shuffled datasets."""
-    SEED.check("seed", seed)
+    initial.set_seed(seed)
     _SETTINGS.seed = seed
 
 

@@ -4,7 +4,7 @@ from math import prod, sqrt
 from typing import Any, Literal
 
 from shardwright import ops
-from shardwright.initial import initializer
+from shardwright.initial import Init, initializer
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, Range, wrong_value
 from shardwright.nn.cell import Cell
@@ -54,8 +54,8 @@ class Convolution(Cell):
         dilation: Size = 1,
         group: int = 1,
         has_bias: bool = False,
-        weight_init: str | float | None = None,
-        bias_init: str | float | None = None,
+        weight_init: Init | None = None,
+        bias_init: Init | None = None,
         dtype: str = "float32",
     ) -> None:
         self._check(in_channels, out_channels, group, kernel_size, stride, dilation)

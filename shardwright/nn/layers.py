@@ -10,7 +10,7 @@ from math import prod, sqrt
 import numpy as np
 
 from shardwright import ops
-from shardwright.initial import initializer
+from shardwright.initial import Init, initializer
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, SHARE
 from shardwright.nn.cell import Cell
@@ -39,8 +39,8 @@ class Dense(Cell):
         self,
         in_channels: int,
         out_channels: int,
-        weight_init: str | float | None = None,
-        bias_init: str | float | None = None,
+        weight_init: Init | None = None,
+        bias_init: Init | None = None,
         has_bias: bool = True,
         activation: str | Cell | None = None,
         dtype: str = "float32",
@@ -81,7 +81,7 @@ class Embedding(Cell):
         self,
         vocab_size: int,
         embedding_size: int,
-        embedding_table: str | float = "normal",
+        embedding_table: Init = "normal",
         dtype: str = "float32",
     ) -> None:
         shape = (vocab_size, embedding_size)
@@ -115,7 +115,7 @@ class HashEmbedding(Cell):
         self,
         rows: int | Sequence[int],
         embedding_size: int,
-        embedding_table: str | float = "normal",
+        embedding_table: Init = "normal",
         dtype: str = "float32",
     ) -> None:
         sizes = np.asarray(rows, np.int32)

@@ -1,7 +1,7 @@
 """Normalizations: of rows, and of channels over a batch."""
 
 from shardwright import ops
-from shardwright.initial import initializer
+from shardwright.initial import Init, initializer
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, wrong_value
 from shardwright.nn.cell import Cell
@@ -81,6 +81,8 @@ class BatchNorm(Cell):
     parts : int
         Into how many equal parts the batch is cut, each of which has statistics of its own: local
         ones, for which ranks that hold whole parts send nothing.
+    gamma_init, beta_init, moving_mean_init, moving_var_init : str, float or Initializer
+        Initializers of scale, shift, and moving mean and variance.
     """
 
     dimensions: tuple[int, ...]
@@ -92,6 +94,11 @@ class BatchNorm(Cell):
         momentum: float = 0.9,
         dtype: str = "float32",
         parts: int = 1,
+        *,
+        gamma_init: Init = "ones",
+        beta_init: Init = "zeros",
+        moving_mean_init: Init = "zeros",
+        moving_var_init: Init = "ones",
     ) -> None:
         POSITIVE_INTEGER.check("parts", parts)
         NOT_NEGATIVE.check("eps", eps)
@@ -100,10 +107,10 @@ class BatchNorm(Cell):
         self.parts = parts
         self.eps = eps
         self.momentum = momentum
-        self.moving_mean = _moving("zeros", num_features, dtype)
-        self.moving_variance = _moving("ones", num_features, dtype)
-        self.gamma = Parameter(initializer("ones", num_features, dtype))
-        self.beta = Parameter(initializer("zeros", num_features, dtype))
+        self.moving_mean = _moving(moving_mean_init, num_features, dtype)
+        self.moving_variance = _moving(moving_var_init, num_features, dtype)
+        self.gamma = Parameter(initializer(gamma_init, num_features, dtype))
+        self.beta = Parameter(initializer(beta_init, num_features, dtype))
 
     def construct(self, x: Tensor) -> Tensor:
         """Normalize, and move the means and variances."""
@@ -133,7 +140,7 @@ class BatchNorm(Cell):
         tracer.updates.append((moving.value(tracer).name, following.value(tracer).name))
 
 
-def _moving(init: str, size: int, dtype: str) -> Parameter:
+def _moving(init: Init, size: int, dtype: str) -> Parameter:
     """Return a moving average, which is not trained and which every rank has its own of."""
     return Parameter(initializer(init, size, dtype), requires_grad=False, layerwise_parallel=True)
 

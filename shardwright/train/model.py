@@ -9,6 +9,7 @@ import numpy as np
 from shardwright.compiler.options import DEFAULTS
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
+from shardwright.feeding import ByShape
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, SEED, check_flag, wrong_value
 from shardwright.nn.optimizers import Optimizer
@@ -78,6 +79,7 @@ class Model:
         self._loss_scale: LossScale = 1.0 if scale is None else scale.rule
         self._seed = seed
         self.session: Session | None = None
+        self._sessions: ByShape[Session] = ByShape()
 
     def __repr__(self) -> str:
         state = "compiled" if self.session else "not compiled yet"
@@ -136,7 +138,7 @@ class Model:
         """Train for an epoch; a callback may end it."""
         run.step, arguments = 0, run.arguments
         tell(followers, "on_train_epoch_begin", run)
-        for step, batch in enumerate(dataset.create_dict_iterator(run.epoch - 1), 1):
+        for step, batch in enumerate(dataset.samples(run.epoch - 1), 1):
             tell(followers, "on_train_step_begin", run)
             losses.append(self._step(batch, dataset, arguments))
             run.step, run.total_steps, run.loss = step, run.total_steps + 1, losses[-1]
@@ -147,8 +149,9 @@ class Model:
         tell(followers, "on_train_epoch_end", run)
 
     def _step(self, batch: Mapping[str, Array], dataset: Dataset, run: RunArguments) -> float:
-        self.session = self.session or self._begin(batch, dataset)
-        loss = self.session.step(tuple(batch.values()))
+        arrays = tuple(batch.values())
+        self.session = self._sessions.session(arrays, lambda: self._begin(batch, dataset))
+        loss = self.session.step(arrays)
         run.net_outputs = Tensor(np.float32(loss))
         return loss
 
@@ -188,7 +191,7 @@ class Model:
         tell(followers, "on_eval_begin", run)
         tell(followers, "on_eval_epoch_begin", run)
         found: dict[tuple[tuple[int, ...], ...], Evaluation] = {}
-        for step, batch in enumerate(valid_dataset.create_dict_iterator(), 1):
+        for step, batch in enumerate(valid_dataset.samples(0), 1):
             tell(followers, "on_eval_step_begin", run)
             inputs, labels = self._split(batch)
             key = tuple(array.shape for array in inputs.values())

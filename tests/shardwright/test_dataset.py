@@ -79,8 +79,8 @@ def test_broken_files_are_refused(mnist, content, what):
 def test_missing_and_unreadable_files_are_refused(mnist):
     with pytest.raises(ModelError, match="there is no file `t10k-images-idx3-ubyte`"):
         MnistDataset(mnist, "test")
-    with pytest.raises(ModelError, match="unknown usage `all` of MNIST: expected train or test"):
-        MnistDataset(mnist, "all")
+    with pytest.raises(ModelError, match="`val` of MNIST: expected train, test or all"):
+        MnistDataset(mnist, "val")
     (mnist / "train-labels-idx1-ubyte.gz").write_bytes(b"not packed")
     with pytest.raises(ModelError, match="the file cannot be read"):
         MnistDataset(mnist)
@@ -102,8 +102,8 @@ def test_broken_cifar_is_refused(tmp_path):
     (tmp_path / "data_batch_1.bin").write_bytes(b"12")
     with pytest.raises(ModelError, match="the file holds 2 bytes, no multiple of 3073"):
         Cifar10Dataset(tmp_path)
-    with pytest.raises(ModelError, match="unknown usage `all` of CIFAR-10: expected train or test"):
-        Cifar10Dataset(tmp_path, "all")
+    with pytest.raises(ModelError, match="`val` of CIFAR-10: expected train, test or all"):
+        Cifar10Dataset(tmp_path, "val")
 
 
 def test_digits_are_enlarged():

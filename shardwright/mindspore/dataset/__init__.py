@@ -1,13 +1,22 @@
 """Datasets: readers, transformations and batches."""
 
-from shardwright.dataset import ArrayDataset, Cifar10Dataset, GeneratorDataset, MnistDataset
 from shardwright.mindspore.dataset import transforms, vision
+from shardwright.mindspore.dataset.datasets import (
+    Cifar10Dataset,
+    Dataset,
+    GeneratorDataset,
+    MnistDataset,
+    NumpySlicesDataset,
+    config,
+)
 
 __all__ = [
-    "ArrayDataset",
     "Cifar10Dataset",
+    "Dataset",
     "GeneratorDataset",
     "MnistDataset",
+    "NumpySlicesDataset",
+    "config",
     "transforms",
     "vision",
 ]

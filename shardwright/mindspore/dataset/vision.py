@@ -1,5 +1,40 @@
 """Transformations of pictures."""
 
-from shardwright.dataset.transforms import HWC2CHW, Normalize, Rescale
+from shardwright.dataset.transforms import (
+    HWC2CHW,
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    Rescale,
+    Resize,
+)
 
-__all__ = ["HWC2CHW", "Normalize", "Rescale"]
+
+class Inter:
+    """How pictures are interpolated."""
+
+    LINEAR = "linear"
+    BILINEAR = "linear"
+    NEAREST = "nearest"
+
+
+class Border:
+    """How pictures are padded."""
+
+    CONSTANT = "constant"
+
+
+__all__ = [
+    "HWC2CHW",
+    "Border",
+    "CenterCrop",
+    "Inter",
+    "Normalize",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomVerticalFlip",
+    "Rescale",
+    "Resize",
+]

@@ -1,6 +1,7 @@
 """Building blocks of networks: cells, layers, losses and optimizers."""
 
 from shardwright.mindspore.nn import utils
+from shardwright.mindspore.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from shardwright.nn import (
     ELU,
     GELU,
@@ -8,9 +9,6 @@ from shardwright.nn import (
     Adam,
     AdamWeightDecay,
     AvgPool2d,
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
     BCEWithLogitsLoss,
     Cell,
     CellList,

@@ -1,5 +1,33 @@
 """The parallel options of a network."""
 
-from shardwright.parallel import AutoParallel
+from typing import Any
+
+from shardwright import parallel
+from shardwright.mindspore.context import get_context, get_seed
+from shardwright.tracing import Network
+
+
+class AutoParallel(parallel.AutoParallel):
+    """A network with its parallel mode and options; see `shardwright.parallel.AutoParallel`.
+
+    The seed of its initial values is that of `set_seed`; reductions over processes add in the order
+    of the ranks if the context says so.
+
+    Parameters
+    ----------
+    network : Cell or function
+        The network, or a training step.
+    parallel_mode : str
+        ``semi_auto``, ``sharding_propagation``, ``recursive_programming``, or another of
+        `shardwright.parallel.AutoParallel`.
+    **options
+        The options of `shardwright.parallel.AutoParallel`.
+    """
+
+    def __init__(self, network: Network, parallel_mode: str = "semi_auto", **options: Any) -> None:
+        options.setdefault("seed", get_seed() or 0)
+        options.setdefault("deterministic", get_context("deterministic") == "ON")
+        super().__init__(network, parallel_mode, **options)
+
 
 __all__ = ["AutoParallel"]

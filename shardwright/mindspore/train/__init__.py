@@ -1,21 +1,45 @@
-"""Training: models, callbacks, loss scales."""
+"""Training: models, callbacks, checkpoints, metrics, loss scales."""
 
-from shardwright.mindspore.train import callback
+from shardwright.mindspore.train import callback, metrics, serialization
+from shardwright.mindspore.train.model import Model
 from shardwright.train import (
+    MAE,
+    MSE,
+    Accuracy,
     Callback,
+    CheckpointConfig,
     DynamicLossScaleManager,
     FixedLossScaleManager,
+    Loss,
     LossMonitor,
-    Model,
+    Metric,
+    ModelCheckpoint,
     RunContext,
+    TimeMonitor,
+    Top1CategoricalAccuracy,
+    Top5CategoricalAccuracy,
+    TopKCategoricalAccuracy,
 )
 
 __all__ = [
+    "MAE",
+    "MSE",
+    "Accuracy",
     "Callback",
+    "CheckpointConfig",
     "DynamicLossScaleManager",
     "FixedLossScaleManager",
+    "Loss",
     "LossMonitor",
+    "Metric",
     "Model",
+    "ModelCheckpoint",
     "RunContext",
+    "TimeMonitor",
+    "Top1CategoricalAccuracy",
+    "Top5CategoricalAccuracy",
+    "TopKCategoricalAccuracy",
     "callback",
+    "metrics",
+    "serialization",
 ]

@@ -1,5 +1,19 @@
 """Observers of a training run."""
 
-from shardwright.train import Callback, LossMonitor, RunContext
+from shardwright.train import (
+    Callback,
+    CheckpointConfig,
+    LossMonitor,
+    ModelCheckpoint,
+    RunContext,
+    TimeMonitor,
+)
 
-__all__ = ["Callback", "LossMonitor", "RunContext"]
+__all__ = [
+    "Callback",
+    "CheckpointConfig",
+    "LossMonitor",
+    "ModelCheckpoint",
+    "RunContext",
+    "TimeMonitor",
+]

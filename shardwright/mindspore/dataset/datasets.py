@@ -1,0 +1,324 @@
+"""Datasets with MindSpore's arguments and defaults.
+
+Samples are read one after another by the process that trains, so the numbers of workers that
+readers and transformations accept change nothing. A dataset that is shuffled has the same order in
+every run and on every rank: it follows from the seed of `set_seed`, and from the epoch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwright import dataset as own
+from shardwright.communication import Rank
+from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.values import POSITIVE_INTEGER, check_flag, wrong_value
+from shardwright.operators.info import Array
+from shardwright.tensor import Tensor
+
+Operations = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
+
+
+class Dataset(own.Dataset):
+    """A dataset, under MindSpore's methods.
+
+    Iterating over it goes through its next epoch, and gives tensors.
+
+    Parameters
+    ----------
+    inner : Dataset
+        The dataset.
+    batch_size : int
+        Number of samples in a batch; 1 for samples.
+    """
+
+    def __init__(self, inner: own.Dataset, batch_size: int = 1) -> None:
+        self.inner = inner
+        self._batch_size = batch_size
+        self._epoch = 0
+        self.column_names = inner.column_names
+        self.shards, self.ranks, self.apart = inner.shards, inner.ranks, inner.apart
+
+    def samples(self, epoch: int) -> Iterator[dict[str, Array]]:
+        """Return the samples of one epoch in turn."""
+        return self.inner.samples(epoch)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def get_batch_size(self) -> int:
+        """Return the number of samples in a batch."""
+        return self._batch_size
+
+    def get_col_names(self) -> list[str]:
+        """Return the names of the columns."""
+        return list(self.column_names)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.create_tuple_iterator()
+
+    def create_tuple_iterator(
+        self, columns: Any = None, num_epochs: int = -1, output_numpy: bool = False
+    ) -> Iterator[Any]:
+        """Return the samples of the next epoch, as tensors in the order of the columns."""
+        names = self._columns(columns)
+        for sample in self._next_epoch(num_epochs, output_numpy):
+            yield [sample[name] for name in names]
+
+    def create_dict_iterator(
+        self, num_epochs: int = -1, output_numpy: bool = False
+    ) -> Iterator[Any]:
+        """Return the samples of the next epoch, as tensors by column."""
+        yield from self._next_epoch(num_epochs, output_numpy)
+
+    def _next_epoch(self, num_epochs: int, output_numpy: bool) -> Iterator[dict[str, Any]]:
+        check_flag("output_numpy", output_numpy)
+        if num_epochs != -1:
+            POSITIVE_INTEGER.check("num_epochs", num_epochs)
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        for sample in self.samples(epoch):
+            yield sample if output_numpy else {n: Tensor(a) for n, a in sample.items()}
+
+    def _columns(self, columns: Any) -> Sequence[str]:
+        names = self.column_names if columns is None else columns
+        names = (names,) if isinstance(names, str) else tuple(names)
+        for name in names:
+            if name not in self.column_names:
+                raise ModelError(f"a dataset has no column `{name}`")
+        return names
+
+    # Transformations
+
+    def map(
+        self,
+        operations: Operations,
+        input_columns: str | Sequence[str] | None = None,
+        output_columns: str | Sequence[str] | None = None,
+        num_parallel_workers: int | None = None,
+        **others: object,
+    ) -> "Dataset":
+        """Apply functions in turn to each of some columns, by default to the first.
+
+        Raises
+        ------
+        ModelError
+            If there is no such column, or columns are to be renamed.
+        """
+        _workers(num_parallel_workers)
+        _nothing("map", others, ("python_multiprocessing", "cache", "callbacks"))
+        columns = None if input_columns is None else self._columns(input_columns)
+        if output_columns is not None and self._names(output_columns) != columns:
+            raise ModelError(
+                f"columns are to be renamed to {output_columns}",
+                hint="leave `output_columns` out: they keep their names",
+            )
+        return Dataset(self.inner.map(operations, columns), self._batch_size)
+
+    @staticmethod
+    def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+        return (names,) if isinstance(names, str) else tuple(names)
+
+    def shuffle(self, buffer_size: int | None = None, seed: int | None = None) -> "Dataset":
+        """Shuffle the samples, `buffer_size` at a time; each epoch has another order."""
+        if buffer_size is None:
+            raise wrong_value("buffer_size", None, "an integer of at least 1")
+        return Dataset(self.inner.shuffle(buffer_size, seed), self._batch_size)
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_workers: int | None = None,
+        **others: object,
+    ) -> "Dataset":
+        """Stack samples along a new first dimension.
+
+        A last batch with fewer samples is kept unless `drop_remainder`: the model is compiled for
+        it too.
+        """
+        _workers(num_parallel_workers)
+        _nothing("batch", others, ("per_batch_map", "input_columns", "output_columns"))
+        return Dataset(self.inner.batch(batch_size, drop_remainder), batch_size)
+
+    def repeat(self, count: int | None = None) -> "Dataset":
+        """Go through the samples so many times."""
+        if count in (None, -1):
+            raise wrong_value("count", count, "an integer of at least 1")
+        return Dataset(self.inner.repeat(count), self._batch_size)
+
+
+def _workers(number: int | None) -> None:
+    if number is not None:
+        POSITIVE_INTEGER.check("num_parallel_workers", number)
+
+
+def _nothing(method: str, others: Mapping[str, object], known: Sequence[str]) -> None:
+    """Refuse arguments that are not supported, and unknown ones."""
+    for name, value in others.items():
+        if name not in known:
+            raise OptionError(f"`{method}` has no argument `{name}`")
+        if value is not None and value is not False:
+            raise wrong_value(name, value, "none")
+
+
+class _Reader(Dataset):
+    """A dataset of files or arrays, with the arguments that all readers have."""
+
+    def __init__(
+        self,
+        make: Callable[..., own.ArrayDataset],
+        num_samples: int | None = None,
+        num_parallel_workers: int | None = None,
+        shuffle: bool | None = None,
+        sampler: None = None,
+        num_shards: int | None = None,
+        shard_id: int | Rank | None = None,
+        cache: None = None,
+    ) -> None:
+        _workers(num_parallel_workers)
+        _nothing("a dataset", {"sampler": sampler, "cache": cache}, ("sampler", "cache"))
+        inner: own.Dataset = make(num_shards, shard_id, shuffle is not False)
+        if num_samples is not None:
+            POSITIVE_INTEGER.check("num_samples", num_samples)
+            inner = inner.take(num_samples * inner.shards)
+        super().__init__(inner)
+
+
+class MnistDataset(_Reader):
+    """Handwritten digits in the files of MNIST; see `shardwright.dataset.MnistDataset`.
+
+    Parameters
+    ----------
+    dataset_dir : path
+        The folder.
+    usage : str, optional
+        ``train``, ``test`` or ``all``; all unless given.
+    num_samples, num_parallel_workers, shuffle, sampler, num_shards, shard_id, cache : optional
+        Those of every reader: how many samples of a rank are read; shuffled unless False.
+    """
+
+    def __init__(
+        self, dataset_dir: str | Path, usage: str | None = None, *arguments: Any, **named: Any
+    ) -> None:
+        def make(*shards: Any) -> own.ArrayDataset:
+            return own.MnistDataset(dataset_dir, usage or "all", *shards)
+
+        super().__init__(make, *arguments, **named)
+
+
+class Cifar10Dataset(_Reader):
+    """Coloured pictures in the files of CIFAR-10; see `shardwright.dataset.Cifar10Dataset`.
+
+    Parameters
+    ----------
+    dataset_dir : path
+        The folder.
+    usage : str, optional
+        ``train``, ``test`` or ``all``; all unless given.
+    num_samples, num_parallel_workers, shuffle, sampler, num_shards, shard_id, cache : optional
+        As of `MnistDataset`.
+    """
+
+    def __init__(
+        self, dataset_dir: str | Path, usage: str | None = None, *arguments: Any, **named: Any
+    ) -> None:
+        def make(*shards: Any) -> own.ArrayDataset:
+            return own.Cifar10Dataset(dataset_dir, usage or "all", *shards)
+
+        super().__init__(make, *arguments, **named)
+
+
+class NumpySlicesDataset(_Reader):
+    """Slices along the first dimension of arrays.
+
+    Parameters
+    ----------
+    data : array, sequence or mapping of array
+        The arrays, by column if it is a mapping.
+    column_names : sequence of str, optional
+        The columns, if it is none; ``column_0`` and so on unless given.
+    num_samples, num_parallel_workers, shuffle, sampler, num_shards, shard_id, cache : optional
+        As of `MnistDataset`.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        column_names: str | Sequence[str] | None = None,
+        *arguments: Any,
+        **named: Any,
+    ) -> None:
+        if isinstance(data, Mapping):
+            columns = {name: np.asarray(array) for name, array in data.items()}
+        else:
+            arrays = list(data) if isinstance(data, tuple) else [data]
+            names = [f"column_{i}" for i in range(len(arrays))]
+            if column_names is not None:
+                names = [column_names] if isinstance(column_names, str) else list(column_names)
+            if len(names) != len(arrays):
+                raise ModelError(f"{len(arrays)} arrays are given, {len(names)} are named")
+            columns = {n: np.asarray(array) for n, array in zip(names, arrays, strict=True)}
+        super().__init__(lambda *shards: own.ArrayDataset(columns, *shards), *arguments, **named)
+
+
+class GeneratorDataset(_Reader):
+    """Samples from the user's code; see `shardwright.dataset.GeneratorDataset`.
+
+    Parameters
+    ----------
+    source : sequence or callable
+        Something that can be indexed, or a function that returns an iterator, read once.
+    column_names : sequence of str
+        The columns.
+    num_samples, num_parallel_workers, shuffle, sampler, num_shards, shard_id : optional
+        As of `MnistDataset`; what cannot be indexed is shuffled only if `shuffle` is True.
+    **others
+        ``python_multiprocessing`` and ``max_rowsize``, which change nothing here.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        column_names: str | Sequence[str],
+        *,
+        shuffle: bool | None = None,
+        python_multiprocessing: bool = True,
+        max_rowsize: object = None,
+        **named: Any,
+    ) -> None:
+        check_flag("python_multiprocessing", python_multiprocessing)
+        shuffle = not callable(source) if shuffle is None else shuffle
+
+        def make(*shards: Any) -> own.ArrayDataset:
+            return own.GeneratorDataset(source, column_names, *shards)
+
+        super().__init__(make, shuffle=shuffle, **named)
+
+
+class Configuration:
+    """The settings of all datasets."""
+
+    def set_seed(self, seed: int) -> None:
+        """Refuse: datasets have the seed of `set_seed`."""
+        raise OptionError(
+            f"`set_seed({seed})` sets the seed of datasets alone",
+            hint="call `shardwright.mindspore.set_seed`, or give `shuffle` a seed",
+        )
+
+    def set_num_parallel_workers(self, num: int) -> None:
+        """Accept the number of workers: samples are the same, and read one after another."""
+        POSITIVE_INTEGER.check("num", num)
+
+    def set_enable_autotune(self, enable: bool, filepath_prefix: str | None = None) -> None:
+        """Refuse to tune the pipeline, which has no workers."""
+        check_flag("enable", enable)
+        if enable:
+            raise OptionError(
+                "`set_enable_autotune` is True, expected False: samples are read by one process",
+                hint="leave it out",
+            )
+
+
+config = Configuration()

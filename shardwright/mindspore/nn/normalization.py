@@ -1,0 +1,82 @@
+"""Normalizations over the batch, with MindSpore's arguments."""
+
+from typing import Any
+
+from shardwright.initial import Init
+from shardwright.ir.values import check_choice, check_flag, wrong_value
+from shardwright.nn.normalization import BatchNorm
+
+
+class _BatchNorm(BatchNorm):
+    """Normalization of every channel over the batch, then a scale and a shift.
+
+    Parameters
+    ----------
+    num_features : int
+        Number of channels.
+    eps : float
+        Added to the variance.
+    momentum : float
+        What is kept of the moving mean and variance in a step.
+    affine : bool
+        Must be True: there is a scale and a shift.
+    gamma_init, beta_init, moving_mean_init, moving_var_init : str, float or Initializer
+        Initializers of scale, shift, and moving mean and variance.
+    use_batch_statistics : bool, optional
+        Whether the statistics are those of the batch; if the network trains unless given.
+    data_format : str
+        ``NCHW``.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        affine: bool = True,
+        gamma_init: Init = "ones",
+        beta_init: Init = "zeros",
+        moving_mean_init: Init = "zeros",
+        moving_var_init: Init = "ones",
+        use_batch_statistics: bool | None = None,
+        data_format: str = "NCHW",
+        dtype: str = "float32",
+        **others: Any,
+    ) -> None:
+        check_choice("data_format", data_format, ("NCHW",))
+        if affine is not True:
+            raise wrong_value("affine", affine, "True")
+        super().__init__(
+            num_features,
+            eps,
+            momentum,
+            dtype,
+            gamma_init=gamma_init,
+            beta_init=beta_init,
+            moving_mean_init=moving_mean_init,
+            moving_var_init=moving_var_init,
+            **others,
+        )
+        if use_batch_statistics is not None:
+            check_flag("use_batch_statistics", use_batch_statistics)
+            self.training = use_batch_statistics
+
+
+class BatchNorm1d(_BatchNorm):
+    """Normalization over the batch of ``[n, channel]`` or ``[n, channel, length]``."""
+
+    dimensions = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Normalization over the batch of ``[n, channel, height, width]``."""
+
+    dimensions = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Normalization over the batch of ``[n, channel, depth, height, width]``."""
+
+    dimensions = (5,)

@@ -1,0 +1,30 @@
+"""Operators as functions; those here are about shapes and constants."""
+
+from typing import Any
+
+from shardwright import ops as own
+from shardwright.tensor import Tensor
+
+
+def shape(input_x: Tensor) -> tuple[int, ...]:
+    """Return the sizes of the dimensions of a tensor."""
+    return input_x.shape
+
+
+class Shape:
+    """The sizes of the dimensions of a tensor, as a primitive."""
+
+    def __call__(self, input_x: Tensor) -> tuple[int, ...]:
+        """Return the sizes."""
+        return shape(input_x)
+
+
+def scalar_to_tensor(input_x: float | bool, dtype: str = "float32") -> Tensor:
+    """Return a number as a constant tensor without dimensions."""
+    return Tensor(input_x, dtype)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"no operator is called `{name}`")
+    return getattr(own, name)
