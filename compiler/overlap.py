@@ -7,8 +7,8 @@ planes: every plan that was met is a linear function of the weights, and the nex
 where the least of these functions is highest. The plans met on the way are candidates, and the
 timeline judges them.
 
-Where the forward and the backward pass are bounded one by one, each has weights of its own. What
-may run in both of them makes a plan the least of several linear functions.
+Where intervals of the step are bounded one by one (`cost_model.weighted.intervals`), each has
+weights of its own. What may run in several of them makes a plan a concave function of the weights.
 
 References
 ----------
@@ -27,12 +27,13 @@ from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.timeline import simulate
-from shardwright.cost_model.weighted_profile import LEAST_WEIGHT, ResourceWeights, least_loads
+from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.cost_model.weighted.loads import least_loads
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
-from shardwright.solver.linear_program import highest_weights
+from shardwright.solver.linear_program import Cut, highest_grouped_weights
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 Floats = NDArray[np.float64]
@@ -42,6 +43,7 @@ _ROUNDS = 4  # searches by further weights
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
 _BUCKETED = 3  # candidates whose buckets are chosen
 _WORTHWHILE = 0.1  # of the gap, by which another search must be able to raise the bound
+_GAPS = 4  # of the relative gap that is allowed, likewise
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,10 @@ class OverlapSearch:
         Where memory is short, returns plans that fit and were built by rule.
     is_large : bool
         Whether the plan of the least serial step is searched only where memory is short.
-    divides : bool
-        Whether the forward and the backward pass have weights of their own.
+    intervals : int
+        Number of intervals of the step that have weights of their own.
+    passes : int
+        Number of micro-batches.
     """
 
     fit: Callable[[float], Attempt]
@@ -157,9 +161,10 @@ class OverlapSearch:
     relaxed: Callable[[], Overlapped | None] = lambda: None
     by_rule: Callable[[], Iterable[Attempt]] = tuple
     is_large: bool = False
-    divides: bool = False
+    intervals: int = 1
+    passes: int = 1
     found: list[Candidate] = field(default_factory=list)
-    cuts: list[Floats] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
     searches: int = 0
     seconds: float = 0.0
     is_short: bool = False  # memory, by the account of the search
@@ -252,13 +257,15 @@ class OverlapSearch:
         self._consider(attempt)
 
     def _consider(self, attempt: Attempt) -> None:
-        divided = least_loads(attempt.program, self.cluster)
+        divided = least_loads(attempt.program, self.cluster, self.intervals)
         loads = divided.total[self._used]
-        if self.divides:
-            pairs = divided.divisions()
-            self.cuts += [np.concatenate([f[self._used], b[self._used]]) for f, b in pairs]
-        else:
-            self.cuts.append(loads)
+        place = {resource: i for i, resource in enumerate(self._used)}
+        self.cuts.append(
+            {
+                (among, tuple(place[resource] for resource in occupied)): seconds
+                for (among, occupied), seconds in divided.seconds.items()
+            }
+        )
         limit = self.limits.limit_bytes
         if attempt.fits(limit):
             timeline = simulate(attempt.program, self.cluster, limit)
@@ -275,7 +282,7 @@ class OverlapSearch:
     def _first_weights(self) -> Floats:
         links = len(self._used) - 1
         shares = [_LINKS / max(links, 1)] * links
-        return np.array([1.0 - sum(shares), *shares] * self._groups)
+        return np.array([[1.0 - sum(shares), *shares]] * self.intervals)
 
     def _next_weights(self, bound: float) -> Floats | None:
         """Return the weights by which the bound may rise; None where it is near enough.
@@ -285,12 +292,13 @@ class OverlapSearch:
         the compute stream alone is taken as it is, for then the links hardly matter, unless memory
         is short: what takes no time there would be anything that takes memory.
         """
-        step = self._shortest
         late = time.perf_counter() >= self.deadline
         if self._is_near(bound) or late:
             return None
-        height, weights = highest_weights(np.array(self.cuts), self._groups)
-        if min(height, step) - bound <= _WORTHWHILE * (step - bound):
+        step = max(bound, min(candidate.least_seconds for candidate in self.found))
+        height, weights = highest_grouped_weights(self.cuts, self.intervals, len(self._used))
+        least = max(_WORTHWHILE * (step - bound), _GAPS * self.limits.gap * bound)
+        if min(height, step) - bound <= least:
             return None
         extreme = self._is_compute(weights) and not self.is_short
         return weights if extreme else (weights + self.center) / 2
@@ -303,21 +311,18 @@ class OverlapSearch:
         return relative_gap(self._shortest, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
     def _as_weights(self, weights: Floats) -> ResourceWeights:
-        full = np.full((self._groups, 1 + len(self.cluster.levels)), LEAST_WEIGHT)
-        full[:, self._used] = np.maximum(weights, LEAST_WEIGHT).reshape(self._groups, -1)
+        full = np.full((self.intervals, 1 + len(self.cluster.levels)), LEAST_WEIGHT)
+        full[:, self._used] = np.maximum(weights, LEAST_WEIGHT)
         full /= full.sum(axis=1, keepdims=True)
-        forward, *others = (
+        first, *later = (
             ResourceWeights(compute, tuple(levels)) for compute, *levels in full.tolist()
         )
-        backward = None if others in ([], [forward]) else others[0]
-        return replace(forward, backward=backward)
-
-    @property
-    def _groups(self) -> int:
-        return 1 + self.divides
+        if all(one == first for one in later):
+            return first
+        return replace(first, later=tuple(later), passes=self.passes)
 
     def _is_compute(self, weights: Floats) -> bool:
-        return bool(weights.reshape(self._groups, -1)[:, 0].min() > 1 - LEAST_WEIGHT)
+        return bool(weights[:, 0].min() > 1 - LEAST_WEIGHT)
 
 
 def _link_seconds(timeline: Timeline) -> float:

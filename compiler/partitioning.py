@@ -19,7 +19,8 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.program_profile import Emissions
-from shardwright.cost_model.weighted_profile import ResourceWeights, can_divide
+from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.graph import Graph
@@ -141,7 +142,8 @@ class Partitioning(Partitioned):
             relaxed=self._relaxed,
             by_rule=self._by_rule,
             is_large=len(self.source) > _LARGE,
-            divides=self._divides,
+            intervals=self._intervals,
+            passes=self.options.passes,
         ).run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = attempts.with_buckets(fastest.attempt, found.lower_bound, fastest.timeline)
@@ -159,9 +161,12 @@ class Partitioning(Partitioned):
         return self._emitted(best, self._serial_pin_prices(attempts), minimizes_step=True)
 
     @cached_property
-    def _divides(self) -> bool:
-        """Whether the forward and the backward pass are bounded one by one."""
-        return self.options.passes == 1 and can_divide(self.source)
+    def _intervals(self) -> int:
+        """Number of intervals of a step that are bounded one by one."""
+        micro = self._serial.request.micro
+        if not can_divide(self.source, micro):
+            return 1
+        return 2 if micro is None else 3
 
     def _serial_pin_prices(self, attempts: Attempts) -> Mapping[str, float]:
         """Return the prices of pins in seconds of the serial step."""
@@ -215,7 +220,12 @@ class Partitioning(Partitioned):
         try:
             where = (self.mesh, self.cluster, limits, deadline)
             return OverlapSearch(
-                fit, lambda weights: probe(weights)[0], probe, *where, divides=self._divides
+                fit,
+                lambda weights: probe(weights)[0],
+                probe,
+                *where,
+                intervals=self._intervals,
+                passes=self.options.passes,
             ).run()
         except NoPlanError:
             return None

@@ -11,7 +11,8 @@ from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.time_profile import TimeProfile
-from shardwright.cost_model.weighted_profile import ResourceWeights, WeightedProfile
+from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.cost_model.weighted_profile import WeightedPlanner, WeightedProfile
 from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.decisions import Decisions
@@ -112,6 +113,7 @@ class SearchRequest:
         if self.prices is not None:
             return self.prices
         if self.weights is not None:
+            assert isinstance(self.planner, WeightedPlanner)
             return WeightedProfile(
                 self.weights,
                 self.planner,

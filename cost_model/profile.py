@@ -321,6 +321,18 @@ class CostProfile(ABC):
         """The prices of redistributing a tensor again for the gradient: those of the first time."""
         return self
 
+    @property
+    def of_updates(self) -> Self:
+        """The prices of the optimizer: those of gradients."""
+        return self.of_gradients
+
+    def in_step(self, times: float, of_parameters: bool) -> Self:
+        """Return the prices of what runs so often in a step: the same.
+
+        `of_parameters` says that it is made of parameters alone, or belongs to their gradients.
+        """
+        return self
+
     def output(
         self, tensor: TensorType, sources: Sequence[EdgeLayout], target: EdgeLayout
     ) -> Floats:
@@ -330,6 +342,10 @@ class CostProfile(ABC):
     def accumulation(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of adding two cotangents."""
         return 0.0
+
+    def addition(self, tensor: TensorType, layout: Layout) -> float:
+        """Return the cost of adding two values of the forward pass."""
+        return self.accumulation(tensor, layout)
 
     def copy(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of copying a tensor on every rank."""
@@ -356,6 +372,10 @@ class CostProfile(ABC):
     def convert(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of converting a gradient to the type in which it is added up."""
         return 0.0
+
+    def conversion(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
+        """Return the cost of converting a value of the forward pass that passes add up."""
+        return self.convert(tensor, dtype, layout)
 
     def constant(self) -> float:
         """Return the cost of a step that no choice changes."""

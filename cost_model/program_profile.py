@@ -266,8 +266,12 @@ class ProgramProfile(CostProfile):
 
     def accumulation(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of adding two cotangents."""
+        return self.of_gradients.addition(tensor, layout)
+
+    def addition(self, tensor: TensorType, layout: Layout) -> float:
+        """Return the cost of adding two values of the forward pass."""
         info = operator_info("add", (tensor, tensor), {})
-        return self.of_gradients.operator_cost(info, (layout, layout), (layout,))
+        return self.operator_cost(info, (layout, layout), (layout,))
 
     def copy(self, tensor: TensorType, layout: Layout) -> float:
         """Return the cost of copying a tensor on every rank."""
@@ -278,7 +282,7 @@ class ProgramProfile(CostProfile):
 
     def constant(self) -> float:
         """Return the cost of scalars: the number of steps, and a dynamic loss scale."""
-        rule, scalar, prices = self.update_rule, Layout.replicated(0), self.of_gradients
+        rule, scalar, prices = self.update_rule, Layout.replicated(0), self.of_updates
         if rule is None:
             return 0.0
         if prices is not self:
@@ -294,7 +298,7 @@ class ProgramProfile(CostProfile):
 
     def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:
         """Return the cost of the optimizer's update."""
-        rule, prices = self.update_rule, self.of_gradients
+        rule, prices = self.update_rule, self.of_updates
         if rule is None:
             return 0.0
         if prices is not self:
@@ -343,8 +347,12 @@ class ProgramProfile(CostProfile):
 
     def convert(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of converting a gradient to the type in which it is added up."""
+        return self.of_gradients.conversion(tensor, dtype, layout)
+
+    def conversion(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
+        """Return the cost of converting a value of the forward pass that passes add up."""
         info = operator_info("convert", (tensor,), {"dtype": dtype})
-        return self.of_gradients.operator_cost(info, (layout,), (layout,))
+        return self.operator_cost(info, (layout,), (layout,))
 
     def cast(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of casting a parameter, or its gradient, where it is stored."""

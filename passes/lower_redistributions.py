@@ -10,14 +10,9 @@ from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.moves import Move
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.cost_model.streams import is_deferrable, parameter_tensors
-from shardwright.cost_model.weighted_profile import (
-    ResourceWeights,
-    When,
-    weighted_planner,
-    weights_of_literal,
-    when_of,
-)
+from shardwright.cost_model.weighted.intervals import ResourceWeights, weights_of_literal
+from shardwright.cost_model.weighted.kinds import kinds_of
+from shardwright.cost_model.weighted_profile import WeightedPlanner, weighted_planner
 from shardwright.dataflow.properties import LOWERED, PARTITIONED
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import PassError
@@ -30,7 +25,7 @@ from shardwright.operators.info import operator_class
 from shardwright.passes.base import Pass, Spelled, register_pass
 
 _WEIGHTS = Spelled(
-    "positive numbers, of computation and of each level, also in a pair for both passes, or ()",
+    "positive numbers, of computation and of each level, also in a tuple of intervals, or ()",
     weights_of_literal,
     lambda weights: () if weights is None else weights.literal,
     (tuple, list),
@@ -78,16 +73,16 @@ class LowerRedistributions(Pass):
         """Return the program without redistributions."""
         assert graph.mesh is not None
         planner = self.planner(graph.mesh.of_ranks)
-        made = parameter_tensors(graph.nodes, (p.name for p in graph.parameters))
         build = Builder(graph.mesh, graph)
         build.nodes = []
         names: dict[str, str] = {}
-        for node in graph.nodes:
+        for node, kind in zip(graph.nodes, kinds_of(graph), strict=True):
             if node.operator == "redistribute":
                 source = graph.values[node.operands[0]]
                 read = names.get(source.name, source.name)
-                paths = planner.of_parameters if is_deferrable(node, made) else planner
-                paths = _of_pass(paths, when_of(node, made))
+                paths = planner
+                if isinstance(planner, WeightedPlanner):
+                    paths = planner.of_kind(kind)
                 names[node.name] = _lower(build, node, replace(source, name=read), paths)
             else:
                 build.nodes.append(renamed(node, names))
@@ -109,12 +104,6 @@ class LowerRedistributions(Pass):
     @cached_property
     def _planners(self) -> dict[Mesh, RedistributionPlanner]:
         return {}
-
-
-def _of_pass(planner: RedistributionPlanner, when: When) -> RedistributionPlanner:
-    if when == "forward":
-        return planner
-    return planner.of_gradients if when == "backward" else planner.second
 
 
 def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPlanner) -> str:

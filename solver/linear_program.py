@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from ortools.linear_solver import pywraplp
 
 from shardwright.solver.problem import Array
+
+Term = tuple[tuple[int, ...], tuple[int, ...]]
+"""Some groups of weights, and members of a group: the least sum of the members' weights."""
+
+Cut = Mapping[Term, float]
+"""A sum of terms times coefficients that are not negative."""
 
 PRICE_RANGE = 1e4
 """Largest price, in units of the cost of the dearest assignment for all that a row can exceed."""
@@ -50,20 +58,54 @@ def highest_prices(constants: Array, slopes: Array) -> tuple[float, Array]:
     return top * height, prices * top / scale
 
 
-def highest_weights(cuts: Array, groups: int = 1) -> tuple[float, Array]:
-    """Return the maximum of ``min(cuts w)`` over weights w >= 0, and its place.
+def highest_weights(cuts: Array) -> tuple[float, Array]:
+    """Return the maximum of ``min(cuts w)`` over weights w >= 0 that sum to 1, and its place."""
+    rows: list[Cut] = [{((0,), (i,)): float(c) for i, c in enumerate(cut)} for cut in cuts]
+    height, weights = highest_grouped_weights(rows, 1, cuts.shape[1])
+    return height, weights[0]
 
-    The weights are in groups of equal size, one after the other; those of each sum to 1.
+
+def highest_grouped_weights(cuts: Sequence[Cut], groups: int, size: int) -> tuple[float, Array]:
+    """Return the maximum over weights of the least of several cuts, and the weights.
+
+    Each cut is a sum of terms times coefficients that are not negative. A term is the least over
+    some groups of the sum of some of their weights.
+
+    Parameters
+    ----------
+    cuts : sequence of mapping of (groups, members) to float
+        The coefficients of the terms.
+    groups, size : int
+        Number of groups of weights, and of weights in each; those of a group sum to 1.
+
+    Returns
+    -------
+    float, array of shape (groups, size)
     """
-    scale = float(cuts.max()) or 1.0
-    program = _HeightProgram(cuts.shape[1], 0.0, 1.0)
-    size = cuts.shape[1] // groups
-    for begin in range(0, cuts.shape[1], size):
-        program.solver.Add(sum(program.variables[begin : begin + size]) == 1.0)
-    for cut in cuts / scale:
-        program.stay_below(0.0, cut)
-    height, weights = program.solve()
+    count = groups * size
+    mixed = list(dict.fromkeys(term for cut in cuts for term in cut if len(term[0]) > 1))
+    program = _HeightProgram(count + len(mixed), 0.0, float(size) if mixed else 1.0)
+    values = program.variables
+    for begin in range(0, count, size):
+        program.solver.Add(sum(values[begin : begin + size]) == 1.0)
+    columns = {term: [count + i] for i, term in enumerate(mixed)}
+    for term, (at,) in columns.items():
+        for own in _columns(term, size):
+            program.solver.Add(values[at] <= sum(values[i] for i in own))
+    scale = max(max(cut.values(), default=0.0) for cut in cuts) or 1.0
+    for cut in cuts:
+        slope = np.zeros(len(values))
+        for term, coefficient in cut.items():
+            slope[columns.get(term) or _columns(term, size)[0]] += coefficient / scale
+        program.stay_below(0.0, slope)
+    height, found = program.solve()
+    weights = np.maximum(found[:count], 0.0).reshape(groups, size)
     if height == -np.inf:
         return height, weights
-    parts = np.maximum(weights, 0.0).reshape(groups, size)
-    return scale * height, (parts / parts.sum(axis=1, keepdims=True)).ravel()
+    return scale * height, weights / weights.sum(axis=1, keepdims=True)
+
+
+def _columns(term: Term, size: int) -> list[list[int]]:
+    """Return the positions of the weights that a term sums, in each of its groups."""
+    among, members = term
+    return [[group * size + i for i in members] for group in among]

@@ -16,7 +16,7 @@ from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.weighted_profile import ResourceWeights
+from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout

@@ -20,7 +20,7 @@ from shardwright.compiler.stages.named import NamedProblems
 from shardwright.compiler.stages.problem import StageProblems
 from shardwright.compiler.stages.race import Race
 from shardwright.cost_model.program_profile import Emissions
-from shardwright.cost_model.weighted_profile import LEAST_WEIGHT, ResourceWeights
+from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.dataflow.placement import even_cuts
 from shardwright.dataflow.schedules import Schedule, make_schedule

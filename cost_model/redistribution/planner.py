@@ -96,13 +96,6 @@ class RedistributionPlanner:
         Its links.
     move_costs : callable, optional
         Prices a single collective; in seconds if not given.
-    of_parameters : RedistributionPlanner, optional
-        The planner of parameters, where they have other prices.
-    of_gradients : RedistributionPlanner, optional
-        The planner of the gradients of what this one redistributes, where they have other prices.
-    second : RedistributionPlanner, optional
-        The planner of what is redistributed a second time, for the gradient; by default that of
-        gradients.
     """
 
     def __init__(
@@ -110,18 +103,36 @@ class RedistributionPlanner:
         mesh: Mesh,
         cluster: Cluster,
         move_costs: MoveCosts | None = None,
-        of_parameters: "RedistributionPlanner | None" = None,
-        of_gradients: "RedistributionPlanner | None" = None,
-        second: "RedistributionPlanner | None" = None,
     ) -> None:
         self.mesh = mesh
-        self.of_parameters = of_parameters or self
-        self.of_gradients = of_gradients or self
-        self.second = second or self.of_gradients
         self._move_costs = move_costs or partial(move_seconds, mesh=mesh, cluster=cluster)
         self.axis_permutations = tuple(axis_permutations(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
         self._orbits: dict[tuple[tuple[int, ...], int], OrbitPaths] = {}
+
+    # Planners of other prices
+
+    @property
+    def of_parameters(self) -> "RedistributionPlanner":
+        """The planner of parameters: that of all tensors."""
+        return self
+
+    @property
+    def of_gradients(self) -> "RedistributionPlanner":
+        """The planner of the gradients of what this one redistributes: the same."""
+        return self
+
+    @property
+    def second(self) -> "RedistributionPlanner":
+        """The planner of what is redistributed a second time, for the gradient: the same."""
+        return self
+
+    def in_step(self, times: float, of_parameters: bool) -> "RedistributionPlanner":
+        """Return the planner of what is redistributed so often in a step: the same.
+
+        `of_parameters` says that it is made of parameters alone.
+        """
+        return self
 
     @property
     def is_fine(self) -> bool:

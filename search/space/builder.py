@@ -196,7 +196,9 @@ class _SpaceBuilder:
         info = info_of(self.graph, node)
         wanted = self.context.flow.operands[node.name]
         stored = tuple(name in self.parameters for name in node.operands)
-        return self.profile.table(info, wanted, stored, self._is_pinned(node))
+        early = self.context.of_parameters.issuperset(node.operands)
+        prices = self.profile.in_step(self.context.times(node.name), early)
+        return prices.table(info, wanted, stored, self._is_pinned(node))
 
     def _is_pinned(self, node: Node) -> bool:
         return node.name in self.pins or node.name in self.result_pins

@@ -121,6 +121,10 @@ class BuildContext:
         """Return the prices of redistributing a value and its gradient."""
         return self.profile.of_parameters if name in self.of_parameters else self.profile
 
+    def prices_in_step(self, name: str, times: float) -> CostProfile:
+        """Return the prices of a value that is redistributed, or added to, so often in a step."""
+        return self.prices_of(name).in_step(times, name in self.of_parameters)
+
     @property
     def _joins_casts(self) -> bool:
         rules = self.profile.rules

@@ -121,7 +121,7 @@ def _priced(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEn
     if reader.is_output and context.micro is None:
         return profile.output(value.type, writer.layouts, reader.layouts[0])
     types = context.gradient_types(value.name)
-    table = times_edges(profile, types, writer, reader)
+    table = times_edges(profile, types, writer, reader, value.name in context.of_parameters)
     if not writer.fixes_consumers:
         return table
     targets = [edge.layout for edge in reader.layouts]
@@ -130,17 +130,23 @@ def _priced(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEn
 
 
 def times_edges(
-    profile: CostProfile, types: GradientTypes, writer: EdgeEnd, reader: EdgeEnd
+    profile: CostProfile,
+    types: GradientTypes,
+    writer: EdgeEnd,
+    reader: EdgeEnd,
+    of_parameters: bool = False,
 ) -> Floats:
     """Return the cost of redistributing a tensor, and its gradient, as often as a step does.
 
     A tensor made in every pass over micro-batches and read after the last is accumulated in the
     layout of its writer, then redistributed once; a gradient likewise in that of its reader, which
-    converts it before it is reduced in another type.
+    converts it before it is reduced in another type. `of_parameters` says that the tensor is made
+    of parameters alone.
     """
-    table = _times_moved(profile, types, writer, reader)
+    table = _times_moved(profile, types, writer, reader, of_parameters)
     if types.is_converted:
-        table = table + reader_conversions(profile, types, reader)[None, :]
+        prices = profile.in_step(reader.gradient_passes, of_parameters)
+        table = table + reader_conversions(prices, types, reader)[None, :]
     return table
 
 
@@ -159,18 +165,24 @@ def reader_conversions(profile: CostProfile, types: GradientTypes, reader: EdgeE
 
 
 def _times_moved(
-    profile: CostProfile, types: GradientTypes, writer: EdgeEnd, reader: EdgeEnd
+    profile: CostProfile,
+    types: GradientTypes,
+    writer: EdgeEnd,
+    reader: EdgeEnd,
+    of_parameters: bool,
 ) -> Floats:
     tensor = types.tensor
     passes = max(writer.passes, reader.passes, writer.gradient_passes, reader.gradient_passes)
     if passes == 1:
-        return types.edges(profile, writer.layouts, reader.layouts)
+        prices = profile.in_step(1, of_parameters)
+        return types.edges(prices, writer.layouts, reader.layouts)
     starts = [EdgeLayout(edge.layout, None) for edge in writer.layouts]
     ends = [EdgeLayout(edge.layout, None) for edge in reader.layouts]
-    table = min(writer.passes, reader.passes) * profile.edges(tensor, starts, ends)
+    times = min(writer.passes, reader.passes)
+    table = times * profile.in_step(times, of_parameters).edges(tensor, starts, ends)
     if writer.passes > reader.passes:
         passes = writer.passes
-        sums = [types.accumulation(profile, edge.layout, passes) for edge in starts]
+        sums = [types.sum_of_values(profile, edge.layout, passes) for edge in starts]
         table = table + np.array(sums)[:, None]
     due = [EdgeLayout(e.cotangent, None) for e in writer.layouts if e.cotangent is not None]
     back = [i for i, edge in enumerate(reader.layouts) if edge.cotangent is not None]
@@ -178,10 +190,14 @@ def _times_moved(
         return table
     cotangents = [EdgeLayout(e.cotangent, None) for e in reader.layouts if e.cotangent is not None]
     times = min(writer.gradient_passes, reader.gradient_passes)
-    table[:, back] += times * profile.of_gradients.edges(types.reduced, cotangents, due).T
+    prices = profile.in_step(times, of_parameters).of_gradients
+    table[:, back] += times * prices.edges(types.reduced, cotangents, due).T
     if reader.gradient_passes > writer.gradient_passes:
         passes = reader.gradient_passes
-        sums = [types.accumulation(profile, edge.layout, passes) for edge in cotangents]
+        sums = [
+            types.accumulation(profile, edge.layout, passes, of_parameters=of_parameters)
+            for edge in cotangents
+        ]
         table[:, back] += np.array(sums)[None, :]
     return table
 

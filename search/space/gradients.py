@@ -62,14 +62,35 @@ class GradientTypes:
             table[:, back] += profile.of_gradients.edges(self.reduced, returned, due).T
         return table
 
-    def accumulation(self, profile: CostProfile, layout: Layout, passes: float) -> float:
-        """Return the cost of adding up what all passes over micro-batches return."""
+    def accumulation(
+        self,
+        profile: CostProfile,
+        layout: Layout,
+        passes: float,
+        *,
+        of_parameters: bool = False,
+    ) -> float:
+        """Return the cost of adding up the gradients that all passes over micro-batches return.
+
+        `of_parameters` says that the tensor is made of parameters alone.
+        """
         if self.accumulated == self.reduced:
             return passes * profile.accumulation(self.reduced, layout)
         wide, narrow = self.accumulated.dtype, self.reduced.dtype
         each = profile.convert(self.reduced, wide, layout)
         each += profile.accumulation(self.accumulated, layout)
-        return passes * each + profile.convert(self.accumulated, narrow, layout)
+        once = profile.in_step(1, of_parameters)
+        return passes * each + once.convert(self.accumulated, narrow, layout)
+
+    def sum_of_values(self, profile: CostProfile, layout: Layout, passes: float) -> float:
+        """Return the cost of adding up the values that all passes make."""
+        if self.accumulated == self.reduced:
+            return passes * profile.addition(self.reduced, layout)
+        wide, narrow = self.accumulated.dtype, self.reduced.dtype
+        each = profile.conversion(self.reduced, wide, layout)
+        each += profile.addition(self.accumulated, layout)
+        once = profile.in_step(1, of_parameters=False)
+        return passes * each + once.conversion(self.accumulated, narrow, layout)
 
 
 def gradient_types(graph: Graph) -> Callable[[str], GradientTypes]:

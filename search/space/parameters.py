@@ -222,11 +222,15 @@ class ParameterChoices:
         types = self.context.gradient_types(value.name)
         table = storage_edges(types, options, layouts, reader.layouts, used, profile, passes)
         if types.is_converted:
-            table = table + reader_conversions(profile, types, reader)[None, :]
+            prices = profile.in_step(reader.gradient_passes, of_parameters=True)
+            table = table + reader_conversions(prices, types, reader)[None, :]
         if reader.gradient_passes > passes and reader.has_cotangent:
             cotangents = [edge.cotangent or edge.layout for edge in reader.layouts]
             times = reader.gradient_passes
-            sums = [types.accumulation(profile, layout, times) for layout in cotangents]
+            sums = [
+                types.accumulation(profile, layout, times, of_parameters=True)
+                for layout in cotangents
+            ]
             table = table + np.array(sums)[None, :]
         states = sharing_states(self.context.draft, reader)
         if states:

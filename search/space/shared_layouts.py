@@ -82,7 +82,8 @@ def _options(
         replace(option, saved=save, remade=again) for save, again in states for option in shared
     )
     additions = times * max(sum(end.has_cotangent for end in ends[1:]) - 1, 0)
-    accumulation, reduced = context.profile.accumulation, types.reduced
+    accumulation = context.prices_in_step(value.name, times).accumulation
+    reduced = types.reduced
     cost = np.array(
         [
             additions * accumulation(reduced, option.layout) if additions else 0.0

@@ -147,9 +147,20 @@ class Edge:
     of_parameters: bool = False
     gradient: TensorType | None = None
 
-    def planner(self, planner: RedistributionPlanner) -> RedistributionPlanner:
-        """Return the planner of its redistributions."""
-        return planner.of_parameters if self.of_parameters else planner
+    def times(self, option: Option) -> tuple[float, float, float]:
+        """Return how often a step redistributes the tensor, again, and its gradient.
+
+        `option` is that of the first choice; the storage of a parameter decides.
+        """
+        if not isinstance(option, Storage):
+            return self.forward, 0.0, self.backward
+        first, second = option.first_gathers(self.passes), option.second_gathers(self.passes)
+        return first, second, option.reductions(self.passes)
+
+    def planner(self, planner: RedistributionPlanner, times: float) -> RedistributionPlanner:
+        """Return the planner of its redistributions that run so often in a step."""
+        own = planner.of_parameters if self.of_parameters else planner
+        return own.in_step(times, self.of_parameters)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ References
 Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -138,7 +138,8 @@ def storage_costs(
     if trained:
         costs += [profile.update(tensor, option.layout, copy.reduced.dtype) for option in options]
     if copy.tensor != tensor:
-        costs += [profile.cast(tensor, copy.tensor.dtype, o.layout) for o in options]
+        prices = profile.in_step(1, of_parameters=True)
+        costs += [prices.cast(tensor, copy.tensor.dtype, o.layout) for o in options]
     return costs
 
 
@@ -215,7 +216,7 @@ def storage_edges(
     if passes > 1:
         table = _in_passes(types, options, sources, targets, profile, passes)
     else:
-        table = types.edges(profile, sources, targets)
+        table = types.edges(profile.in_step(passes, of_parameters=True), sources, targets)
         regathered = np.array([option.regathered for option in options])
         if regathered.any():
             stored = [EdgeLayout(option.layout, None) for option in options]
@@ -247,18 +248,32 @@ def _in_passes(
         np.array([gathers(option, passes) for option in options])[:, None]
         for gathers in (Storage.first_gathers, Storage.second_gathers)
     )
-    table = first * profile.edges(types.tensor, stored, wanted)
+    table = first * _frequent(first, profile, lambda p: p.edges(types.tensor, stored, wanted))
     if second.any():
         table += second * profile.second.edges(types.tensor, stored, wanted)
     cotangents = [EdgeLayout(t.cotangent, None) for t in targets if t.cotangent is not None]
     if len(cotangents) < len(targets) or any(source.cotangent is None for source in sources):
         return table
     reductions = np.array([option.reductions(passes) for option in options])
-    back = profile.of_gradients.edges(types.reduced, cotangents, stored)
-    table += reductions[:, None] * back.T
+    table += reductions[:, None] * _frequent(
+        reductions[:, None],
+        profile,
+        lambda p: p.of_gradients.edges(types.reduced, cotangents, stored).T,
+    )
     whole, own = (
-        np.array([types.accumulation(profile, edge.layout, passes) for edge in edges])
+        np.array(
+            [types.accumulation(profile, edge.layout, passes, of_parameters=True) for edge in edges]
+        )
         for edges in (cotangents, stored)
     )
     in_passes = np.array([option.reduced_in_passes for option in options])[:, None]
     return table + np.where(in_passes, own[:, None], whole[None, :])
+
+
+def _frequent(
+    times: Floats, profile: CostProfile, costs: Callable[[CostProfile], Floats]
+) -> Floats:
+    """Return the costs of each storage option by the prices of what it does so often in a step."""
+    once = profile.in_step(1, of_parameters=True)
+    each = costs(profile)
+    return each if once is profile else np.where(times == 1, costs(once), each)

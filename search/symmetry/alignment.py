@@ -27,6 +27,7 @@ from shardwright.solver.problem import Identity, Pair
 
 Floats = NDArray[np.float64]
 Ends = tuple[int, int]
+Times = tuple[float, float, float]
 _LARGEST_MESSAGE = 2**18  # of an elimination that takes seconds at most
 
 
@@ -199,7 +200,7 @@ class _Aligner:
             twice = isinstance(option, Storage) and option.regathered
             twice = twice or (edge.again is not None and bool(edge.again[source, target]))
             fits = np.zeros(len(self.permutations), dtype=bool)
-            fits[list(self._nearest(edge, here, there, twice))] = True
+            fits[list(self._nearest(edge, here, there, edge.times(option), twice))] = True
             price = np.where(fits, 0.0, float(tensor.nbytes))
             if isinstance(option, Storage) and option.used is not None:  # gathered for this reader
                 elements = [there.layout.renamed(names, self.mesh) for names in self.permutations]
@@ -209,21 +210,28 @@ class _Aligner:
 
         return self.intern(("table", Identity(edge), source, target), make)
 
+    def _planners(self, edge: Edge, times: Times) -> tuple[RedistributionPlanner, ...]:
+        """Return the planners of a tensor, of it again, and of its gradient."""
+        first, _, back = (edge.planner(self.planner, count) for count in times)
+        return first, edge.planner(self.planner, edge.passes).second, back.of_gradients
+
     def _nearest(
-        self, edge: Edge, here: EdgeLayout, there: EdgeLayout, twice: bool
+        self, edge: Edge, here: EdgeLayout, there: EdgeLayout, times: Times, twice: bool
     ) -> frozenset[int]:
         """Return the permutations of `there` for which neither direction has a penalty.
 
-        `twice` says that the tensor is redistributed a second time, for the gradient.
+        `times` says how often the tensor is redistributed, `twice` whether a second time, for the
+        gradient.
         """
-        planner, tensor = edge.planner(self.planner), edge.tensor
-        fits = planner.nearest(tensor, here.layout, there.layout)
-        if twice and planner.second is not planner:
-            fits &= planner.second.nearest(tensor, here.layout, there.layout)
+        tensor = edge.tensor
+        first, second, returns = self._planners(edge, times)
+        fits = first.nearest(tensor, here.layout, there.layout)
+        if twice and second is not first:
+            fits &= second.nearest(tensor, here.layout, there.layout)
         if here.cotangent is None or there.cotangent is None:
             return fits
         gradient = edge.gradient or tensor
-        back = planner.of_gradients.nearest(gradient, there.cotangent, here.cotangent)
+        back = returns.nearest(gradient, there.cotangent, here.cotangent)
         inverse = self.between[:, 0]
         return fits & {int(inverse[i]) for i in back}
 
@@ -233,21 +241,18 @@ class _Aligner:
         there = edge.targets[self.assignment[pair.second]]
         source = here.renamed(self.permutations[chosen[pair.first]], self.mesh)
         target = there.renamed(self.permutations[chosen[pair.second]], self.mesh)
-        stored = self._option(pair.first)
-        forward, backward, again = edge.forward, edge.backward, 0.0
-        if isinstance(stored, Storage):
-            forward, again = stored.first_gathers(edge.passes), stored.second_gathers(edge.passes)
-            backward = stored.reductions(edge.passes)
+        times = forward, again, backward = edge.times(self._option(pair.first))
         if edge.again is not None:
             is_again = edge.again[self.assignment[pair.first], self.assignment[pair.second]]
             again += forward * bool(is_again)
-        planner, tensor = edge.planner(self.planner), edge.tensor
-        penalty = forward * _beyond_orbits(planner, tensor, source.layout, target.layout)
+        tensor = edge.tensor
+        first, second, returns = self._planners(edge, times)
+        penalty = forward * _beyond_orbits(first, tensor, source.layout, target.layout)
         if again:
-            penalty += again * _beyond_orbits(planner.second, tensor, source.layout, target.layout)
+            penalty += again * _beyond_orbits(second, tensor, source.layout, target.layout)
         if source.cotangent is not None and target.cotangent is not None:
             penalty += backward * _beyond_orbits(
-                *(planner.of_gradients, edge.gradient or tensor),
+                *(returns, edge.gradient or tensor),
                 *(target.cotangent, source.cotangent),
             )
         return penalty

@@ -8,7 +8,7 @@ them is as good as any plan can be.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -165,28 +165,41 @@ class _OrbitSpaceBuilder:
         table = pair.table[np.ix_(one.orbits, other.orbits)].astype(np.float64)
         starts = [layout.layout for layout in edge.sources]
         ends = [layout.layout for layout in edge.targets]
-        stored = [option if isinstance(option, Storage) else None for option in one.options]
-        passes = edge.passes
-        gathers = [edge.forward if s is None else s.first_gathers(passes) for s in stored]
-        again = [0.0 if s is None else s.second_gathers(passes) for s in stored]
-        reductions = [edge.backward if s is None else s.reductions(edge.passes) for s in stored]
-        first, second = np.array(gathers)[:, None], np.array(again)[:, None]
+        first, second, reductions = (
+            np.array(times)[:, None]
+            for times in zip(*(edge.times(option) for option in one.options), strict=True)
+        )
         if edge.again is not None:
             second = second + first * edge.again
-        planner, gradient = edge.planner(self.planner), edge.gradient or edge.tensor
-        table += first * _penalties(planner, edge.tensor, starts, ends)
+        planner, gradient = edge.planner(self.planner, edge.passes), edge.gradient or edge.tensor
+        table += self._often(
+            first, edge, lambda planner: _penalties(planner, edge.tensor, starts, ends)
+        )
         if second.any():
             table += second * _penalties(planner.second, edge.tensor, starts, ends)
         back = [i for i, layout in enumerate(edge.targets) if layout.cotangent is not None]
         due = [layout.cotangent for layout in edge.sources if layout.cotangent is not None]
         if back and len(due) == len(starts):
             cotangents = [c for layout in edge.targets if (c := layout.cotangent) is not None]
-            penalties = _penalties(planner.of_gradients, gradient, cotangents, due).T
-            table[:, back] += penalties * np.array(reductions)[:, None]
-        for i, option in enumerate(stored):
-            if option is not None and option.used is not None:  # gathered for one reader
+            table[:, back] += self._often(
+                reductions,
+                edge,
+                lambda planner: _penalties(planner.of_gradients, gradient, cotangents, due).T,
+            )
+        for i, option in enumerate(one.options):
+            if isinstance(option, Storage) and option.used is not None:  # gathered for one reader
                 table[i, [end != option.used for end in ends]] = FORBIDDEN
         return table
+
+    def _often(
+        self, times: Floats, edge: Edge, penalties: Callable[[RedistributionPlanner], Floats]
+    ) -> Floats:
+        """Return the penalties of each option, as often as a step has them."""
+        found = np.zeros(1)
+        for count in np.unique(times).tolist():
+            planner = edge.planner(self.planner, count)
+            found = found + np.where(times == count, count * penalties(planner), 0.0)
+        return found
 
 
 def _penalties(

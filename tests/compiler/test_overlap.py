@@ -12,12 +12,9 @@ from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.timeline import simulate
-from shardwright.cost_model.weighted_profile import (
-    ResourceWeights,
-    WeightedProfile,
-    least_loads,
-    weighted_planner,
-)
+from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.cost_model.weighted.loads import least_loads
+from shardwright.cost_model.weighted_profile import WeightedProfile, weighted_planner
 from shardwright.ir.errors import NotFoundError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer

@@ -1,4 +1,4 @@
-"""The loads of both passes bound every schedule, and the search prices them as the program does."""
+"""The loads of intervals bound every schedule, and the search prices them as the program does."""
 
 from dataclasses import replace
 
@@ -10,13 +10,16 @@ from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster, cluster, mesh_for
 from shardwright.cost_model.schedule import TaskMaker, Tasks, schedule
-from shardwright.cost_model.streams import parameter_tensors
-from shardwright.cost_model.weighted_profile import (
+from shardwright.cost_model.weighted.intervals import (
+    Kind,
     ResourceWeights,
-    can_divide,
-    least_loads,
-    when_of,
+    parts_of,
+    weights_of_literal,
 )
+from shardwright.cost_model.weighted.kinds import can_divide, kinds_of
+from shardwright.cost_model.weighted.loads import least_loads
+from shardwright.dataflow.micro_batches import micro_batches
+from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.liveness import execution_order
 from shardwright.ir.mesh import Mesh
@@ -29,7 +32,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
-from shardwright.solver.linear_program import highest_weights
+from shardwright.solver.linear_program import highest_grouped_weights, highest_weights
 from shardwright.solver.problem import FORBIDDEN, Problem, Variable
 from shardwright.solver.solve import solve
 from tests.random_graphs import random_graph
@@ -70,11 +73,11 @@ def with_terms(seed: int, nodes: int) -> Graph:
     return replace(made, recomputed=tuple(n.name for n in made.nodes if n.operator == "relu"))
 
 
-def random_weights(random: np.random.Generator, on: Cluster) -> ResourceWeights:
-    count = 1 + len(on.levels)
-    shares = [random.dirichlet([0.5] * count) * (1 - 1e-6) + 1e-6 / count for _ in range(2)]
-    forward, backward = ((float(part[0]), tuple(part[1:].tolist())) for part in shares)
-    return ResourceWeights(*forward, ResourceWeights(*backward))
+def random_weights(random: np.random.Generator, on: Cluster, passes: int) -> ResourceWeights:
+    count, intervals = 1 + len(on.levels), 3 if passes > 1 else 2
+    shares = [random.dirichlet([0.5] * count) * (1 - 1e-6) + 1e-6 / count for _ in range(intervals)]
+    first, *later = (ResourceWeights(float(part[0]), tuple(part[1:].tolist())) for part in shares)
+    return replace(first, later=tuple(later), passes=passes)
 
 
 def random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[int, ...]:
@@ -89,27 +92,35 @@ def random_assignment(space: SearchSpace, random: np.random.Generator) -> tuple[
     return tuple(found)
 
 
-def random_programs(graph: Graph, on: Cluster, mesh: Mesh, seed: int) -> list[Graph]:
+def random_programs(
+    graph: Graph, on: Cluster, mesh: Mesh, seed: int, passes: int = 1
+) -> list[Graph]:
     """Return the program of a random plan, and with buckets; it must cost what the search says."""
     random = np.random.default_rng(seed)
-    weights = random_weights(random, on)
+    weights = random_weights(random, on, passes)
+    assert weights_of_literal(weights.literal) == weights
     options = CompileOptions(
-        search="dynamic_programming", recompute="search", optimizer=Optimizer("adam"), fusion=0.0
+        search="dynamic_programming",
+        recompute="search",
+        optimizer=Optimizer("adam"),
+        fusion=0.0,
+        micro_batches=passes,
     )
     lowering = LowerRedistributions(on, "time", weights)
     request = SearchRequest(graph, on, lowering.planner(mesh), options, weights)
     space = request.recompute_space
     assignment = random_assignment(space, random)
     assert evaluate(space.problem, assignment).cost < FORBIDDEN
+    decisions = space.decisions(assignment)
+    if request.micro is not None:
+        decisions = request.micro.lifted(decisions)
     manager = PassManager()
-    manager.run_all(partitioned(options, space.decisions(assignment), lowering), graph)
+    manager.run_all(partitioned(options, decisions, lowering), graph)
     program = manager.after("clean_up")
     cost = float(evaluate(space.problem, assignment).cost) + space.constant
     assert request.profile.program_cost(program) == pytest.approx(cost, rel=1e-9)
-    assert weights.backward is not None
-    one, two = (np.array([w.compute, *w.levels]) for w in (weights, weights.backward))
-    least = min(one @ f + two @ b for f, b in least_loads(program, on).divisions())
-    assert cost == pytest.approx(least, rel=1e-9)
+    least = least_loads(program, on, len(weights.intervals))
+    assert cost == pytest.approx(least.weighted(np.array(weights.intervals)), rel=1e-9)
     return [program, FuseAllReduces(1e9).run(program)]
 
 
@@ -118,38 +129,53 @@ def tasks_of(program: Graph, on: Cluster) -> Tasks:
     return Tasks(maker.tasks(order), maker.buffers, order)
 
 
-def check_passes(program: Graph, on: Cluster) -> None:
-    """Check that every node runs in the pass that it counts for, whatever the schedule."""
-    made = parameter_tensors(program.nodes, (p.name for p in program.parameters))
-    when = [when_of(node, made) for node in program.nodes]
-    tasks = tasks_of(program, on).tasks
+def ends_of_intervals(program: Graph, made: Tasks, passes: int) -> list[int]:
+    """Return the tasks in line at whose ends the intervals end: the last forward ones."""
+    kinds = kinds_of(program)
+    ends = dict.fromkeys((0, passes - 1), -1)
+    for i, (task, (position, number)) in enumerate(zip(made.tasks, made.order, strict=True)):
+        forward = kinds[position].when in ("before", "forward")
+        if task.in_line and forward and number in ends:
+            ends[number] = i
+    return [ends[number] for number in sorted(ends)]
+
+
+def check_intervals(program: Graph, on: Cluster, passes: int) -> None:
+    """Check that every node runs in an interval that it counts for, whatever the schedule."""
+    kinds, made = kinds_of(program), tasks_of(program, on)
+    tasks, ends = made.tasks, ends_of_intervals(program, made, passes)
     line = [i for i, task in enumerate(tasks) if task.in_line]
-    begin = next((i for i in line if when[i] != "forward"), len(tasks))
-    assert all(when[i] != "forward" for i in line if i >= begin)
-    early = {i for i in line if i < begin}
+    # The first and the last interval that each task can run in.
+    first, last = [0] * len(tasks), [len(ends)] * len(tasks)
+    for i in line:
+        first[i] = last[i] = sum(i > end for end in ends)
     for i in reversed(range(len(tasks))):
-        if i in early:
-            early.update(tasks[i].after)
-    late = {i for i in line if i >= begin}
-    last = max((i for i in line if i < begin), default=-1)
+        for before in tasks[i].after:
+            last[before] = min(last[before], last[i])
     for i, task in enumerate(tasks):
-        if program.nodes[i].provenance.role == "update" and last in task.after:
-            late.add(i)
-        if not late.isdisjoint(task.after):
-            late.add(i)
-    for i, node in enumerate(program.nodes):
-        assert (
-            tasks[i].seconds == 0
-            or when[i] == "either"
-            or i in (early if when[i] == "forward" else late)
-        ), node
+        waits = [ends.index(j) + 1 if j in ends else first[j] for j in task.after]
+        first[i] = max([first[i], *waits])
+    for i, (position, number) in enumerate(made.order):
+        among = _intervals_of(kinds[position], number, passes)
+        possible = set(range(first[i], last[i] + 1))
+        assert tasks[i].seconds == 0 or possible <= among, (program.nodes[position], number)
 
 
-def check_bound(program: Graph, on: Cluster) -> None:
+def _intervals_of(kind: Kind, number: int, passes: int) -> set[int]:
+    """Return the intervals that a node of one pass counts for."""
+    parts = parts_of(kind, 3 if passes > 1 else 2, passes)
+    if len(parts) == 1:
+        return set(parts[0][1])
+    at_end = {"forward": 0, "backward": passes - 1, "either": passes - 1}[kind.when]
+    return set(parts[0 if number == at_end else 1][1])
+
+
+def check_bound(program: Graph, on: Cluster, passes: int) -> None:
     """Check that no window makes the step shorter than its bound by the best weights."""
-    loads = least_loads(program, on)
-    cuts = np.array([np.concatenate(pair) for pair in loads.divisions()])
-    bound, _ = highest_weights(cuts, groups=2)
+    intervals, size = 3 if passes > 1 else 2, 1 + len(on.levels)
+    loads = least_loads(program, on, intervals)
+    bound, weights = highest_grouped_weights([loads.seconds], intervals, size)
+    assert loads.weighted(weights) == pytest.approx(bound, rel=1e-6)
     assert bound >= max(highest_weights(loads.total[None])[0], 0.0) / ROUNDING
     made = tasks_of(program, on)
     for window in (np.inf, *(made.deferrable_bytes / 2**i for i in range(4)), 0.0):
@@ -168,5 +194,22 @@ def test_random_programs(seed: int) -> None:
     assert can_divide(graph)
     for again in range(2):
         for program in random_programs(graph, on, mesh, 10 * seed + again):
-            check_passes(program, on)
-            check_bound(program, on)
+            check_intervals(program, on, 1)
+            check_bound(program, on, 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("passes", [2, 3, 4])
+def test_random_programs_in_micro_batches(seed: int, passes: int) -> None:
+    graph = Canonicalize().run(random_graph(seed, nodes=2 + seed % 4))
+    on = with_links(POD if seed % 3 else CPU, LINKS[seed // 3 % 3])
+    mesh = mesh_for(POD, 16, (2, 8)) if seed % 3 == 2 else mesh_for(on, 4, (2, 2))
+    try:
+        micro = micro_batches(graph, passes)
+    except OptionError:  # such as an odd batch
+        return
+    if not can_divide(graph, micro):
+        return
+    for program in random_programs(graph, on, mesh, seed, passes):
+        check_intervals(program, on, passes)
+        check_bound(program, on, passes)

@@ -9,7 +9,8 @@ from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.weighted_profile import ResourceWeights, can_divide
+from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.placement import in_stages
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -81,8 +82,8 @@ def random_plan(
         ("gpt", 1, 1, True, 2),
         ("gpt", 2, 2, False, 3),
         ("llama", 1, 1, True, 4),
-        ("llama", 2, 1, False, 5),
-        ("mixtral", 2, 1, False, 6),
+        ("llama", 2, 1, True, 5),
+        ("mixtral", 2, 1, True, 6),
         ("mixtral", 2, 1, False, 7),
         ("mixtral", 2, 2, False, 8),
         ("resnet", 2, 1, False, 9),
@@ -94,9 +95,10 @@ def test_every_choice_is_priced_held_proven_and_computed(
     definition = load(SMALL[model])
     graph = definition.graph
     graph = Canonicalize().run(GroupStatistics(passes).run(graph) if passes > 1 else graph)
-    weights = random_weights(np.random.default_rng(seed), CPU) if weighted else None
-    assert weights is None or can_divide(graph)
-    program, again = random_plan(request_for(graph, passes, weights), stages, weights, seed)
+    weights = random_weights(np.random.default_rng(seed), CPU, passes) if weighted else None
+    request = request_for(graph, passes, weights)
+    assert weights is None or can_divide(graph, request.micro)
+    program, again = random_plan(request, stages, weights, seed)
     assert again
     assert parse(to_text(program)) == program
     assert prove_program(graph, program, UpdateRule(SGD.kind, SGD.settings)).proven

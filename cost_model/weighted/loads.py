@@ -1,0 +1,88 @@
+"""The loads of a program: for how many seconds it occupies which resources, in which intervals."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.collectives import collective_model
+from shardwright.cost_model.roofline import node_axes, node_cost, second_prices, value_bytes
+from shardwright.cost_model.streams import node_levels
+from shardwright.cost_model.weighted.intervals import parts_of
+from shardwright.cost_model.weighted.kinds import kinds_of
+from shardwright.ir.graph import Graph
+from shardwright.ir.liveness import times_run
+from shardwright.ir.mesh import Mesh, MeshAxis
+
+Floats = NDArray[np.float64]
+Place = tuple[tuple[int, ...], tuple[int, ...]]
+"""The intervals in which something may run, and the resources that it occupies at once: 0 for the
+compute stream, 1 and on for the levels."""
+
+
+@dataclass(frozen=True)
+class Loads:
+    """The seconds for which a program occupies the resources of a rank.
+
+    Parameters
+    ----------
+    seconds : mapping of (intervals, resources) to float
+        The seconds of what may run in some intervals, and occupies some resources.
+    resources : int
+        Number of resources.
+    intervals : int
+        Number of intervals.
+    """
+
+    seconds: Mapping[Place, float]
+    resources: int
+    intervals: int
+
+    @property
+    def total(self) -> Floats:
+        """The load of each resource in the whole step."""
+        found = np.zeros(self.resources)
+        for (_, occupied), seconds in self.seconds.items():
+            found[list(occupied)] += seconds
+        return found
+
+    def weighted(self, weights: Floats) -> float:
+        """Return the sum by weights of each interval: a lower bound of every schedule."""
+        return sum(
+            seconds * min(sum(weights[i, r] for r in occupied) for i in among)
+            for (among, occupied), seconds in self.seconds.items()
+        )
+
+
+def least_loads(program: Graph, cluster: Cluster, intervals: int = 1) -> Loads:
+    """Return the loads of a program in its best buckets, from below.
+
+    Gradients that are reduced together save latency, so an all-reduce of a gradient counts with its
+    bytes alone, at the least seconds per byte: no bucket takes less than its gradients.
+    """
+    mesh = program.mesh or Mesh(())
+    prices = second_prices(mesh, cluster)
+    position = {level.name: 1 + i for i, level in enumerate(cluster.levels)}
+    found: dict[Place, float] = {}
+    rows = zip(program.nodes, kinds_of(program), times_run(program), strict=True)
+    for node, kind, times in rows:
+        operands = program.operand_values(node)
+        levels = node_levels(node, program, cluster)
+        if kind.deferrable and levels and node.operator == "all_reduce":
+            members = map(mesh.axis, node_axes(node, program))
+            seconds = value_bytes(operands[0], mesh) * least_slope(members, cluster)
+        else:
+            seconds = node_cost(node, operands, mesh, prices)
+        occupied = tuple(position[level] for level in levels)
+        occupied = occupied if kind.deferrable and occupied else (0, *occupied)
+        for share, among in parts_of(kind, intervals, mesh.passes) if seconds else ():
+            place = among, occupied
+            found[place] = found.get(place, 0.0) + share * times * seconds
+    return Loads(found, 1 + len(cluster.levels), intervals)
+
+
+def least_slope(members: Iterable[MeshAxis], cluster: Cluster) -> float:
+    """Return the seconds per byte of an all-reduce without its latency."""
+    return collective_model("all_reduce", members, cluster)[-1].seconds_per_byte
