@@ -5,13 +5,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardwright.compiler.buckets import NO_BUCKETS, Fusion, fastest_fusion
+from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
 from shardwright.compiler.pipelines import fused, partitioned
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.mindspore.allreduce_fusion import Fusion
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.passes.fuse_all_reduces import FuseAllReduces

@@ -14,14 +14,13 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_model
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
+from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.streams import COMPUTE, loads
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
 from shardwright.solver.solution import relative_gap
 
-Fusion = FusionSettings | float
 NO_BUCKETS = FusionSettings()
 _USUAL = (25.0, 64.0)  # megabytes: the defaults of PyTorch and of MindSpore
 _FURTHER = (1.0, 4.0, 16.0, 256.0)
@@ -78,6 +77,8 @@ def fastest_fusion(
 
 def fusion_text(fusion: Fusion) -> str:
     """Return how gradients are bucketed, in words."""
+    if isinstance(fusion, tuple):
+        return f"buckets of the parameters before {', '.join(map(str, fusion))}, and the others"
     if not isinstance(fusion, FusionSettings):
         return f"buckets of {fusion:g} MB"
     if fusion.algorithm == 0:

@@ -21,6 +21,8 @@ from shardwright.ir.values import (
 from shardwright.operators.models.loss_scale import loss_scale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.base import Pass
+from shardwright.passes.fuse_all_reduces import check_index
+from shardwright.passes.pipeline import parse_pipeline
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.space.sharding import OptimizerSharding
 
@@ -73,9 +75,31 @@ def check_optimizer(name: str, value: object) -> None:
 
 
 def check_fusion(name: str, value: object) -> None:
-    """Refuse what is neither settings nor a size."""
-    if not isinstance(value, FusionSettings):
+    """Refuse what is neither settings, a size nor numbers of parameters."""
+    if isinstance(value, tuple):
+        check_index(name, value)
+    elif not isinstance(value, FusionSettings):
         NOT_NEGATIVE.check(name, value)
+
+
+@dataclass(frozen=True)
+class GatherFusion:
+    """Megabytes up to which gathers and scatters of parameters are fused; 0 for none."""
+
+    allgather: float = 0.0
+    reducescatter: float = 0.0
+
+
+def check_gather_fusion(name: str, value: object) -> None:
+    """Refuse what is no pair of sizes."""
+    if not isinstance(value, GatherFusion):
+        raise wrong_value(name, value, "sizes, such as `allgather=64,reducescatter=32`")
+    for item in fields(value):
+        NOT_NEGATIVE.check(item.name, getattr(value, item.name), of=f"of `{name}`")
+
+
+def _read_gathers(text: str) -> GatherFusion:
+    return GatherFusion(**read_settings("gather_fusion", text, ("allgather", "reducescatter")))
 
 
 def check_cost_weights(name: str, value: object) -> None:
@@ -130,7 +154,10 @@ _WEIGHTS = ("alpha", "beta", "gamma", "threshold", "constant", "bias")
 WRITTEN: Mapping[str, Callable[[str], object]] = {
     "cost_weights": _read_weights,
     "fusion": read_fusion,
+    "gather_fusion": _read_gathers,
     "optimizer_parallel": OptimizerSharding.parse,
+    "extra_passes": parse_pipeline,
+    "plan": NamedPlan.parse,
 }
 """Options that may be texts, and how each is read."""
 
@@ -212,3 +239,17 @@ def warn_of_idle_devices(mode: str, devices: int) -> None:
             ShardwrightWarning,
             stacklevel=3,
         )
+
+
+def check_recompute_of_plan(options: Mapping[str, object]) -> None:
+    """Refuse the search for what is recomputed, asked for beside a named plan.
+
+    It is the default of the option: the options themselves do not tell that the user wrote it.
+
+    Raises
+    ------
+    OptionError
+        If both are given.
+    """
+    if options.get("plan") is not None and options.get("recompute") == SEARCHED:
+        raise decided_by_plan("recompute")

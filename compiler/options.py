@@ -11,9 +11,15 @@ from textwrap import fill, indent
 from typing import Any, Literal, get_args
 
 from shardwright.compiler import option_checks as checks
-from shardwright.compiler.option_checks import SEARCHED, Option, decided_by_plan, no_effect
+from shardwright.compiler.option_checks import (
+    SEARCHED,
+    GatherFusion,
+    Option,
+    decided_by_plan,
+    no_effect,
+)
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
+from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.dataflow.schedules import SCHEDULES, check_options
@@ -31,7 +37,7 @@ from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.loss_scale import DynamicLossScale, LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Optimizer
 from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
-from shardwright.passes.pipeline import Pipeline, parse_pipeline
+from shardwright.passes.pipeline import Pipeline
 from shardwright.search.driver import SEARCHES
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import Progress, SearchOptions
@@ -172,13 +178,23 @@ class CompileOptions:
             partition=True,
         ),
     )
-    fusion: FusionSettings | float = field(
+    fusion: Fusion = field(
         default_factory=FusionSettings,
         metadata=_about(
             "fuse all-reduces of gradients, up to so many megabytes each, or by an algorithm of "
             "MindSpore's: `algorithm=1,times=2,tail_percent=0.5`",
             validate=checks.check_fusion,
             default="each gradient alone",
+            partition=True,
+        ),
+    )
+    gather_fusion: GatherFusion = field(
+        default_factory=GatherFusion,
+        metadata=_about(
+            "fuse all-gathers of parameters, and reduce-scatters of their gradients, up to so "
+            "many megabytes each: `allgather=64,reducescatter=32`",
+            validate=checks.check_gather_fusion,
+            default="each alone",
             partition=True,
         ),
     )
@@ -282,10 +298,6 @@ class CompileOptions:
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.extra_passes, str):
-            object.__setattr__(self, "extra_passes", parse_pipeline(self.extra_passes))
-        if isinstance(self.plan, str):
-            object.__setattr__(self, "plan", NamedPlan.parse(self.plan))
         for name, read in checks.WRITTEN.items():
             if isinstance(text := getattr(self, name), str):
                 object.__setattr__(self, name, read(text))
@@ -477,20 +489,6 @@ def _parameters_section() -> str:
         sentence = f"{option_help(name)}."
         lines += [f"    {name}", indent(fill(sentence[:1].upper() + sentence[1:], 84), " " * 8)]
     return "\n".join(lines)
-
-
-def check_recompute_of_plan(options: Mapping[str, object]) -> None:
-    """Refuse the search for what is recomputed, asked for beside a named plan.
-
-    It is the default of the option: the options themselves do not tell that the user wrote it.
-
-    Raises
-    ------
-    OptionError
-        If both are given.
-    """
-    if options.get("plan") is not None and options.get("recompute") == DEFAULTS["recompute"]:
-        raise decided_by_plan("recompute")
 
 
 CompileOptions.__doc__ = (CompileOptions.__doc__ or "").replace(

@@ -1,5 +1,6 @@
 """The pipeline of each mode: the passes that a program goes through, in order."""
 
+from shardwright.compiler.option_checks import GatherFusion
 from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.micro_batches import AXIS
@@ -13,6 +14,7 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
+from shardwright.passes.fuse_gathers import FuseGathers
 from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.passes.insert_mirrors import InsertMirrors
 from shardwright.passes.lower_redistributions import LowerRedistributions
@@ -80,7 +82,10 @@ def partitioned(
 
 def fused(options: CompileOptions) -> Pipeline:
     """Return the pipeline of a program of `partitioned` after it was cleaned up."""
-    return (FuseAllReduces(options.fusion), *_extra(options))
+    gathers = options.gather_fusion
+    joint: Pipeline = (FuseGathers(gathers.allgather, gathers.reducescatter),)
+    wanted = options.sharding is not None or gathers != GatherFusion()
+    return (FuseAllReduces(options.fusion), *(joint if wanted else ()), *_extra(options))
 
 
 def _extra(options: CompileOptions) -> Pipeline:

@@ -3,7 +3,7 @@
 A package per family. Importing this one registers every operator.
 """
 
-from shardwright.operators.communication import collectives, fusion, inserted, ranks
+from shardwright.operators.communication import collectives, fusion, inserted, member_buffers, ranks
 from shardwright.operators.elementwise import (
     activation,
     arithmetic,
@@ -55,6 +55,7 @@ __all__ = [
     "loss_scale",
     "mathematics",
     "matmul",
+    "member_buffers",
     "normalization",
     "optimizer",
     "pooling",

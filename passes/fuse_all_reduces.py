@@ -6,9 +6,11 @@ from math import prod
 from typing import Annotated
 
 from shardwright.cost_model.mindspore.allreduce_fusion import (
+    Fusion,
     FusionSettings,
     fusion_graph,
     fusion_ids,
+    fusion_ids_by_index,
     fusion_ids_by_size,
 )
 from shardwright.cost_model.streams import is_deferrable, parameter_tensors
@@ -21,7 +23,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates
 from shardwright.ir.provenance import Provenance
 from shardwright.ir.types import TensorType
-from shardwright.ir.values import NOT_NEGATIVE, check_names, wrong_value
+from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, check_names, wrong_value
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.fusion import buffer_layout, buffer_length
 from shardwright.operators.info import operator_class
@@ -30,7 +32,9 @@ from shardwright.passes.base import Pass, Spelled, register_pass
 Key = tuple[object, ...]
 
 
-def _read_fusion(literal: object) -> FusionSettings | float:
+def _read_fusion(literal: object) -> Fusion:
+    if isinstance(literal, list | tuple):
+        return tuple(literal)
     if isinstance(literal, Mapping):
         check_names("all-reduce fusion has no setting", literal, [f.name for f in fields(_NONE)])
         return FusionSettings(**literal)
@@ -39,7 +43,7 @@ def _read_fusion(literal: object) -> FusionSettings | float:
     return float(literal)
 
 
-def _spell_fusion(fusion: FusionSettings | float) -> object:
+def _spell_fusion(fusion: Fusion) -> object:
     if not isinstance(fusion, FusionSettings):
         return fusion
     changed = {k: v for k, v in asdict(fusion).items() if v != getattr(_NONE, k)}
@@ -48,7 +52,7 @@ def _spell_fusion(fusion: FusionSettings | float) -> object:
 
 _NONE = FusionSettings()
 _EXPECTED = "a number of megabytes, or a mapping of MindSpore's settings"
-_FUSION = Spelled(_EXPECTED, _read_fusion, _spell_fusion, (int, float, Mapping))
+_FUSION = Spelled(_EXPECTED, _read_fusion, _spell_fusion, (int, float, tuple, Mapping))
 
 
 @register_pass
@@ -74,8 +78,9 @@ class FuseAllReduces(Pass):
 
     Parameters
     ----------
-    fusion : FusionSettings or float
-        How fusion ids are assigned: by size, in megabytes, or by MindSpore's algorithms. The
+    fusion : FusionSettings, float or tuple of int
+        How fusion ids are assigned: by size, in megabytes, by MindSpore's algorithms, or to
+        neighbours among the parameters, with the numbers of those that begin a new group. The
         attribute ``fusion`` of a parameter overrides them.
     """
 
@@ -83,11 +88,13 @@ class FuseAllReduces(Pass):
     requires = (LOWERED,)
     ensures = (LOWERED,)
 
-    fusion: Annotated[FusionSettings | float, _FUSION] = field(default_factory=FusionSettings)
+    fusion: Annotated[Fusion, _FUSION] = field(default_factory=FusionSettings)
 
     def check(self) -> None:
-        """Refuse a size below 0."""
-        if not isinstance(self.fusion, FusionSettings):
+        """Refuse a size below 0, and numbers of parameters that do not rise."""
+        if isinstance(self.fusion, tuple):
+            check_index("fusion", self.fusion)
+        elif not isinstance(self.fusion, FusionSettings):
             NOT_NEGATIVE.check("fusion", self.fusion)
 
     def run(self, graph: Graph) -> Graph:
@@ -95,6 +102,9 @@ class FuseAllReduces(Pass):
         return fused_by_ids(graph, self._ids(graph))
 
     def _ids(self, graph: Graph) -> Mapping[str, int]:
+        if isinstance(self.fusion, tuple):
+            trained = [p.name for p in graph.parameters if p.trainable]
+            return fusion_ids_by_index(trained, self.fusion)
         if not isinstance(self.fusion, FusionSettings):
             return fusion_ids_by_size(reduced_gradients(graph), self.fusion)
         if self.fusion == _NONE:
@@ -102,6 +112,19 @@ class FuseAllReduces(Pass):
         if not graph.outputs:
             raise PassError("there is no loss to count the computation from", f"graph {graph.name}")
         return fusion_ids(fusion_graph(graph), self.fusion)
+
+
+def check_index(name: str, begins: Sequence[object]) -> None:
+    """Refuse anything but rising numbers of parameters.
+
+    Raises
+    ------
+    OptionError
+        If it is something else.
+    """
+    whole = all(begin in POSITIVE_INTEGER for begin in begins)
+    if not whole or not begins or list(begins) != sorted({*begins}):  # type: ignore[type-var]
+        raise wrong_value(name, tuple(begins), "rising numbers of parameters, such as (20, 35)")
 
 
 def fused_by_ids(graph: Graph, ids: Mapping[str, int]) -> Graph:
@@ -204,17 +227,18 @@ def _fuse(graph: Graph, names: Sequence[str], fusion: int) -> Graph:
     """Fuse the all-reduces called `names`, as far as none depends on another."""
     left = set(names)
     while left:
-        members = _independent(graph, left)
+        members = independent(graph, left)
         left -= {member.name for member in members}
         if len(members) > 1:
-            graph = graph.with_nodes(tuple(_with_fused(graph, members, fusion)))
+            nodes = with_joint(graph, members, _fused(graph, members, fusion))
+            graph = graph.with_nodes(tuple(nodes))
         else:
             graph = _marked(graph, {members[0].name: fusion})
     return graph
 
 
-def _independent(graph: Graph, names: set[str]) -> list[Node]:
-    """Return the all-reduces that no other one of `names` has to come before."""
+def independent(graph: Graph, names: set[str]) -> list[Node]:
+    """Return those of some nodes that no other one of them has to come before."""
     members, behind = [], set[str]()
     for node in graph:
         depends = any(name in behind for name in node.operands)
@@ -225,8 +249,8 @@ def _independent(graph: Graph, names: set[str]) -> list[Node]:
     return members
 
 
-def _with_fused(graph: Graph, members: Sequence[Node], fusion: int) -> list[Node]:
-    """Return the nodes with `members` fused; what reads the early ones moves behind the last."""
+def with_joint(graph: Graph, members: Sequence[Node], joint: Sequence[Node]) -> list[Node]:
+    """Return the nodes with `joint` for `members`; what reads early ones moves behind the last."""
     names = {member.name for member in members}
     nodes: list[Node] = []
     moved: list[Node] = []
@@ -240,7 +264,7 @@ def _with_fused(graph: Graph, members: Sequence[Node], fusion: int) -> list[Node
         else:
             nodes.append(node)
         if node.name == members[-1].name:
-            nodes += [*_fused(graph, members, fusion), *moved]
+            nodes += [*joint, *moved]
             moved, late = [], set()
             names = set()
     return nodes
@@ -253,8 +277,8 @@ def _fused(graph: Graph, members: Sequence[Node], fusion: int) -> tuple[Node, No
     operands = [graph.values[member.operands[0]] for member in members]
     names = tuple(value.name for value in operands)
     results = tuple(member.results[0] for member in members)
-    packed = _buffer(graph, f"{first.name}.packed", operands)
-    reduced = _buffer(graph, f"{first.name}.reduced", results)
+    packed = buffer_of(graph, f"{first.name}.packed", operands)
+    reduced = buffer_of(graph, f"{first.name}.reduced", results)
     pack_attributes: dict[str, Attribute] = {"length": packed.type.elements}
     unpack_attributes: dict[str, Attribute] = {"shapes": tuple(r.type.shape for r in results)}
     if reduced.layout is not None:
@@ -267,7 +291,8 @@ def _fused(graph: Graph, members: Sequence[Node], fusion: int) -> tuple[Node, No
     )
 
 
-def _buffer(graph: Graph, name: str, parts: Sequence[Value]) -> Value:
+def buffer_of(graph: Graph, name: str, parts: Sequence[Value]) -> Value:
+    """Return the buffer of some slices."""
     while name in graph.values:
         name += "_"
     layouts: list[Layout] = [part.layout for part in parts if part.layout is not None]

@@ -21,6 +21,7 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
+from shardwright.passes.fuse_gathers import FuseGathers
 from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.passes.insert_mirrors import InsertMirrors
 from shardwright.passes.lower_redistributions import LowerRedistributions
@@ -45,6 +46,7 @@ BUILT_IN: tuple[type[Pass], ...] = (
     AppendOptimizer,
     CleanUp,
     FuseAllReduces,
+    FuseGathers,
 )
 _BARE = re.compile(r"[\w./~-][\w./~:+-]*")  # a text that needs no quotes
 _ITEM = re.compile(r"\s*([\w-]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)

@@ -5,12 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from shardwright.compiler.option_checks import decided_by_plan, no_effect, warn_of_idle_devices
+from shardwright.compiler.option_checks import (
+    check_recompute_of_plan,
+    decided_by_plan,
+    no_effect,
+    warn_of_idle_devices,
+)
 from shardwright.compiler.options import (
     OPTION_NAMES,
     UNPARTITIONED,
     CompileOptions,
-    check_recompute_of_plan,
 )
 from shardwright.compiler.plans.strategies_file import read_strategies
 from shardwright.cost_model.cluster import Cluster

@@ -10,11 +10,11 @@ import numpy as np
 
 from shardwright.communication import get_group_size
 from shardwright.compiler.accounting import split_counts
+from shardwright.compiler.option_checks import GatherFusion, check_recompute_of_plan
 from shardwright.compiler.options import (
     OPTION_NAMES,
     CompileOptions,
     Mode,
-    check_recompute_of_plan,
 )
 from shardwright.compiler.plans.strategies_file import (
     is_strategies_file,
@@ -36,6 +36,7 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import Array, SplitCounts
+from shardwright.passes.fuse_all_reduces import check_index
 from shardwright.search.space.sharding import LEVELS, OptimizerSharding
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tensor import Tensor
@@ -140,6 +141,30 @@ class Layout:
                     f"{self.alias_name} at most once"
                 )
         return TensorLayout(self, cut)
+
+
+def _is_fusion(item: tuple[str, Any]) -> bool:
+    """Return whether the setting of a collective has a mode, and what the mode takes."""
+    collective, entry = item
+    if not isinstance(entry, Mapping) or not set(entry) <= {"mode", "config"}:
+        return False
+    mode, given = entry.get("mode"), entry.get("config")
+    if mode == "auto":
+        return given is None
+    return (mode == "size" and given is not None) or (mode == "index" and collective == "allreduce")
+
+
+def _fusion_of(entry: Mapping[str, Any]) -> Any:
+    """Return the value of the option: megabytes, or numbers of parameters."""
+    if entry["mode"] == "index":
+        begins = entry.get("config")
+        if not isinstance(begins, Sequence) or isinstance(begins, str):
+            raise wrong_value("config", begins, "rising numbers of parameters, such as [20, 35]")
+        check_index("config", begins)
+        return tuple(begins)
+    megabytes = entry["config"] if entry["mode"] == "size" else _FUSION_MEGABYTES
+    POSITIVE.check("config", megabytes)
+    return float(megabytes)
 
 
 class AutoParallel:
@@ -266,35 +291,38 @@ class AutoParallel:
         self.options = replace(self.options, dataset_strategy=counts)
 
     def comm_fusion(self, config: Mapping[str, Any]) -> None:
-        """Fuse the all-reduces of gradients.
+        """Fuse the all-reduces of gradients, the all-gathers of parameters, and reduce-scatters.
+
+        The numbers of `Cell.set_comm_fusion` override it.
 
         Parameters
         ----------
         config : mapping
-            ``{"allreduce": {"mode": "auto" or "size", "config": megabytes}}``.
+            For ``allreduce``, ``allgather`` and ``reducescatter`` a mapping ``{"mode": mode,
+            "config": value}``: ``auto`` fuses up to 64 megabytes, ``size`` up to so many;
+            ``index``, of ``allreduce`` alone, has the numbers of the parameters that begin a new
+            group. With ``openstate`` False the call has no effect.
 
         Raises
         ------
         ModelError
             If another collective or another mode is asked for.
         """
-        entry = config.get("allreduce", {})
-        known = (
-            isinstance(entry, Mapping)
-            and entry.get("mode") in ("auto", "size")
-            and set(entry) <= {"mode", "config"}
-            and (entry["mode"] == "size" or entry.get("config") is None)
-        )
-        if not known or set(config) - {"openstate", "allreduce"}:
+        known = ("openstate", "allreduce", "allgather", "reducescatter")
+        entries = {key: value for key, value in config.items() if key != "openstate"}
+        if not set(config) <= set(known) or not all(map(_is_fusion, entries.items())):
             raise ModelError(
                 f"fusion is asked for as {dict(config)}",
                 hint='write `{"allreduce": {"mode": "size", "config": 32}}`',
             )
-        megabytes = entry.get("config") if entry["mode"] == "size" else _FUSION_MEGABYTES
-        POSITIVE.check("config", megabytes)
         check_flag("openstate", config.get("openstate", True))
-        if config.get("openstate", True):
-            self._compile_with(fusion=float(megabytes))
+        if not config.get("openstate", True):
+            return
+        sizes = {key: _fusion_of(entry) for key, entry in entries.items()}
+        if "allreduce" in sizes:
+            self._compile_with(fusion=sizes.pop("allreduce"))
+        if sizes:
+            self._compile_with(gather_fusion=GatherFusion(**sizes))
 
     def pipeline(
         self,

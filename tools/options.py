@@ -109,6 +109,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
         help=option_help("optimizer_parallel"),
     )
     how.add_argument("--cost-weights", metavar="WEIGHTS", help=option_help("cost_weights"))
+    how.add_argument("--gather-fusion", metavar="SIZES", help=option_help("gather_fusion"))
     how.add_argument("--fusion", type=_fusion, metavar="MB", help=option_help("fusion"))
     how.add_argument(
         "--recompute",

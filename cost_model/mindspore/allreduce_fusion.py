@@ -127,6 +127,23 @@ class FusionSettings:
             )
 
 
+Fusion = FusionSettings | float | tuple[int, ...]
+"""Settings of an algorithm, megabytes, or the parameters that begin a new group by their number."""
+
+
+def fusion_ids_by_index(parameters: Sequence[str], begins: Sequence[int]) -> FusionIds:
+    """Return the fusion ids of parameters that are fused in groups of neighbours.
+
+    Examples
+    --------
+    >>> fusion_ids_by_index(["a", "b", "c", "d"], (1, 3))
+    {'a': 1, 'b': 2, 'c': 2, 'd': 3}
+    """
+    return {
+        name: 1 + sum(begin <= number for begin in begins) for number, name in enumerate(parameters)
+    }
+
+
 def fusion_ids(graph: FusionGraph, settings: FusionSettings) -> FusionIds:
     """Return the fusion id of every parameter whose gradient reaches the loss.
 

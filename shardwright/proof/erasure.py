@@ -159,9 +159,9 @@ class _Erased:
         name = self.node.operator
         if isinstance(self.info, Communication):
             return [self._moved()]
-        if name == "pack":
+        if name in ("pack", "pack_dealt"):
             return [self._packed()]
-        if name == "unpack":
+        if name in ("unpack", "unpack_gathered"):
             return list(self._unpacked())
         try:
             if isinstance(self.info, RingOperator):
@@ -202,6 +202,9 @@ class _Erased:
             value.layout.splits if self.mesh and value.layout else ((),) * value.type.rank
             for value in self.operands
         )
+        if self.mesh and self.info.attributes.get("splits"):  # of the slices that are dealt out
+            dealt = self.info.attributes["splits"]
+            splits = tuple(tuple(tuple(axes) for axes in part) for part in dealt)
         return Bundle(tuple(self._terms()), shapes, splits)
 
     def _unpacked(self) -> tuple[Term, ...]:

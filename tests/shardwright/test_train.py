@@ -82,6 +82,8 @@ def test_every_mode_trains_alike(mode):
         lambda net: net.dataset_strategy(((2, 1), (2,))),
         lambda net: net.comm_fusion({"allreduce": {"mode": "auto"}}),
         lambda net: net.comm_fusion({"allreduce": {"mode": "size", "config": 1}}),
+        lambda net: net.comm_fusion({"allreduce": {"mode": "index", "config": [1, 2]}}),
+        lambda net: net.comm_fusion({"openstate": False, "allgather": {"mode": "auto"}}),
         lambda net: net.enable_gradients_mean(),
     ],
 )
@@ -220,6 +222,10 @@ def test_unknown_modes_and_settings_are_refused():
         parallel.hsdp(optimizer_level="level4")
     with pytest.raises(ModelError, match=r"fusion is asked for as {'allgather': {}}"):
         parallel.comm_fusion({"allgather": {}})
+    with pytest.raises(ModelError, match=r"fusion is asked for as {'allgather': {'mode': 'index'"):
+        parallel.comm_fusion({"allgather": {"mode": "index", "config": [1]}})
+    with pytest.raises(OptionError, match=r"`config` is \(3, 2\), expected rising numbers of"):
+        parallel.comm_fusion({"allreduce": {"mode": "index", "config": [3, 2]}})
     with pytest.raises(OptionError, match="`config` is -1, expected a number above 0"):
         parallel.comm_fusion({"allreduce": {"mode": "size", "config": -1}})
     with pytest.raises(OptionError, match="`drop_overflow_update` is 1, expected"):
