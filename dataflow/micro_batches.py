@@ -347,13 +347,17 @@ class _Propagation:
             for factors, axes in zip(dims, layout.splits if layout else (), strict=False):
                 if not axes:
                     continue
-                factor = next((base(f) for f in factors if rule.sizes[f] > 1), None)
+                factor = next((base(f) for f in factors if self._is_divided(rule.sizes[f])), None)
                 if factor is None or found not in (None, factor):
                     raise _refusal(
                         f"`{node.operator}` combines samples with each other", self.passes, at=node
                     )
                 found = factor
         return found
+
+    def _is_divided(self, size: int) -> bool:
+        """Return whether a part of a dimension is divided over the passes; one pass has all."""
+        return size > 1 or self.passes == 1
 
     def _check(self, node: Node, info: OperatorInfo, factor: str) -> None:
         rule = info.rule

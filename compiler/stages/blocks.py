@@ -32,7 +32,7 @@ def cut_points(line: Line, loop: MicroBatches, stages: int) -> tuple[int, ...]:
     line : Line
         The operators.
     loop : MicroBatches
-        The program in micro-batches; nothing is cut after the loop over them.
+        The program in micro-batches; every stage has a part of the loop over them.
     stages : int
         Number of stages.
 
@@ -41,11 +41,11 @@ def cut_points(line: Line, loop: MicroBatches, stages: int) -> tuple[int, ...]:
     OptionError
         If there are fewer than the stages need.
     """
-    last = _end_of_loop(line, loop)
+    places = _places_in_loop(line, loop)
     blocks = [block_of(node.scope) for node in line.operators]
-    found = [i for i in range(1, last) if blocks[i] != blocks[i - 1]]
+    found = [i for i in places if blocks[i] != blocks[i - 1]]
     if len(found) + 1 < _FEWEST * stages or not _are_whole(blocks, found):
-        found = _lightest(line, range(1, last))
+        found = _lightest(line, places)
     if len(found) + 1 < stages:
         raise OptionError(
             f"the model can be cut in {len(found) + 1} stages at most, not in {stages}",
@@ -63,8 +63,9 @@ def given_points(line: Line, loop: MicroBatches, cuts: Sequence[str]) -> tuple[i
         If a stage has no operator in line before the end of the loop.
     """
     points = tuple(line.position.get(_next_in_line(line, cut), -1) for cut in cuts)
+    places = _places_in_loop(line, loop)
     for cut, (before, after) in zip(cuts, pairwise((0, *points)), strict=True):
-        if not before < after < _end_of_loop(line, loop):
+        if before >= after or not any(before < place <= after for place in places):
             raise OptionError(
                 f"the pipeline stage that `{cut}` begins, or the one before it, has no operator "
                 "that depends on parameters and on a micro-batch",
@@ -79,11 +80,14 @@ def _next_in_line(line: Line, cut: str) -> str:
     return next((n for n in names[names.index(cut) :] if n in line.position), "")
 
 
-def _end_of_loop(line: Line, loop: MicroBatches) -> int:
-    """Return the place of the first operator that runs after the loop over micro-batches."""
+def _places_in_loop(line: Line, loop: MicroBatches) -> list[int]:
+    """Return the places in line, after the first, of operators of the loop over micro-batches.
+
+    A stage that begins there has an operator in the loop; others, that run once, it has after it.
+    """
     names = [node.name for node in line.operators]
-    once = [i for i, name in enumerate(names) if loop.passes > 1 and not loop.is_repeated(name)]
-    return min(once, default=len(names))
+    inside = [i for i, name in enumerate(names) if loop.passes == 1 or loop.is_repeated(name)]
+    return inside[1:]
 
 
 def _are_whole(blocks: Sequence[str], points: Sequence[int]) -> bool:
@@ -92,7 +96,7 @@ def _are_whole(blocks: Sequence[str], points: Sequence[int]) -> bool:
     return len(starts) == len(set(starts))
 
 
-def _lightest(line: Line, places: range) -> list[int]:
+def _lightest(line: Line, places: Sequence[int]) -> list[int]:
     """Return the places at which the fewest bytes pass, or all of few."""
     if len(places) <= _MOST_POINTS:
         return list(places)
