@@ -28,14 +28,12 @@ from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:
     """Return the passes from a model as it is traced to the one that plans are compared with.
 
-    They insert the casts of a precision, and statistics of micro-batches, where there are some. A
-    pipeline whose stages are searched is a loop over one micro-batch at least.
+    They insert the casts of a precision, and statistics of micro-batches, where there are some.
     """
     policy = PRECISIONS[options.precision]
     gradients = (options.reduce_type, options.accumulate_type)
     casts: Pipeline = (ApplyPrecision(policy, *gradients),) if policy.is_mixed else ()
-    in_loop = micro_batches > 1 or options.stages > 1
-    return (*casts, GroupStatistics(micro_batches)) if in_loop else casts
+    return (*casts, GroupStatistics(micro_batches)) if micro_batches > 1 else casts
 
 
 def canonical_form(options: CompileOptions) -> Canonicalize:

@@ -192,6 +192,50 @@ class MicroBatches:
         return name not in returned and all(self.is_repeated(node.name) for node, _ in readers)
 
 
+@dataclass(frozen=True)
+class OnePass(MicroBatches):
+    """A program whose whole batch is one micro-batch: nothing is split, and there is no loop."""
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The program itself."""
+        return self.whole
+
+    def is_repeated(self, operator: str) -> bool:
+        """Return whether an operator depends on inputs."""
+        return operator in self._fed_operators
+
+    def is_split(self, value: str) -> bool:
+        """Return whether a value depends on inputs."""
+        return value in self._fed
+
+    def is_partial(self, value: str) -> bool:
+        """Return that no value is a sum over passes."""
+        return False
+
+    def lifted(self, decisions: Decisions) -> Decisions:
+        """Return the decisions themselves."""
+        return decisions
+
+    @cached_property
+    def _fed(self) -> frozenset[str]:
+        fed = {value.name for value in self.whole.inputs}
+        for node in self.whole.nodes:
+            if not fed.isdisjoint(node.operands):
+                fed.update(result.name for result in node.results)
+        return frozenset(fed)
+
+    @cached_property
+    def _fed_operators(self) -> frozenset[str]:
+        return frozenset(n.name for n in self.whole.nodes if not self._fed.isdisjoint(n.operands))
+
+
+def one_pass(graph: Graph) -> OnePass:
+    """Return a program as one micro-batch."""
+    layouts = {name: Layout.replicated(v.type.rank) for name, v in graph.values.items()}
+    return OnePass(graph, 1, layouts, {node.name: Strategy() for node in graph.nodes})
+
+
 def _with_contracted(found: Strategy, over: Strategy) -> Strategy:
     """Return a strategy with the axis on its factor, where no tensor shows it."""
     missing = {f: axes for f, axes in over.assignment if f not in found.axes}
@@ -347,17 +391,13 @@ class _Propagation:
             for factors, axes in zip(dims, layout.splits if layout else (), strict=False):
                 if not axes:
                     continue
-                factor = next((base(f) for f in factors if self._is_divided(rule.sizes[f])), None)
+                factor = next((base(f) for f in factors if rule.sizes[f] > 1), None)
                 if factor is None or found not in (None, factor):
                     raise _refusal(
                         f"`{node.operator}` combines samples with each other", self.passes, at=node
                     )
                 found = factor
         return found
-
-    def _is_divided(self, size: int) -> bool:
-        """Return whether a part of a dimension is divided over the passes; one pass has all."""
-        return size > 1 or self.passes == 1
 
     def _check(self, node: Node, info: OperatorInfo, factor: str) -> None:
         rule = info.rule
@@ -402,7 +442,7 @@ def _refusal(
     what: str, passes: int, hint: str = "train with one micro-batch", at: Node | None = None
 ) -> OptionError:
     return OptionError(
-        f"{what}: the program cannot run in {passes} micro-batches",
+        f"{what}: the program cannot run in {passes} micro-batch{'es' * (passes > 1)}",
         node_text(at) if at is not None else None,
         hint,
     )

@@ -52,7 +52,7 @@ class GroupStatistics(Pass):
 
     def run(self, graph: Graph) -> Graph:
         """Return the program with statistics of groups."""
-        found = batch_statistics(graph, self.groups)
+        found = batch_statistics(graph, self.groups) if self.groups > 1 else None
         if found is None or not found.values:
             return graph
         try:

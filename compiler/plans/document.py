@@ -290,7 +290,7 @@ class PlanDocument(_Part):
         place += f" for each of {mesh.stages} device groups" if mesh.of_stages else ""
         if self.micro_batches_tried:
             return f"{place} in {in_words([*map(str, self.micro_batches_tried)])} micro-batches"
-        return f"{place} in {mesh.passes} micro-batches" if mesh.in_time else place
+        return f"{place} in {mesh.passes} micro-batches" if mesh.passes > 1 else place
 
     def to_text(self) -> str:
         """Return the document as JSON with sorted keys."""

@@ -84,7 +84,13 @@ class CutBounds:
         )
 
     def bound(self) -> LeastCut:
-        """Return the bound over all cuts, with a cut that comes near; infinite if none fits."""
+        """Return the bound over all cuts, with a cut that comes near; infinite if none fits.
+
+        One micro-batch is no loop: a stage that needs nothing of the one before need not wait for
+        it, and only what each device group runs bounds the step.
+        """
+        if self.schedule.micro_batches == 1:
+            return self._refined([])
         paths = [self._counts(path) for path in bounding_paths(self.schedule)]
         if self.schedule.chunks > 1:
             groups = [self._of_group(group) for group in range(self.schedule.groups)]
@@ -198,7 +204,8 @@ class CutBounds:
 
     def _least(self, paths: Sequence[PathCounts]) -> LeastCut:
         groups, chunks = self.schedule.groups, self.schedule.chunks
-        found = [least_longest_path(self.passes, paths, self.schedule.micro_batches)]
+        passes = self.schedule.micro_batches
+        found = [least_longest_path(self.passes, paths, passes)] if paths else []
         constant = self.problems.constant
         most = least_maximum(self.steps)
         found.append(LeastCut(most.value + constant, most.cut))

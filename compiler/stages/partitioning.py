@@ -21,7 +21,7 @@ from shardwright.compiler.stages.problem import StageProblems
 from shardwright.compiler.stages.race import Race
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
-from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
+from shardwright.dataflow.micro_batches import MicroBatches, micro_batches, one_pass
 from shardwright.dataflow.placement import even_cuts
 from shardwright.dataflow.schedules import Schedule, make_schedule
 from shardwright.dataflow.stretches import Line
@@ -71,18 +71,8 @@ class PipelinePartitioning(Partitioned):
     @cached_property
     def loop(self) -> MicroBatches:
         """The program in micro-batches."""
-        try:
-            return micro_batches(self.source, self.options.passes)
-        except OptionError as error:
-            if self.options.passes > 1:
-                raise
-            raise OptionError(
-                "the search for stages follows the samples of the batch, and "
-                f"{error.what.partition(':')[0]}",
-                error.where,
-                "train with more micro-batches, or give a named plan such as "
-                f"`pipeline={self.options.stages}`",
-            ) from None
+        passes = self.options.passes
+        return one_pass(self.source) if passes == 1 else micro_batches(self.source, passes)
 
     @cached_property
     def line(self) -> Line:
@@ -339,12 +329,18 @@ class PipelinePartitioning(Partitioned):
         )
         return f"{how}; the time limit ended the search" if self.problems.is_late else how
 
+    @property
+    def _configuration(self) -> str:
+        passes = self.options.passes
+        count = "one micro-batch" if passes == 1 else f"{passes} micro-batches"
+        return f"mesh {self.mesh} of a stage, {count}"
+
     def _infeasible(self) -> InfeasibleError:
         where = "with the given cuts" if self.cuts else "wherever it is cut between its blocks"
         return InfeasibleError(
             f"no plan of the model in {self.schedule.stages} stages fits "
             f"{bytes_text(self.limits.limit_bytes)} on each device, {where}",
-            f"mesh {self.mesh} of a stage, {self.options.passes} micro-batches",
+            self._configuration,
             "use more stages, more devices for each stage, or more micro-batches",
         )
 
@@ -352,7 +348,7 @@ class PipelinePartitioning(Partitioned):
         return NotFoundError(
             f"no plan in {self.schedule.stages} stages was found that fits "
             f"{bytes_text(self.limits.limit_bytes)} on each device",
-            f"mesh {self.mesh} of a stage, {self.options.passes} micro-batches",
+            self._configuration,
             "use more stages, more devices for each stage, or more micro-batches",
         )
 

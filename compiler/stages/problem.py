@@ -140,7 +140,7 @@ class StageProblems:
         """Return bounds of one block whose sums bound those of stretches, within any memory."""
         key = self.blocks.key(block, block + 1)
         if key not in self._floors:
-            counts = (MANY, self._count, ONE)
+            counts = (MANY, self._count, self._once)
             passes, step, once = (self._lowest(block, count) for count in counts)
             self._floors[key] = StageBound(passes / MANY, step, once)
         return self._floors[key]
@@ -151,8 +151,13 @@ class StageProblems:
 
     @property
     def _count(self) -> float:
-        """How often an operator of the loop runs; a little more than once, so that it is a loop."""
-        return max(self.loop.passes, ONE)
+        """How often an operator of the loop runs."""
+        return self.loop.passes
+
+    @property
+    def _once(self) -> float:
+        """One pass of a loop: a little more than once, so that gradients are accumulated."""
+        return ONE if self.loop.passes > 1 else 1
 
     def _lowest(self, block: int, passes: float) -> float:
         request = self.request_of(block, block + 1, 1, passes, free_ends=True)
@@ -254,7 +259,7 @@ class StageProblems:
             options = replace(request.options, input_layouts=layouts)
             request = replace(request, options=options)
         free = self._solved(request, request.space, None)
-        once = self._of_passes(begin, end, ONE)
+        once = self._of_passes(begin, end, self._once)
         bound = StageBound(self._of_passes(begin, end, MANY) / MANY, free.lower_bound, once)
         limit = self.limits.limit_bytes if memory_limit is None else memory_limit
         if free.memory_bytes <= limit:
@@ -337,7 +342,9 @@ class StageProblems:
         if recomputed is not None:
             marked = tuple(n.name for n in stretch.graph.nodes if n.name in recomputed)
             stretch = replace(stretch, graph=replace(stretch.graph, recomputed=marked))
-        part = StagePart(stretch, in_flight, passes or self._count, free_ends)
+        count, in_loop = passes or self._count, self.loop.passes > 1
+        part = StagePart(stretch, in_flight, count, free_ends, accumulates=in_loop)
+        loop = self.loop if count > 1 else None  # one micro-batch needs no loop
         prices, options = self.request.profile, self.request.options
         names = {node.name for node in stretch.graph.nodes}
         pins, result_pins = (
@@ -349,7 +356,7 @@ class StageProblems:
             source=stretch.graph,
             options=replace(options, pins=pins, result_pins=result_pins),
             part=part,
-            loop=self.loop,
+            loop=loop,
             prices=prices,
         )
 

@@ -329,7 +329,7 @@ class _SpaceBuilder:
         )
         passes = self.context.split_passes(value.name)
         cost = np.zeros(1)
-        if passes > 1:  # every pass writes its slice
+        if passes > 1 and self.context.accumulates:  # every pass writes its slice
             cost += passes * self.profile.copy(value.type, whole)
         variable = self.draft.add(Choice("output", value.name, (whole,)), cost)
         key, last = ("output", edge, passes), self.memory.operators

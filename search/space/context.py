@@ -46,12 +46,15 @@ class StagePart:
     free_ends : bool
         Whether redistributing what is received and sent is left out, so that the bounds of
         consecutive parts add up to one of them together.
+    accumulates : bool
+        Whether passes accumulate what they return: not where they stand for one alone.
     """
 
     stretch: Stretch
     in_flight: int = 1
     passes: float | None = None
     free_ends: bool = False
+    accumulates: bool = True
 
 
 @dataclass
@@ -90,13 +93,18 @@ class BuildContext:
         self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in self.graph.values}
         self.casts = parameter_casts(self.graph) if self._joins_casts else {}
         self.intern = Interner().intern
-        self.gradient_types = gradient_types(self.graph)
+        self.gradient_types = gradient_types(self.graph, accumulates=self.accumulates)
         self.of_parameters = parameter_tensors(
             self.graph.nodes, (parameter.name for parameter in self.graph.parameters)
         )
 
     def _flow(self) -> CotangentFlow:
         return cotangent_flow(self.graph) if self.part is None else self.part.stretch.flow
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether passes over micro-batches accumulate what they return."""
+        return self.part is None or self.part.accumulates
 
     @property
     def loss(self) -> str:

@@ -28,11 +28,14 @@ class GradientTypes:
         As it is reduced over ranks, and added up over readers.
     accumulated : TensorType
         As passes over micro-batches add it up.
+    accumulates : bool
+        Whether adding it up costs: else passes stand for one that is all of a step.
     """
 
     tensor: TensorType
     reduced: TensorType
     accumulated: TensorType
+    accumulates: bool = True
 
     @property
     def is_converted(self) -> bool:
@@ -74,6 +77,8 @@ class GradientTypes:
 
         `of_parameters` says that the tensor is made of parameters alone.
         """
+        if not self.accumulates:
+            return 0.0
         if self.accumulated == self.reduced:
             return passes * profile.accumulation(self.reduced, layout)
         wide, narrow = self.accumulated.dtype, self.reduced.dtype
@@ -84,6 +89,8 @@ class GradientTypes:
 
     def sum_of_values(self, profile: CostProfile, layout: Layout, passes: float) -> float:
         """Return the cost of adding up the values that all passes make."""
+        if not self.accumulates:
+            return 0.0
         if self.accumulated == self.reduced:
             return passes * profile.addition(self.reduced, layout)
         wide, narrow = self.accumulated.dtype, self.reduced.dtype
@@ -93,7 +100,7 @@ class GradientTypes:
         return passes * each + once.conversion(self.accumulated, narrow, layout)
 
 
-def gradient_types(graph: Graph) -> Callable[[str], GradientTypes]:
+def gradient_types(graph: Graph, *, accumulates: bool = True) -> Callable[[str], GradientTypes]:
     """Return the function from a value to the types of its gradient.
 
     What passes over micro-batches add up, they add up in the type that any copy of a parameter asks
@@ -109,6 +116,6 @@ def gradient_types(graph: Graph) -> Callable[[str], GradientTypes]:
         accumulated = reduced
         if wide is not None and is_narrower(reduced, wide):
             accumulated = replace(reduced, dtype=wide)
-        return GradientTypes(tensor, reduced, accumulated)
+        return GradientTypes(tensor, reduced, accumulated, accumulates)
 
     return cache(types)
