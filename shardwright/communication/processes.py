@@ -32,14 +32,41 @@ class Processes:
     size: int
 
 
+_JOINED: list[Processes] = []  # where this process has met others at a scheduler
+
+
+def joined(process: Processes) -> None:
+    """Note that this process has met others at a scheduler."""
+    _JOINED[:] = [process]
+
+
+def awaited_role() -> str | None:
+    """Return the role that MindSpore's variables give this process, if others are started too."""
+    several = os.environ.get("MS_WORKER_NUM", "1") != "1"
+    return os.environ.get("MS_ROLE") if several and not _JOINED else None
+
+
 def processes() -> Processes | None:
     """Return this process among those started with it; None if it was started alone.
 
     Raises
     ------
     ModelError
-        If the variables of a launcher are no whole numbers.
+        If the variables of a launcher are no whole numbers, or those of MindSpore ask for several
+        workers that have not met yet.
     """
+    found = _JOINED[0] if _JOINED else _launched()
+    role = awaited_role()
+    if found is None and role is not None:
+        raise ModelError(
+            f"this process is one of {os.environ['MS_WORKER_NUM']} workers by its variables, and "
+            f"has not met the others",
+            hint="call `init` first",
+        )
+    return found
+
+
+def _launched() -> Processes | None:
     for rank, size in _VARIABLES:
         if rank in os.environ and size in os.environ:
             count = _number(size)

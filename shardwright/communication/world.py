@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from shardwright.communication.processes import processes
+from shardwright.communication.processes import awaited_role, processes
 from shardwright.communication.ranks import NumberedRank, Rank
+from shardwright.communication.rendezvous import take_part
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, check_choice
 
@@ -48,7 +49,11 @@ def world(size: int, *, numbered: bool = False) -> Iterator[None]:
 
 
 def init(backend_name: str | None = None) -> None:
-    """Do nothing; scripts written for MindSpore call it first.
+    """Let this process meet those that were started with it.
+
+    Processes of MPI's launcher have met already, and a script that runs alone meets none. Workers
+    by MindSpore's variables meet at their scheduler; a process that is the scheduler serves them,
+    and ends here when they have ended.
 
     Parameters
     ----------
@@ -60,9 +65,14 @@ def init(backend_name: str | None = None) -> None:
     ------
     OptionError
         If there is no such backend.
+    ModelError
+        If the workers cannot meet.
     """
     if backend_name is not None:
         check_choice("backend_name", backend_name, _BACKENDS)
+    role = awaited_role()
+    if role is not None and "PMI_RANK" not in os.environ:
+        take_part(role)
 
 
 def get_group_size() -> int:

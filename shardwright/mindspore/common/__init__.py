@@ -1,7 +1,6 @@
 """Tensors, parameters and element types."""
 
-from shardwright.initial import initializer
-from shardwright.mindspore.common import dtype
+from shardwright.mindspore.common import dtype, initializer
 from shardwright.mindspore.context import get_seed, set_seed
 from shardwright.tensor import Parameter, Tensor
 

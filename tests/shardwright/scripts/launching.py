@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -71,4 +72,10 @@ def cifar(directory, samples=128):
 
 def losses(printed):
     """Return the losses in what a script prints, in their order."""
-    return [float(line.rpartition("loss is ")[2]) for line in printed.splitlines() if line]
+    return [float(text) for text in re.findall(r"loss is (\S+?)(?=epoch|\s|$)", printed)]
+
+
+def split(printed, ranks):
+    """Return the losses that each of some processes prints: the n-th of each come together."""
+    found = losses(printed)
+    return [found[i::ranks] for i in range(ranks)]

@@ -1,0 +1,42 @@
+"""One process of ``shardwright launch``: its log, and the script.
+
+python -m shardwright.tools.launch.worker LOGS SCRIPT ARGUMENTS...
+"""
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardwright.communication import init, processes
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Meet the other processes, write what the script prints to a log, and run the script."""
+    logs, script = Path(arguments[0]), arguments[1]
+    init()
+    started = processes()
+    _redirect(logs, 0 if started is None else started.rank)
+    sys.argv = list(arguments[1:])
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _redirect(logs: Path, rank: int) -> None:
+    """Write standard output and errors to ``worker_N.log``, which is ``1/rank.N/stdout`` too."""
+    path, other = logs / f"worker_{rank}.log", logs / "1" / f"rank.{rank}" / "stdout"
+    other.parent.mkdir(parents=True, exist_ok=True)
+    for old in (path, other):
+        old.unlink(missing_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.link(path, other)
+    sys.stdout.flush()
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.close(file)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
