@@ -37,6 +37,7 @@ from shardwright.runtime.pipeline import (
     run_pipeline,
 )
 from shardwright.runtime.state import State, hosted_ranks, scatter
+from shardwright.runtime.under_way import UnderWay
 from shardwright.runtime.updates import update_in_place
 
 Environment = dict[str, dict[int, Array]]  # value -> rank -> slice
@@ -130,6 +131,7 @@ class Executor:
             )
         self._prepared = Preparation(graph, communicator, float_dtype, in_place=in_place)
         self._locals = self._prepared.locals
+        self._under_way = UnderWay(communicator)
         self._updated = {name for name, _ in graph.updates}
         check_loop(graph)
         self.loop: Loop | None = loop_of(graph)
@@ -202,6 +204,7 @@ class Executor:
             if self.loop is not None:
                 self._run_loop(self._program[begin:end], self.loop, step)
             self._run_all(self._program[end:], step)
+        self._under_way.settle_all()
         result = StepResult(
             {name: values[name] for name in self.graph.outputs},
             {name: values[name] for name in fetch},
@@ -295,6 +298,7 @@ class Executor:
         self, instruction: Instruction, totals: Accumulators, step: "_Step", number: int
     ) -> None:
         assert isinstance(instruction.info, Communication)
+        self._under_way.settle(instruction.node.operands)
         name, parts = instruction.node.name, step.values[instruction.node.operands[0]]
         if totals.add(name, instruction.info, parts, number, self.mesh.passes):
             step.values[name] = totals.values[name]
@@ -390,6 +394,7 @@ class Executor:
         return parts
 
     def _run(self, instruction: Instruction, values: Values, number: int = 0) -> None:
+        self._under_way.settle(instruction.node.operands)
         operands = [values[name] for name in instruction.node.operands]
         try:
             if isinstance(instruction.info, Communication):
@@ -422,7 +427,10 @@ class Executor:
                 for rank, part in parts.items()
             }
         else:
-            moved = self.communicator.exchange(info, axes, parts)
+            overlapped = self.pipeline is None and self._under_way.start(
+                local.name, info, axes, parts
+            )
+            moved = overlapped or self.communicator.exchange(info, axes, parts)
         return {rank: settled(part, local, rank, instruction) for rank, part in moved.items()}
 
     def _take_turns(

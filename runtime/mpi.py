@@ -124,6 +124,23 @@ class MpiCommunicator:
         everything = group.allgather(part)
         return {rank: operator.exchange(everything, extents)[group.rank]}
 
+    def start(
+        self, operator: Communication, axes: tuple[str, ...], parts: Parts
+    ) -> tuple[Any, dict[int, Array]] | None:
+        """Start a reduction, where the order of its sums does not matter.
+
+        Returns the request, and the array that holds the result when it has ended; None if the
+        operator is another one, or runs in the order of the members.
+        """
+        rank = self.ranks[0]
+        group, part = self._group(axes, operator.groups), np.asarray(parts[rank], order="C")
+        plain = operator.name == "all_reduce" and self._is_native(part)
+        if self.deterministic or not plain or group.size == 1:
+            return None
+        kind = operator.attributes["reduction"]
+        result = np.empty_like(part)
+        return group.Iallreduce(part, result, op=self._operation(kind)), {rank: result}
+
     def take_turns(
         self, axes: tuple[str, ...], members: Mapping[int, Turns]
     ) -> dict[int, tuple[Array, ...]]:
