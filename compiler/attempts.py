@@ -2,13 +2,13 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
 from shardwright.compiler.pipelines import fused, partitioned
-from shardwright.compiler.rule_plans import RulePlans
+from shardwright.compiler.rule_plans import PlanQueue, RulePlans
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
@@ -28,6 +28,7 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 _FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
 _FINE_RECOMPUTING = 1_000  # the same where the search decides what is recomputed
 _SHARE = 3 / 4  # of the time left that one search may take
+_FOR_RULES = 1 / 4  # of the time left that plans built by rule may take, and are left to fit
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Attempts:
             plan = self.request.options.named_plan
             return check_fits(self.attempt(self.limits), self.request.search, plan is not None)
         try:
-            found = self._searched()
+            found = self._with_time_left()._searched()
         except NotFoundError:
             by_rule = next(self.by_rule(), None)
             if by_rule is None:
@@ -104,17 +105,56 @@ class Attempts:
         other = next(self.by_rule(found.result.cost), found)
         return _better(found, other, found.result.lower_bound)
 
+    def _with_time_left(self) -> "Attempts":
+        """Return the searches in less time, where a plan built by rule may be needed."""
+        if self.rules is None or not self.rules.are_allowed:
+            return self
+        return replace(self, deadline=self.deadline - _FOR_RULES * self._left())
+
     def _searched(self) -> Attempt:
         return self._fit_recomputing() if self.request.recomputes else self._fitting().fit()
 
+    def _build_by_rule(self) -> None:
+        """Build plans by rule where memory is short, before further searches take the time."""
+        if self.rules is not None:
+            self.rules.build(time.perf_counter() + _FOR_RULES * self._left())
+
     def by_rule(self, below: float = math.inf) -> Iterator[Attempt]:
         """Yield the plans built by rule that fit and cost less than `below`, cheapest first."""
+        if self.rules is not None:
+            yield from self._that_fit(self.rules.cheapest(below))
+
+    def by_rule_fastest(
+        self,
+        searched: Sequence[SearchRequest],
+        shortest: Callable[[], float],
+        *,
+        with_heuristics: bool,
+    ) -> Iterator[Attempt]:
+        """Yield the plans built by rule that fit and whose overlapped step may be shorter."""
+        if self.rules is not None:
+            queue = self.rules.fastest(searched, shortest, with_heuristics=with_heuristics)
+            yield from self._that_fit(queue)
+
+    def _that_fit(self, plans: PlanQueue) -> Iterator[Attempt]:
+        """Yield the plans whose programs fit, with as little recomputation as that takes."""
         limit = self.limits.limit_bytes
-        for result in () if self.rules is None else self.rules.results:
-            if result.cost < below and result.memory_bytes <= limit:
-                attempt = self._emit(self.limits, result)
+        for plan in plans:
+            if not self._left():
+                return
+            if plan.result.memory_bytes <= limit:
+                attempt = self._emit(self.limits, plan.result)
                 if attempt.fits(limit):
-                    yield attempt
+                    yield attempt if plan.on is None else self._as_emitted(attempt)
+                    continue
+            plans.add(plan.thriftier())
+
+    def _as_emitted(self, attempt: Attempt) -> Attempt:
+        """Return a plan with the cost of its program, which a finer mesh may lower."""
+        profile = self.request.profile
+        priced = next(one for one in attempt.records if one.name == profile.priced_after)
+        result = replace(attempt.result, cost=profile.program_cost(priced.graph))
+        return replace(attempt, result=result)
 
     def _known_bound(self) -> float:
         """Return a bound on all plans; 0 where none is found in time."""
@@ -215,7 +255,13 @@ class Attempts:
         """Search within limits and a share of the time that is left, and emit the plan."""
         seconds = _SHARE * self._left()
         limits = replace(limits, time_limit=seconds)
-        result = self.request.solve(self.space, limits)
+        try:
+            result = self.request.solve(self.space, limits)
+        except NoPlanError:
+            self._build_by_rule()
+            raise
+        if not result.unlimited:
+            self._build_by_rule()
         if result.seconds >= seconds:  # another machine may find another plan
             result = replace(result, how=f"{result.how}; the time limit ended the search")
         return self._emit(limits, result)
@@ -246,7 +292,10 @@ class Attempts:
         alone = records[position].before
         cluster = self.request.cluster
         plain = None if options.extra_passes else timeline
-        fusion, timeline = fastest_fusion(alone, cluster, limit, options.gap, bound, plain)
+        left = self._left
+        fusion, timeline = fastest_fusion(
+            alone, cluster, limit, options.gap, bound, plain, is_late=lambda: not left()
+        )
         if fusion != NO_BUCKETS:
             passes = PassManager(records=list(records[:position]), verify_later=self._verify_later)
             program = passes.run_all(fused(replace(options, fusion=fusion)), alone)

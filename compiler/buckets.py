@@ -8,7 +8,7 @@ bucketed.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_model
@@ -37,6 +37,7 @@ def fastest_fusion(
     gap: float = 0.0,
     bound: float = 0.0,
     timeline: Timeline | None = None,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> tuple[Fusion, Timeline]:
     """Return the fastest way to bucket the all-reduces of gradients, and the overlapped step.
 
@@ -54,6 +55,8 @@ def fastest_fusion(
         A lower bound of the overlapped step, beside the computation of the program.
     timeline : Timeline, optional
         The overlapped step without buckets, if it is known.
+    is_late : callable
+        Returns whether no time is left to try another way.
     """
     best: Fusion = NO_BUCKETS
     plain = FuseAllReduces(NO_BUCKETS).run(program)
@@ -61,7 +64,7 @@ def fastest_fusion(
     least = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
     seen = [plain]
     for fusion in _candidates(program, cluster):
-        if relative_gap(timeline.step_seconds, least) <= gap:
+        if relative_gap(timeline.step_seconds, least) <= gap or is_late():
             break
         fused = FuseAllReduces(fusion).run(program)
         if any(_same_buckets(fused, other) for other in seen):

@@ -15,6 +15,7 @@ References
 Kelley, "The cutting-plane method for solving convex programs", 1960.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -87,6 +88,8 @@ class Overlapped:
         The time they took, building the problems included.
     is_cut_short : bool
         Whether the time limit ended them.
+    is_short : bool
+        Whether memory was short, and plans built by rule are among the candidates.
     """
 
     candidates: tuple[Candidate, ...]
@@ -94,6 +97,7 @@ class Overlapped:
     searches: int
     seconds: float
     is_cut_short: bool
+    is_short: bool = False
 
     def gap(self, step_seconds: float) -> float:
         """Return the relative gap of an overlapped step to the lower bound."""
@@ -142,7 +146,8 @@ class OverlapSearch:
         Where memory is short, returns the search without its limit, whose lower bound is of every
         plan; None where it finds nothing in time.
     by_rule : callable, optional
-        Where memory is short, returns plans that fit and were built by rule.
+        Where memory is short, returns plans that fit, were built by rule and may be faster than
+        the shortest step that a function returns.
     is_large : bool
         Whether the plan of the least serial step is searched only where memory is short.
     intervals : int
@@ -159,7 +164,7 @@ class OverlapSearch:
     limits: SearchOptions
     deadline: float
     relaxed: Callable[[], Overlapped | None] = lambda: None
-    by_rule: Callable[[], Iterable[Attempt]] = tuple
+    by_rule: Callable[[Callable[[], float]], Iterable[Attempt]] = lambda _: ()
     is_large: bool = False
     intervals: int = 1
     passes: int = 1
@@ -187,10 +192,7 @@ class OverlapSearch:
         self.is_short = not serial.result.unlimited
         if self.is_short:
             bound = max(bound, self._bound_without_limit())
-            for attempt in () if self._is_near(bound) else self.by_rule():
-                self._meet(attempt)
-                if time.perf_counter() >= self.deadline:
-                    break
+            self._meet_by_rule(bound)
             self._leave_room()
         return self._raised(bound)
 
@@ -227,9 +229,17 @@ class OverlapSearch:
                 self._meet(attempt)
         return self._overlapped(bound, cut_short)
 
+    def _meet_by_rule(self, bound: float) -> None:
+        """Meet plans built by rule that fit and may be faster than all that were met."""
+        if not self._is_near(bound):
+            for attempt in self.by_rule(lambda: self._shortest):
+                self._meet(attempt)
+                if time.perf_counter() >= self.deadline:
+                    break
+
     def _overlapped(self, bound: float, cut_short: bool = False) -> Overlapped:
         ranked = tuple(sorted(self.found, key=lambda candidate: candidate.step_seconds))
-        return Overlapped(ranked, bound, self.searches, self.seconds, cut_short)
+        return Overlapped(ranked, bound, self.searches, self.seconds, cut_short, self.is_short)
 
     def _bound_without_limit(self) -> float:
         """Meet the plans of a search without the memory limit that fit, and return its bound."""
@@ -258,7 +268,6 @@ class OverlapSearch:
 
     def _consider(self, attempt: Attempt) -> None:
         divided = least_loads(attempt.program, self.cluster, self.intervals)
-        loads = divided.total[self._used]
         place = {resource: i for i, resource in enumerate(self._used)}
         self.cuts.append(
             {
@@ -268,10 +277,7 @@ class OverlapSearch:
         )
         limit = self.limits.limit_bytes
         if attempt.fits(limit):
-            timeline = simulate(attempt.program, self.cluster, limit)
-            saved = max(_link_seconds(timeline) - float(loads[1:].sum()), 0.0)
-            least = max(float(loads.max()), timeline.step_seconds - saved)
-            self.found.append(Candidate(attempt, timeline, least))
+            self.found.append(candidate_of(attempt, self.cluster, limit, divided.total))
 
     @cached_property
     def _used(self) -> list[int]:
@@ -305,7 +311,7 @@ class OverlapSearch:
 
     @property
     def _shortest(self) -> float:
-        return min(candidate.step_seconds for candidate in self.found)
+        return min((candidate.step_seconds for candidate in self.found), default=math.inf)
 
     def _is_near(self, bound: float) -> bool:
         return relative_gap(self._shortest, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
@@ -323,6 +329,30 @@ class OverlapSearch:
 
     def _is_compute(self, weights: Floats) -> bool:
         return bool(weights[:, 0].min() > 1 - LEAST_WEIGHT)
+
+
+def candidate_of(
+    attempt: Attempt, cluster: Cluster, limit: float, loads: Floats | None = None
+) -> Candidate:
+    """Return a plan that fits the memory limit with its overlapped step.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        The plan.
+    cluster : Cluster
+        Where it runs.
+    limit : float
+        Bytes of a device.
+    loads : array, optional
+        The loads of its program in its best buckets, if they are known.
+    """
+    if loads is None:
+        loads = least_loads(attempt.program, cluster).total
+    timeline = simulate(attempt.program, cluster, limit)
+    saved = max(_link_seconds(timeline) - float(loads[1:].sum()), 0.0)
+    least = max(float(loads.max()), timeline.step_seconds - saved)
+    return Candidate(attempt, timeline, least)
 
 
 def _link_seconds(timeline: Timeline) -> float:

@@ -1,16 +1,21 @@
 """The plan of one configuration: a program on one mesh, with one number of micro-batches."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 
 from shardwright.compiler.attempts import Attempts, Bucketed
 from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
 from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.overlap import Overlapped, OverlapSearch, to_be_bucketed
+from shardwright.compiler.overlap import (
+    Candidate,
+    Overlapped,
+    OverlapSearch,
+    candidate_of,
+    to_be_bucketed,
+)
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
@@ -21,6 +26,7 @@ from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
+from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.graph import Graph
@@ -33,7 +39,6 @@ from shardwright.search.options import Progress, SearchOptions
 _ROUGH = 2e-3  # gap of searches by weights
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
 _LARGE = 200  # operators of a program
-_BY_RULE = 8  # plans built by rule whose overlapped step is simulated
 
 
 @dataclass(frozen=True)
@@ -140,25 +145,48 @@ class Partitioning(Partitioned):
             self._probe,
             *(self.mesh, self.cluster, self.limits, self.deadline),
             relaxed=self._relaxed,
-            by_rule=self._by_rule,
+            by_rule=lambda shortest: self._by_rule(shortest, with_heuristics=True),
             is_large=len(self.source) > _LARGE,
             intervals=self._intervals,
             passes=self.options.passes,
         ).run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = attempts.with_buckets(fastest.attempt, found.lower_bound, fastest.timeline)
-        for candidate in others:
-            near = found.gap(best.step_seconds) <= self.options.gap
-            if not near and candidate.least_seconds < best.step_seconds:
-                other = attempts.with_buckets(
-                    candidate.attempt, found.lower_bound, candidate.timeline
-                )
-                best = min(best, other, key=lambda one: one.step_seconds)
+        best = self._faster(best, others, found)
+        if not found.is_short:
+            best = self._faster_by_rule(best, found)
         if self.options.extra_passes:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
         result = found.result(best.attempt, best.step_seconds)
         best = replace(best, attempt=replace(best.attempt, result=result))
         return self._emitted(best, self._serial_pin_prices(attempts), minimizes_step=True)
+
+    def _faster(
+        self, best: Bucketed, candidates: Iterable[Candidate], found: Overlapped
+    ) -> Bucketed:
+        """Return the fastest of a plan and of candidates in their best buckets."""
+        for candidate in candidates:
+            if self._is_near(best, found):
+                break
+            if candidate.least_seconds < best.step_seconds:
+                other = self._serial.with_buckets(
+                    candidate.attempt, found.lower_bound, candidate.timeline
+                )
+                best = min(best, other, key=lambda one: one.step_seconds)
+        return best
+
+    def _faster_by_rule(self, best: Bucketed, found: Overlapped) -> Bucketed:
+        """Return the fastest of a plan and of those built by rule."""
+        if self._is_near(best, found):
+            return best
+        limit, steps = self.limits.limit_bytes, [best.step_seconds]
+        for attempt in self._by_rule(lambda: steps[-1]):
+            best = self._faster(best, [candidate_of(attempt, self.cluster, limit)], found)
+            steps.append(best.step_seconds)
+        return best
+
+    def _is_near(self, best: Bucketed, found: Overlapped) -> bool:
+        return found.gap(best.step_seconds) <= self.options.gap
 
     @cached_property
     def _intervals(self) -> int:
@@ -192,10 +220,16 @@ class Partitioning(Partitioned):
             request = self.known
         else:
             request = SearchRequest(
-                self.source, self.cluster, planner, options, weights, self.emissions
+                *(self.source, self.cluster, planner, options, weights, self.emissions),
+                known_micro=self._micro,
             )
-        rules = RulePlans(request) if weights is None else None
+        rules = RulePlans(request, self.deadline) if weights is None else None
         return Attempts(request, lowering, self.limits, self.deadline, rules=rules)
+
+    @cached_property
+    def _micro(self) -> MicroBatches | None:
+        passes = self.options.passes
+        return None if passes == 1 else micro_batches(self.source, passes)
 
     def _relaxed(self) -> Overlapped | None:
         """Search without the memory limit, for a bound on every plan, in time kept for it.
@@ -230,9 +264,14 @@ class Partitioning(Partitioned):
         except NoPlanError:
             return None
 
-    def _by_rule(self) -> Iterator[Attempt]:
-        """Yield plans built by rule that fit."""
-        for attempt in islice(self._serial.by_rule(), _BY_RULE):
+    def _by_rule(
+        self, shortest: Callable[[], float], with_heuristics: bool = False
+    ) -> Iterator[Attempt]:
+        """Yield plans built by rule that fit and may have a shorter step."""
+        made = [one.request for weights, one in self._searches.items() if weights is not None]
+        searched = [made[0], made[-1]] if len(made) > 1 else made
+        queue = self._serial.by_rule_fastest(searched, shortest, with_heuristics=with_heuristics)
+        for attempt in queue:
             _check_cost(attempt, self._serial.request.profile)
             yield attempt
 

@@ -1,25 +1,93 @@
-"""Plans built by rule: further candidates where memory is short and the search proves no optimum.
+"""Plans built by rule: candidates beside those of the exact searches.
 
-They are points of the search space, so bounds on all plans hold for them.
+Expert plans (data and tensor ranks with every ZeRO stage, sequence parallel, context and expert
+ranks where the model has them) are built on the axes of any mesh. Where memory is short, plans of
+the heuristics are candidates, too, and so are all plans with recomputation of attention or of whole
+blocks. They are points of the search space, so bounds on all plans hold for them.
+
+A plan is estimated from below before its program is emitted: by its serial cost, or by the loads of
+its resources, weighted as in searches that were made.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import product
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import Literal
 
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import ShardwrightError, StrategyError
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Strategy
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.recompute import Recompute
 from shardwright.search.driver import search
+from shardwright.search.heuristics.completion import complete
+from shardwright.search.heuristics.expert_plans import ExpertMesh, ExpertWalk, expert_walks
 from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.heuristics.propagation import ShardingPropagation
 from shardwright.search.method import SearchMethod, SearchResult
-from shardwright.search.named_plan import ZERO, NamedPlan
-from shardwright.search.space.space import SearchSpace
+from shardwright.search.space.space import Option, RecomputedStrategy, SearchSpace
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import Identity
 
 _BY_RULE = ("fully_sharded", "data_parallel", "tensor_parallel", ShardingPropagation.name)
-_DEGREES = ("tensor", "expert", "data", "context")
+_MARKS: tuple[Literal["", "selective", "full"], ...] = ("", "selective", "full")
+
+
+@dataclass(frozen=True)
+class RulePlan:
+    """A plan built by rule.
+
+    Parameters
+    ----------
+    least_cost : float
+        Its cost, from below.
+    result : SearchResult
+        The plan, with its serial cost.
+    on : ExpertMesh or None
+        The axes that it was built on, where some were merged.
+    thriftier : callable
+        Returns the same plan with more recomputation; None where there is no more.
+    """
+
+    least_cost: float
+    result: SearchResult
+    on: ExpertMesh | None
+    thriftier: "Callable[[], RulePlan | None]"
+
+
+class PlanQueue:
+    """Plans by cost, least first, as long as they may be good enough.
+
+    Parameters
+    ----------
+    plans : sequence of RulePlan
+        The plans.
+    below : callable
+        Returns the cost that a plan must be able to undercut.
+    """
+
+    def __init__(self, plans: Iterable[RulePlan], below: Callable[[], float]) -> None:
+        self._below, self._number = below, count()
+        self._queue: list[tuple[float, int, RulePlan]] = []
+        for plan in plans:
+            self.add(plan)
+
+    def add(self, plan: RulePlan | None) -> None:
+        """Add a plan, if there is one."""
+        if plan is not None:
+            heappush(self._queue, (plan.least_cost, next(self._number), plan))
+
+    def __iter__(self) -> Iterator[RulePlan]:
+        """Yield and remove the plans, with those that are added meanwhile."""
+        while self._queue and self._queue[0][0] < self._below():
+            yield heappop(self._queue)[-1]
 
 
 @dataclass(frozen=True)
@@ -30,11 +98,19 @@ class RulePlans:
     ----------
     request : SearchRequest
         The exact search that they are candidates of.
+    deadline : float
+        When no more are built, by `time.perf_counter`.
     """
 
     request: SearchRequest
+    deadline: float
+    _spaces: dict[object, SearchSpace | None] = field(default_factory=dict)
+    _results: dict[object, SearchResult | None] = field(default_factory=dict)
+    _least: dict[object, float] = field(default_factory=dict)
+    _found_walks: dict[str, ExpertWalk] = field(default_factory=dict)
+    _is_built: list[bool] = field(default_factory=list)
 
-    @property
+    @cached_property
     def are_allowed(self) -> bool:
         """Whether the plans are points of the search space, at the same cost."""
         options = self.request.options
@@ -43,59 +119,253 @@ class RulePlans:
         free = not decided and not options.optimizer_parallel
         return exact and free and self.request.weights is None
 
-    @cached_property
-    def results(self) -> tuple[SearchResult, ...]:
-        """The plans, cheapest first; those that the model does not allow are left out."""
+    def build(self, deadline: float) -> None:
+        """Build the plans until a deadline; those that are built are not built again."""
+        if self.are_allowed and not self._is_built:
+            self._is_built.append(True)
+            replace(self, deadline=min(deadline, self.deadline)).cheapest(math.inf)
+
+    def cheapest(self, below: float) -> PlanQueue:
+        """Return the plans whose serial cost is less."""
+
+        def limit() -> float:
+            return below
+
+        return PlanQueue([*self._by_heuristics(), *self._experts((), limit)], limit)
+
+    def fastest(
+        self,
+        searched: Sequence[SearchRequest],
+        shortest: Callable[[], float],
+        *,
+        with_heuristics: bool,
+    ) -> PlanQueue:
+        """Return the plans whose overlapped step may be shorter.
+
+        Parameters
+        ----------
+        searched : sequence of SearchRequest
+            Searches by weights that were made; their weighted loads bound the step of a plan.
+        shortest : callable
+            Returns the shortest step so far.
+        with_heuristics : bool
+            Whether plans of the heuristics are among them, beside the expert plans.
+        """
+        found = [*self._experts(searched, shortest)]
+        if with_heuristics:
+            found += (replace(plan, least_cost=0.0) for plan in self._by_heuristics())
+        return PlanQueue(found, shortest)
+
+    # Experts
+
+    def _experts(
+        self, searched: Sequence[SearchRequest], shortest: Callable[[], float]
+    ) -> Iterator[RulePlan]:
+        walks = []
+        for walk in self._walks():
+            least = self._least_cost(walk, searched) if searched and not self._is_late else 0.0
+            if least < shortest():
+                walks.append((least, walk))
+        for _, walk in sorted(walks, key=lambda pair: pair[0]):
+            for method in walk.methods(self.request.options.passes):
+                plan = self._plan(walk, method, searched, 0)
+                if plan is not None:
+                    yield plan
+
+    def _walks(self) -> Sequence[ExpertWalk]:
+        """Return the plans in which every degree divides something, until no time is left."""
         if not self.are_allowed:
             return ()
-        found = {(one.cost, one.memory_bytes): one for one in self._built()}
-        return tuple(sorted(found.values(), key=lambda one: one.cost))
+        request, known = self.request, self._found_walks
+        graph = request.source if request.micro is None else request.micro.graph
+        found = []
+        for walk in expert_walks(graph, self._mesh):
+            if self._is_late and walk.plan.text not in known:
+                break
+            walk = known.setdefault(walk.plan.text, walk)
+            if walk.named is not None:
+                found.append(walk)
+        return found
 
-    def _built(self) -> Iterator[SearchResult]:
-        for request, mark in self._requests():
+    def _plan(
+        self, walk: ExpertWalk, method: ByName, searched: Sequence[SearchRequest], mark: int
+    ) -> RulePlan | None:
+        """Return a plan with so much recomputation, or with the next more that there is."""
+        marks = _MARKS if self._recomputes else _MARKS[:1]
+        for position in range(mark, len(marks)):
+            on, name = walk.on, marks[position]
+            result = self._result(on.mesh, method, method.plan, name)
+            if result is None:
+                continue
+            bounds = self._weighted_costs(walk, name, searched, result)
+            least = max(bounds, default=result.cost)
+            decisions = on.refined(result.decisions, self._mesh)
+            following = partial(self._plan, walk, method, searched, position + 1)
+            merged = on if on.mesh != self._mesh else None
+            return RulePlan(least, replace(result, decisions=decisions), merged, following)
+        return None
+
+    def _least_cost(self, walk: ExpertWalk, searched: Sequence[SearchRequest]) -> float:
+        """Return the least weighted loads of a plan, however its parameters are stored."""
+        key = walk.plan, *(request.weights for request in searched)
+        if key not in self._least:
+            costs = (self._least_in(request.space, walk) for request in searched)
+            self._least[key] = max(costs, default=0.0)
+        return self._least[key]
+
+    def _least_in(self, space: SearchSpace, walk: ExpertWalk) -> float:
+        """Return the least cost in a space with the strategies of a plan, or orbits of them."""
+        strategies = self._in_space(space, walk)
+        if strategies is None:
+            return 0.0
+        chosen = complete(space, strategies)
+        return float(evaluate(space.problem, chosen).cost) + space.constant
+
+    def _in_space(self, space: SearchSpace, walk: ExpertWalk) -> dict[str, Strategy] | None:
+        """Return the strategies of a plan as a space has them; None if one is not among them."""
+        assert walk.named is not None
+        known: dict[tuple[Identity, Strategy], Strategy | None] = {}
+        found = {}
+        for choice in space.choices:
+            if choice.kind == "operator":
+                strategy = walk.on.refined_strategy(walk.named.strategies[choice.name])
+                key = Identity(choice.options), strategy
+                if key not in known:
+                    known[key] = self._element(choice.options, strategy)
+                element = known[key]
+                if element is None:
+                    return None
+                found[choice.name] = element
+        return found
+
+    def _element(self, options: Sequence[Option], strategy: Strategy) -> Strategy | None:
+        """Return the option whose orbit has a strategy."""
+        planner = self.request.planner
+        images = (strategy.renamed(names, self._mesh) for names in planner.axis_permutations)
+        return next((image for image in images if image in options), None)
+
+    def _weighted_costs(
+        self,
+        walk: ExpertWalk,
+        mark: str,
+        searched: Sequence[SearchRequest],
+        result: SearchResult,
+    ) -> list[float]:
+        """Return bounds of the weighted loads of a plan, from below."""
+        if not searched:
+            return []
+        orbits = len(self.request.planner.axis_permutations) > 1
+        if walk.on.mesh != self._mesh or orbits:
+            return [self._least_cost(walk, searched)]
+        space = self._space(walk.on.mesh, mark, regather=walk.plan.sequence_parallel)
+        assert space is not None
+        return [_cost_in(one.space, space, result.assignment) for one in searched]
+
+    # Heuristics
+
+    def _by_heuristics(self) -> Iterator[RulePlan]:
+        for name in _BY_RULE if self.are_allowed else ():
+            for mark in (_MARKS[0], _MARKS[-1]) if self._recomputes else _MARKS[:1]:
+                result = self._result(self._mesh, name, name, mark)
+                if result is not None:
+                    yield RulePlan(result.cost, result, None, lambda: None)
+
+    def _result(
+        self, mesh: Mesh, method: str | SearchMethod, key: object, mark: str
+    ) -> SearchResult | None:
+        """Return the plan of a method; None if the model does not allow it, or no time is left."""
+        key = key, mesh, mark
+        if key not in self._results and not self._is_late:
+            regather = isinstance(method, ByName) and method.plan.sequence_parallel
+            space = self._space(mesh, mark, regather=regather)
+            if space is None:
+                return None
             try:
-                space = request.space
-            except StrategyError:  # the mesh is too fine for the time
-                continue
-            methods: list[str | SearchMethod] = [*_BY_RULE, *self._named()]
-            for method in methods:
-                yield from _result(space, method, mark)
+                found = search(space, method)
+            except ShardwrightError:
+                self._results[key] = None
+            else:
+                how = f"{found.how}, recompute={mark}" if mark else found.how
+                self._results[key] = replace(found, how=how)
+        return self._results.get(key)
 
-    def _requests(self) -> Iterator[tuple[SearchRequest, str]]:
-        """Yield the requests of a search by rule: as marked, and with recomputation of blocks."""
-        request = self.request
-        options = replace(request.options, search=_BY_RULE[0], objective="serial")
-        yield replace(request, options=options, emissions={}), ""
-        if request.options.recompute != "search" or not request.recomputes:
-            return
+    # Spaces
+
+    @property
+    def _recomputes(self) -> bool:
+        """Whether more may be recomputed than is marked."""
+        return self.request.options.recompute == "search" and self.request.recomputes
+
+    @property
+    def _mesh(self) -> Mesh:
+        return self.request.planner.mesh
+
+    @property
+    def _is_late(self) -> bool:
+        return time.perf_counter() >= self.deadline
+
+    @cached_property
+    def _sources(self) -> Mapping[str, Graph | None]:
+        """The program with marks of what is recomputed; None where nothing can be marked so."""
+        return {mark: self._marked(mark) for mark in _MARKS}
+
+    def _marked(self, mark: Literal["", "selective", "full"]) -> Graph | None:
+        source = self.request.source
         try:
-            marked = Recompute("full").run(request.source)
-        except StrategyError:  # the model has no repeated block
-            return
-        yield replace(request, source=marked, options=options, emissions={}), ", recompute=full"
+            return Recompute(mark).run(source) if mark else source
+        except StrategyError:  # the model has no repeated block, or no attention
+            return None
 
-    def _named(self) -> Iterator[SearchMethod]:
-        """Yield the named plans of the mesh, where its axes have the names of degrees."""
-        degrees = dict.fromkeys(_DEGREES, 1)
-        for axis in self.request.planner.mesh.of_ranks.axes:
-            kind = axis.name.partition("_")[0]
-            if kind not in degrees:
-                return
-            degrees[kind] *= axis.size
-        tensor, expert = degrees["tensor"], degrees["expert"]
-        context, data = degrees["context"], degrees["data"] * expert
-        plain = NamedPlan(tensor=tensor, context=context, expert=expert, data=data)
-        for zero, by_position, ring in product(ZERO, (False, True), (False, True)):
-            if (data == context == 1 and zero) or (tensor == 1 and by_position):
-                continue
-            if context > 1 or not ring:
-                yield ByName(replace(plain, zero=zero, sequence_parallel=by_position, ring=ring))
+    def _space(self, mesh: Mesh, mark: str, *, regather: bool) -> SearchSpace | None:
+        """Return the space of all options; None if the mesh is too fine, or no time is left."""
+        key = mesh, mark, regather
+        if key not in self._spaces:
+            source = self._sources[mark]
+            if source is None or self._is_late:
+                return None
+            options = replace(
+                self.request.options,
+                search=_BY_RULE[0],
+                objective="serial",
+                time_limit=self.deadline - time.perf_counter(),
+            )
+            request = replace(
+                self.request,
+                source=source,
+                planner=self._planner(mesh),
+                options=options,
+                known_micro=None if mark else self.request.micro,
+                emissions={},
+            )
+            try:
+                self._spaces[key] = request.space_with({}, regather=regather)
+            except StrategyError:  # the mesh is too fine for the time
+                self._spaces[key] = None
+        return self._spaces[key]
+
+    def _planner(self, mesh: Mesh) -> RedistributionPlanner:
+        request = self.request
+        if mesh == self._mesh:
+            return request.planner
+        lowering = LowerRedistributions(request.cluster, request.options.cost_model)
+        return lowering.planner(mesh)
 
 
-def _result(space: SearchSpace, method: str | SearchMethod, mark: str) -> Iterator[SearchResult]:
-    """Yield the plan of a rule, if the model allows it."""
-    try:
-        found = search(space, method)
-    except ShardwrightError:
-        return
-    yield replace(found, how=f"{found.how}{mark}")
+def _cost_in(weighted: SearchSpace, space: SearchSpace, assignment: Sequence[int]) -> float:
+    """Return the weighted loads of an assignment, from below; 0 where they are not known.
+
+    What is computed or redistributed again costs nothing less than once.
+    """
+    if len(space.choices) != len(weighted.choices):
+        return 0.0
+    chosen = []
+    for choice, other, position in zip(space.choices, weighted.choices, assignment, strict=True):
+        option = choice.options[position]
+        if isinstance(option, RecomputedStrategy):
+            option = Strategy(option.assignment)
+        if position >= len(other.options) or other.options[position] != option:
+            if option not in other.options:
+                return 0.0
+            position = other.options.index(option)
+        chosen.append(position)
+    return float(evaluate(weighted.problem, chosen).cost) + weighted.constant

@@ -59,6 +59,8 @@ class SearchRequest:
         The micro-batches of the whole program, where this one is a pipeline stage.
     prices : CostProfile, optional
         The costs, to share them with the searches for other stages.
+    known_micro : MicroBatches, optional
+        The micro-batches of the program, where they are known.
     """
 
     source: Graph
@@ -70,6 +72,7 @@ class SearchRequest:
     part: StagePart | None = None
     loop: MicroBatches | None = None
     prices: CostProfile | None = None
+    known_micro: MicroBatches | None = None
 
     @property
     def search(self) -> str:
@@ -98,6 +101,8 @@ class SearchRequest:
     @cached_property
     def micro(self) -> MicroBatches | None:
         """The micro-batches of a step; None where the whole batch is one."""
+        if self.known_micro is not None:
+            return self.known_micro
         if self.part is not None and self.loop is not None:
             return self.part.stretch.in_micro_batches(self.loop)
         passes = self.options.passes

@@ -27,6 +27,7 @@ from shardwright.search.method import Heuristic, SearchResult
 from shardwright.search.named_plan import NamedPlan, PlanAxes
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import Choice, RecomputedStrategy, SearchSpace, Storage
+from shardwright.solver.problem import Identity
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,12 @@ class ByName(Heuristic):
     ----------
     plan : NamedPlan
         The plan, on the mesh of its degrees.
+    named : NamedStrategies, optional
+        Its strategies, if they are known, and the axes of the mesh; by default by their names.
     """
 
     plan: NamedPlan
+    named: "NamedStrategies | None" = None
 
     name = "named_plan"
 
@@ -71,10 +75,12 @@ class ByName(Heuristic):
         ShardwrightError
             If the model cannot be divided so.
         """
-        axes = PlanAxes.of(space.mesh)
-        named = NamedStrategies.of(self.plan, space.graph, space.mesh, axes)
+        named = self.named
+        if named is None:
+            axes = PlanAxes.of(space.mesh)
+            named = NamedStrategies.of(self.plan, space.graph, space.mesh, axes)
         chosen = named.completed(space)
-        self._check_storage(space, chosen, axes)
+        self._check_storage(space, chosen, named.axes)
         return chosen
 
     def _check_storage(self, space: SearchSpace, chosen: Sequence[int], axes: PlanAxes) -> None:
@@ -214,7 +220,15 @@ class NamedStrategies:
         if not self.plan.zero:
             return replicated
         axes, when = self.axes.storage, _WHEN[self.plan.zero]
-        return lambda choice: _divided(choice, mesh, axes, when)
+        known: dict[Identity, Sequence[bool]] = {}  # equal parameters share their options
+
+        def divided(choice: Choice) -> Sequence[bool]:
+            key = Identity(choice.options)
+            if key not in known:
+                known[key] = _divided(choice, mesh, axes, when)
+            return known[key]
+
+        return divided
 
 
 def with_regathered(space: SearchSpace, assignment: Sequence[int]) -> Mapping[str, Strategy]:
