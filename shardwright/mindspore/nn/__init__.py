@@ -1,7 +1,12 @@
 """Building blocks of networks: cells, layers, losses and optimizers."""
 
 from shardwright.mindspore.nn import utils
-from shardwright.mindspore.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from shardwright.mindspore.nn.normalization import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    SyncBatchNorm,
+)
 from shardwright.nn import (
     ELU,
     GELU,
@@ -114,6 +119,7 @@ __all__ = [
     "Softmax",
     "SoftmaxCrossEntropyWithLogits",
     "Softplus",
+    "SyncBatchNorm",
     "Tanh",
     "TransformerLayer",
     "get_activation",
