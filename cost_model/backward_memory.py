@@ -4,12 +4,13 @@ All numbers are lower bounds: a tensor that may share its buffer with another is
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.buffers import workspaces
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.mesh import Mesh
@@ -157,8 +158,12 @@ def work_of(
         v is not None and (root := roots.get(v.name, v.name)) in made and readers[root] == 1
         for v in gradients
     )
-    known = [value.name for value in (*split.read, *split.made)]
-    return Work(_moments(nodes, counted, known, ends, roots, mesh), separate)
+    given = (*split.read, *split.made)
+    values = {value.name: value for value in (*given, *cotangents)}
+    values |= {result.name: result for node in nodes for result in node.results}
+    working = workspaces(nodes, values, mesh)
+    names = [value.name for value in given]
+    return Work(_moments(nodes, counted, names, ends, roots, mesh, working), separate)
 
 
 def _moments(
@@ -168,8 +173,12 @@ def _moments(
     ends: Sequence[str],
     roots: dict[str, str],
     mesh: Mesh,
+    working: Mapping[str, float],
 ) -> tuple[Moment, ...]:
-    """Return the live tensors at each node: cotangents, intermediates and saved tensors."""
+    """Return the live tensors at each node: cotangents, intermediates and saved tensors.
+
+    `working` are the bytes that a node holds beside them while it runs.
+    """
     made = [result for node in nodes for result in node.results if result.name not in roots]
     sizes = {value.name: value_bytes(value, mesh) for value in (*cotangents, *made)}
     last = {roots.get(name, name): i for i, node in enumerate(nodes) for name in node.operands}
@@ -178,8 +187,9 @@ def _moments(
     now, found = sum(sizes[value.name] for value in cotangents), []
     for i, node in enumerate(nodes):
         now += sum(sizes.get(result.name, 0.0) for result in node.results)
+        work = working.get(node.name, 0.0)
         alive = frozenset(p for p, name in enumerate(given) if reads.get(name, -1) >= i)
-        found.append(Moment(now, alive))
+        found.append(Moment(now + work, alive))
         for name in buffers_of(node, roots):
             if last.get(name, i) == i:
                 now -= sizes.get(name, 0.0)

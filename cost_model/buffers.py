@@ -1,14 +1,17 @@
 """The buffers of an emitted program on one rank: their bytes, live ranges and kinds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.liveness import Liveness, liveness
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.communication.rings import RingOperator
+from shardwright.operators.info import operator_class, operator_info
 
 KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
 
@@ -47,10 +50,14 @@ class Buffers:
         in place. An input counts with the slices of all passes over micro-batches.
     live : Liveness
         Their live ranges.
+    workspaces : mapping of str to float
+        Bytes that a node holds while it runs beside its operands and results, by its name; those
+        of other nodes are 0.
     """
 
     sizes: Mapping[str, float]
     live: Liveness
+    workspaces: Mapping[str, float]
 
 
 def buffers(graph: Graph) -> Buffers:
@@ -65,7 +72,22 @@ def buffers(graph: Graph) -> Buffers:
         if value.layout is not None:
             fed = replace(value, layout=value.layout.without(mesh.in_time))
             sizes[value.name] = value_bytes(fed, mesh)
-    return Buffers(sizes, live)
+    return Buffers(sizes, live, workspaces(graph.nodes, graph.values, mesh))
+
+
+def workspaces(
+    nodes: Iterable[Node], values: Mapping[str, Value], mesh: Mesh
+) -> Mapping[str, float]:
+    """Return the bytes that rings hold while they run, by their nodes."""
+    found = {}
+    for node in nodes:
+        if issubclass(operator_class(node.operator), RingOperator):
+            read = [values[name] for name in node.operands]
+            info = operator_info(node.operator, [value.type for value in read], node.attributes)
+            assert isinstance(info, RingOperator)
+            taken = [value.layout or Layout.replicated(value.type.rank) for value in read]
+            found[node.name] = info.workspace_bytes(taken, mesh)
+    return found
 
 
 def buffer_kinds(graph: Graph) -> dict[str, str]:

@@ -35,6 +35,11 @@ def live_changes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[C
         for result in event.node.results
         if not held.live.is_accumulator(result.name)
     ]
+    for i, event in enumerate(events):
+        workspace, name = held.workspaces.get(event.node.name, 0.0), event.node.name
+        if workspace:
+            changes.append((event.start, i, 0, workspace, name))
+            changes.append((event.end, i, 1, -workspace, name))
     if loop is not None:
         first = runs[loop.start][0]
         start = events[first].start

@@ -33,8 +33,10 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
         for name in (*held.live.allocated_at(position), *results):
             now[kinds[name]] += sizes[name]
             total += sizes[name]
-        if total > peak:
-            peak, at, best = total, node.name, dict(now)
+        workspace = held.workspaces.get(node.name, 0.0)
+        if total + workspace > peak:
+            peak, at, best = total + workspace, node.name, dict(now)
+            best[kinds[node.name]] += workspace
         for name in dies.get(position, ()):
             now[kinds[name]] -= sizes[name]
             total -= sizes[name]

@@ -28,7 +28,7 @@ from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened
-from shardwright.runtime.memory import LiveBytes
+from shardwright.runtime.memory import LiveBytes, TurnsMemory
 from shardwright.runtime.pipeline import (
     GroupInstructions,
     GroupStep,
@@ -256,8 +256,8 @@ class Executor:
     ) -> GroupStep:
         names = (*group.program.inputs, *group.program.parameters)
 
-        def run(instruction: Instruction, values: Values, number: int) -> None:
-            self._run(_fetching(instruction, kept), values, number)
+        def run(instruction: Instruction, values: Values, number: int) -> float:
+            return self._run(_fetching(instruction, kept), values, number)
 
         return GroupStep(
             group,
@@ -273,7 +273,7 @@ class Executor:
 
     def _run_all(self, program: Iterable[Instruction], step: "_Step") -> None:
         for instruction in program:
-            self._run(_fetching(instruction, step.kept), step.values)
+            step.memory.reach(self._run(_fetching(instruction, step.kept), step.values))
             for local in instruction.results:
                 step.hold(local.name)
             self._free(instruction.last_used, step)
@@ -288,7 +288,7 @@ class Executor:
                 if accumulates(instruction.node, loop.axes):
                     self._accumulate(instruction, totals, step, number)
                 else:
-                    self._run(instruction, step.values, number)
+                    step.memory.reach(self._run(instruction, step.values, number))
                     for local in instruction.results:
                         step.hold(local.name)
                 used = instruction.last_used
@@ -393,14 +393,15 @@ class Executor:
                 )
         return parts
 
-    def _run(self, instruction: Instruction, values: Values, number: int = 0) -> None:
+    def _run(self, instruction: Instruction, values: Values, number: int = 0) -> float:
+        """Run a node; return the bytes that a rank holds meanwhile, beside operands."""
         self._under_way.settle(instruction.node.operands)
-        operands = [values[name] for name in instruction.node.operands]
+        operands, held = [values[name] for name in instruction.node.operands], 0.0
         try:
             if isinstance(instruction.info, Communication):
                 results = [self._move(instruction.info, instruction, operands[0], number)]
             elif isinstance(instruction.info, RingOperator):
-                results = self._take_turns(instruction.info, instruction, operands, number)
+                results, held = self._take_turns(instruction.info, instruction, operands, number)
             elif instruction.replaced:
                 kernel, views = partial(run_kernel, instruction.info), instruction.views[number]
                 results = update_in_place(kernel, views, operands, instruction.replaced)
@@ -413,6 +414,7 @@ class Executor:
             raise ExecutionError(what, node_text(instruction.node)) from error
         for local, parts in zip(instruction.results, results, strict=True):
             values[local.name] = parts
+        return held
 
     def _move(
         self, info: Communication, instruction: Instruction, parts: dict[int, Array], number: int
@@ -439,23 +441,22 @@ class Executor:
         instruction: Instruction,
         operands: Sequence[Mapping[int, Array]],
         number: int,
-    ) -> list[dict[int, Array]]:
-        """Run an operator whose ranks pass parts round."""
-        extents = [self.mesh.sizes[axis] for axis in info.axes]
-        members = {
-            rank: info.turns(
-                view,
-                self.mesh.index(rank, info.axes),
-                extents,
-                *(widened(parts[rank]) for parts in operands),
-            )
-            for rank, view in instruction.views[number].items()
-        }
+    ) -> tuple[list[dict[int, Array]], float]:
+        """Run an operator whose ranks pass parts round; return what the first one holds, too."""
+        extents, memory = [self.mesh.sizes[axis] for axis in info.axes], None
+        members = {}
+        for rank, view in instruction.views[number].items():
+            own = [widened(parts[rank]) for parts in operands]
+            members[rank] = info.turns(view, self.mesh.index(rank, info.axes), extents, *own)
+            if memory is None:
+                memory = TurnsMemory(own, operands[0][rank].nbytes / max(own[0].nbytes, 1))
+                members[rank] = memory.watched(members[rank])
         found = self.communicator.take_turns(info.axes, members)
-        return [
+        parts_of = [
             {rank: settled(f[i], local, rank, instruction) for rank, f in found.items()}
             for i, local in enumerate(instruction.results)
         ]
+        return parts_of, memory.peak if memory is not None else 0.0
 
     def _compute(
         self, instruction: Instruction, operands: Sequence[Mapping[int, Array]], number: int

@@ -1,5 +1,9 @@
 """Accounting of the live buffers of one rank while a program runs."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardwright.operators.communication.rings import Exchange, Message, Receive, Turns
 from shardwright.operators.info import Array
 
 
@@ -30,6 +34,10 @@ class LiveBytes:
             self.now += value.nbytes
             self.peak = max(self.peak, self.now)
 
+    def reach(self, nbytes: float) -> None:
+        """Count bytes that an operator held while it ran."""
+        self.peak = max(self.peak, self.now + round(nbytes))
+
     def release(self, value: Array) -> None:
         """Remove a value."""
         buffer = id(_buffer(value))
@@ -37,6 +45,67 @@ class LiveBytes:
         if not self._holders[buffer]:
             del self._holders[buffer]
             self.now -= value.nbytes
+
+
+@dataclass
+class TurnsMemory:
+    """The bytes that a rank holds in the turns of an operator, beside its operands.
+
+    The arrays of the turns are counted as they are; so are messages, from the begin of an exchange
+    until they are taken.
+
+    Parameters
+    ----------
+    operands : sequence of array
+        The operands.
+    scale : float
+        Bytes of an element of the program for each byte of one of an array.
+    """
+
+    operands: Sequence[Array]
+    scale: float = 1.0
+    _held: list[int] = field(default_factory=list)  # in each exchange, without messages
+    _messages: dict[int, tuple[int, int]] = field(default_factory=dict)  # bytes, and until when
+
+    @property
+    def peak(self) -> float:
+        """The greatest number of bytes in an exchange."""
+        arriving = [
+            sum(size for i, (size, last) in self._messages.items() if i <= now <= last)
+            for now in range(len(self._held))
+        ]
+        pairs = zip(self._held, arriving, strict=True)
+        return self.scale * max((held + more for held, more in pairs), default=0)
+
+    def watched(self, turns: Turns) -> Turns:
+        """Return the same turns, counted."""
+        try:
+            exchange = next(turns)
+            while True:
+                number = self._begun(exchange)
+                receive = yield exchange
+                exchange = turns.send(self._counting(receive, number))
+        except StopIteration as end:
+            return end.value
+
+    def _begun(self, exchange: Exchange) -> int:
+        sent = (array for m in exchange.sends.values() for some in m.values() for array in some)
+        self._held.append(self._bytes((*exchange.held, *sent)))
+        return len(self._held) - 1
+
+    def _counting(self, receive: Receive, number: int) -> Receive:
+        def counted() -> Mapping[int, Message]:
+            found = receive()
+            arrays = (array for m in found.values() for some in m.values() for array in some)
+            self._messages[number] = self._bytes(arrays), len(self._held) - 1
+            return found
+
+        return counted
+
+    def _bytes(self, arrays: Iterable[Array]) -> int:
+        own = {id(_buffer(array)) for array in self.operands}
+        found = {id(_buffer(array)): array.nbytes for array in arrays}
+        return sum(nbytes for buffer, nbytes in found.items() if buffer not in own)
 
 
 def _buffer(value: Array) -> object:

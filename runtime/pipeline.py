@@ -24,7 +24,7 @@ from shardwright.runtime.state import State
 
 Values = MutableMapping[str, dict[int, Array]]  # value -> rank -> slice
 Slices = Mapping[str, Sequence[dict[int, Array]]]  # of inputs, for each pass
-Runner = Callable[[Instruction, Values, int], None]
+Runner = Callable[[Instruction, Values, int], float]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class GroupStep:
             if instruction.kind == "receive":
                 values[instruction.node.name] = self._receive(instruction, number)
             else:
-                self.run_node(instruction, values, number)
+                self.memory.reach(self.run_node(instruction, values, number))
             for local in instruction.results:
                 self._hold(local.name, values)
         own = values.maps[0] if isinstance(values, ChainMap) else values

@@ -67,10 +67,11 @@ class RoundedExecutor(Executor):
         values = super()._bind(inputs, state)
         return {name: self._rounded(parts) for name, parts in values.items()}
 
-    def _run(self, instruction: Instruction, values: Values, number: int = 0) -> None:
-        super()._run(instruction, values, number)
+    def _run(self, instruction: Instruction, values: Values, number: int = 0) -> float:
+        held = super()._run(instruction, values, number)
         for local in instruction.results:
             values[local.name] = self._rounded(values[local.name])
+        return held
 
     def _rounded(self, parts: Mapping[int, Array]) -> dict[int, Array]:
         return {rank: rounded(part, self.bits) for rank, part in parts.items()}

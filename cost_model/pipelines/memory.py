@@ -181,8 +181,9 @@ class _Walk:
         now, peak, at = np.zeros(len(KINDS)), np.zeros(len(KINDS)), ""
         for run in runs:
             now = now + self._allocated(self._made(run))
-            if now.sum() > peak.sum() or not at:
-                peak, at = now, self._node(run).name
+            most = now + self._workspace(run)
+            if most.sum() > peak.sum() or not at:
+                peak, at = most, self._node(run).name
             now = now - self._freed(run.dead)
         return Rise(peak, at, now)
 
@@ -196,7 +197,9 @@ class _Walk:
         ends: dict[str, tuple[float, int]] = {}  # the last use of each buffer
         for i, (run, (start, end)) in enumerate(zip(timed.runs, timed.times, strict=True)):
             node = self._node(run)
-            changes.append((start, i, 0, self._allocated(self._made(run)), node.name))
+            workspace = self._workspace(run)
+            changes.append((start, i, 0, self._allocated(self._made(run)) + workspace, node.name))
+            changes.append((end, i, 1, -workspace, ""))
             for name in buffers_of(node, self.memory.held.live.roots):
                 ends[name] = max(ends.get(name, (0.0, 0)), (end, i))
             for name in run.dead:
@@ -219,6 +222,14 @@ class _Walk:
             return []
         live = self.memory.held.live
         return [r.name for r in self._node(run).results if not live.is_accumulator(r.name)]
+
+    def _workspace(self, run: Run) -> Bytes:
+        """Return the bytes that a node holds only while it runs."""
+        found, node = np.zeros(len(KINDS)), self._node(run)
+        if run.kind == "run":
+            workspace = self.memory.held.workspaces.get(node.name, 0.0)
+            found[self.memory.kinds[node.name]] = workspace
+        return found
 
     def _allocated(self, names: Iterable[str]) -> Bytes:
         """Count values; return the bytes of new buffers."""

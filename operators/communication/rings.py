@@ -32,10 +32,14 @@ class Exchange:
         The messages that it sends, by receiver.
     sources : tuple of int
         The members that send it one.
+    held : tuple of array
+        Arrays that it holds meanwhile, for the account of the memory; those that it sends, and its
+        operands, need not be among them.
     """
 
     sends: Mapping[int, Message]
     sources: tuple[int, ...]
+    held: tuple[Array, ...] = ()
 
 
 Turns = Generator[Exchange, Receive, tuple[Array, ...]]
@@ -129,9 +133,21 @@ class RingOperator(OperatorInfo):
         """Return the rounds of the busiest rank, one after the other."""
         raise NotImplementedError
 
+    def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
+        """Return the bytes that a rank holds at most beside its slices of operands and results.
+
+        These are what it receives, and what it accumulates before that is exchanged.
+        """
+        raise NotImplementedError
+
     def kernel(self, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:
         """Compute on one device, which is a ring of one."""
         return run_ring([self.turns(view, 0, (), *operands)])[0]
+
+
+def holding(*arrays: Array) -> Generator[Exchange, Receive, None]:
+    """Tell the account of the memory what a member holds, without a message."""
+    yield Exchange({}, (), arrays)
 
 
 def run_ring(members: Sequence[Turns]) -> list[tuple[Array, ...]]:

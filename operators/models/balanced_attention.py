@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication.rings import Round, Turns
+from shardwright.operators.communication.rings import Round, Turns, holding
 from shardwright.operators.halo import Run, deal
 from shardwright.operators.info import Array, Emitter, Gradients, Linearization, register
 from shardwright.operators.models.attention import visible_pairs
@@ -78,6 +78,13 @@ class BalancedAttention(_WithAllKeys):
         before, after = (self.exchanged(n, count) for n in (sizes.queries, sizes.results))
         return [*before, attention, *after]
 
+    def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
+        """Return the halves of the queries, then those of the result."""
+        sizes = self.local(operands, mesh)
+        if not self.exchanged(1.0, mesh.extent(self.axes)):
+            return 2 * sizes.rows
+        return max(sizes.queries + 2 * sizes.rows, sizes.results)
+
     def turns(
         self, view: ShardView, member: int, extents: Sequence[int], *operands: Array
     ) -> Turns:
@@ -87,6 +94,7 @@ class BalancedAttention(_WithAllKeys):
         shape, q = (*q.shape[:3], v.shape[3]), self.by_head(q, view)
         online = Online.of(q, v.shape[3])
         self.attend(online, (q, k, v), queries.of(member), self.all_keys)
+        yield from holding(q, online.total, online.peak, online.sums)
         result = online.results()[0].reshape(shape)
         return tuple((yield from queries.gather(member, (result,), back=True)))
 
@@ -126,6 +134,15 @@ class BalancedAttentionGradient(_WithAllKeys):
         before = self.exchanged(sizes.queries + sizes.results, count)
         return [*before, gradient, *self.exchanged(sizes.queries, count)]
 
+    def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
+        """Return the results that are computed again, with the halves of the queries."""
+        sizes = self.local(operands, mesh)
+        before = sizes.results + 2 * sizes.rows
+        halves = sizes.queries + sizes.results
+        if not self.exchanged(1.0, mesh.extent(self.axes)):
+            return max(before - sizes.queries - sizes.keys, 2 * sizes.rows)
+        return max(halves + before - sizes.queries - sizes.keys, halves + 2 * sizes.rows)
+
     def turns(
         self, view: ShardView, member: int, extents: Sequence[int], *operands: Array
     ) -> Turns:
@@ -136,9 +153,12 @@ class BalancedAttentionGradient(_WithAllKeys):
         dy, q = self.by_head(dy, view), self.by_head(q, view)
         online, own = Online.of(q, v.shape[3]), queries.of(member)
         self.attend(online, (q, k, v), own, self.all_keys)
+        yield from holding(q, dy, online.total, online.peak, online.sums)
         y, logs = online.results()
         rows = (q, dy, logs[..., None], (dy * y).sum(axis=-1)[..., None])
         dq, dk, dv = (np.zeros_like(x) for x in (q, k, v))
         self.add_gradients(rows, (k, v), (dq, dk, dv), own, self.all_keys)
-        (dq,) = yield from queries.gather(member, (dq.reshape(shape),), back=True)
+        yield from holding(*rows, dq, dk, dv)
+        held = (dk, dv)
+        (dq,) = yield from queries.gather(member, (dq.reshape(shape),), back=True, meanwhile=held)
         return dq, dk, dv

@@ -83,9 +83,17 @@ class Parts:
         return [self.chunks[member], self.chunks[-1 - member]]
 
     def gather(
-        self, member: int, arrays: Sequence[Array], *, back: bool = False
+        self,
+        member: int,
+        arrays: Sequence[Array],
+        *,
+        back: bool = False,
+        meanwhile: tuple[Array, ...] = (),
     ) -> Generator[Exchange, Receive, list[Array]]:
-        """Exchange halves, so that each member has what it works on, or its slices again."""
+        """Exchange halves, so that each member has what it works on, or its slices again.
+
+        `meanwhile` are further arrays that it holds.
+        """
         if not self.balanced or len(self.slices) == 1:
             return list(arrays)
         before, after = reversed(self.owners()) if back else self.owners()
@@ -99,7 +107,7 @@ class Parts:
                 sends.setdefault(after[c], {})[c] = pieces[c]
         wanted = [c for c, owner in enumerate(after) if owner == member]
         sources = {before[c] for c in wanted} - {member}
-        receive = yield Exchange(sends, tuple(sorted(sources)))
+        receive = yield Exchange(sends, tuple(sorted(sources)), (*arrays, *meanwhile))
         for message in receive().values():
             pieces.update(message)
         columns = zip(*(pieces[c] for c in wanted), strict=True)
@@ -280,9 +288,12 @@ def _offsets(intervals: Sequence[Run]) -> list[int]:
     return [sum(lengths[: i + 1]) for i in range(len(intervals))]
 
 
-def _passed(member: int, count: int, *arrays: Array) -> Generator[Exchange, Receive, Receive]:
-    """Start to pass arrays on to the next member of the ring."""
-    return (yield Exchange({(member + 1) % count: {0: arrays}}, ((member - 1) % count,)))
+def _passed(
+    member: int, count: int, arrays: tuple[Array, ...], held: tuple[Array, ...]
+) -> Generator[Exchange, Receive, Receive]:
+    """Start to pass arrays on to the next member of the ring, which holds others meanwhile."""
+    source = ((member - 1) % count,)
+    return (yield Exchange({(member + 1) % count: {0: arrays}}, source, (*arrays, *held)))
 
 
 def _arrived(receive: Receive) -> tuple[Array, ...]:
@@ -320,13 +331,22 @@ class RingAttention(OverRing):
         before = self.exchanged(sizes.queries + sizes.keys, count)
         return [*before, *turns, *self.exchanged(sizes.results + sizes.rows, count)]
 
+    def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
+        """Return the keys of two parts, and sums of rows; balanced, the halves of all, too."""
+        count, sizes = mesh.extent(self.axes), self.local(operands, mesh)
+        if count == 1:
+            return 0.0
+        balanced = bool(self.attributes["balanced"])
+        parts = 2 if balanced or count > 2 else 1  # the own one is an operand, unless balanced
+        return balanced * sizes.queries + parts * sizes.keys + sizes.rows
+
     def turns(
         self, view: ShardView, member: int, extents: Sequence[int], *operands: Array
     ) -> Turns:
         """Attend to the parts of the keys, the own first."""
         (queries, keys), count = self.parts(extents), prod(extents)
         (q,) = yield from queries.gather(member, operands[:1])
-        k, v = yield from keys.gather(member, operands[1:])
+        k, v = yield from keys.gather(member, operands[1:], meanwhile=(q,))
         shape, q = (*q.shape[:3], v.shape[3]), self.by_head(q, view)
         total, sums = (
             np.zeros((*q.shape[:-1], v.shape[3]), q.dtype),
@@ -336,7 +356,7 @@ class RingAttention(OverRing):
         for turn in range(count):
             receive = None
             if turn < count - 1:
-                receive = yield from _passed(member, count, k, v)
+                receive = yield from _passed(member, count, (k, v), (q, total, sums, peak))
             held = keys.of((member - turn) % count)
             for block, seen, mask in self.blocks_of(prod(q.shape[:3]), queries.of(member), held):
                 scores = self.scores(q[:, :, :, block], k[:, :, seen], mask)
@@ -398,6 +418,19 @@ class RingAttentionGradient(OverRing):
         before = self.exchanged(taken, count)
         return [*before, *turns, *home, *self.exchanged(sizes.queries + sizes.keys, count)]
 
+    def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
+        """Return the keys of two parts, and their gradients: sent, received, and computed.
+
+        The gradients of the own part are results. With two ranks, no part is ahead where gradients
+        pass. Balanced, it has the halves of all that belongs to the queries, too.
+        """
+        count, sizes = mesh.extent(self.axes), self.local(operands, mesh)
+        if count == 1:
+            return 0.0
+        balanced = bool(self.attributes["balanced"])
+        halves = sizes.queries + sizes.results + sizes.rows
+        return balanced * halves + sizes.rows + (4 if count > 2 else 3) * sizes.keys
+
     def turns(
         self, view: ShardView, member: int, extents: Sequence[int], *operands: Array
     ) -> Turns:
@@ -406,7 +439,8 @@ class RingAttentionGradient(OverRing):
         dy, q, k, v, y, logs = operands
         mean = (dy * y).sum(axis=-1)
         dy, q, logs, mean = yield from queries.gather(member, (dy, q, logs, mean))
-        k, v = yield from keys.gather(member, (k, v))
+        own = (dy, q, logs, mean)
+        k, v = yield from keys.gather(member, (k, v), meanwhile=own)
         shape = q.shape
         rows = [self.by_head(x, view) for x in (q, dy, logs[..., None], mean[..., None])]
         dq, back = np.zeros_like(rows[0]), None
@@ -414,10 +448,10 @@ class RingAttentionGradient(OverRing):
         for turn in range(count):
             ahead = None
             if turn < count - 1:
-                ahead = yield from _passed(member, count, k, v)
+                ahead = yield from _passed(member, count, (k, v), (*own, dq, dk, dv))
             if turn:
-                back = yield from _passed(member, count, dk, dv)
-                dk, dv = np.zeros_like(k), np.zeros_like(v)
+                before, dk, dv = (dk, dv), np.zeros_like(k), np.zeros_like(v)
+                back = yield from _passed(member, count, before, (*own, k, v, dq, dk, dv))
             held = keys.of((member - turn) % count)
             self.add_gradients(rows, (k, v), (dq, dk, dv), queries.of(member), held)
             if back is not None:
@@ -425,7 +459,9 @@ class RingAttentionGradient(OverRing):
             if ahead is not None:
                 k, v = _arrived(ahead)
         if count > 1:
-            dk, dv = _arrived((yield from _passed(member, count, dk, dv)))
-        (dq,) = yield from queries.gather(member, (dq.reshape(shape),), back=True)
-        dk, dv = yield from keys.gather(member, (dk, dv), back=True)
+            dk, dv = _arrived((yield from _passed(member, count, (dk, dv), (dq,))))
+        (dq,) = yield from queries.gather(
+            member, (dq.reshape(shape),), back=True, meanwhile=(dk, dv)
+        )
+        dk, dv = yield from keys.gather(member, (dk, dv), back=True, meanwhile=(dq,))
         return dq, dk, dv
