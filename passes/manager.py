@@ -1,5 +1,6 @@
 """The pass manager: runs passes, checks what they require and ensure, times and records them."""
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardwright.dataflow.properties import Property
-from shardwright.ir.errors import PassError, ShardwrightError
+from shardwright.ir.errors import OptionError, PassError, ShardwrightError
 from shardwright.ir.export import to_dot, to_json
 from shardwright.ir.files import begins, check_names, write_files
 from shardwright.ir.graph import Graph
@@ -18,8 +19,31 @@ from shardwright.operators.verify import verify
 from shardwright.passes.base import PASSES, Pass
 
 _WHAT = "the graphs"
+_SAVE_GRAPHS = ("SHARDWRIGHT_SAVE_GRAPHS", "MS_DEV_SAVE_GRAPHS")
 _NAME = re.compile(r"\d\d_\w+\.(ir|dot|json)")
 _is_graph = begins(b"graph ", b"digraph ", b'{\n "name": ')
+
+
+def graphs_asked_for() -> tuple[Path | None, int]:
+    """Return the folder of graphs that the environment asks for, or None, and the level of detail.
+
+    ``SHARDWRIGHT_SAVE_GRAPHS``, or MindSpore's ``MS_DEV_SAVE_GRAPHS``: 1 for text, 2 also for the
+    graph before each pass, 3 for all formats, below ``SHARDWRIGHT_SAVE_GRAPHS_PATH`` or
+    ``MS_DEV_SAVE_GRAPHS_PATH``.
+
+    Raises
+    ------
+    OptionError
+        If the variable is something else.
+    """
+    name = next((n for n in _SAVE_GRAPHS if n in os.environ), _SAVE_GRAPHS[0])
+    level = os.environ.get(name, "0")
+    if level not in ("", "0", "1", "2", "3"):
+        raise OptionError(f"`{name}` is `{level}`, expected 0, 1, 2 or 3")
+    if level in ("", "0"):
+        return None, 1
+    paths = (os.environ.get(f"{n}_PATH") for n in _SAVE_GRAPHS)
+    return Path(next((path for path in paths if path), ".")) / "rank_0", int(level)
 
 
 def check_graphs(directory: Path) -> None:

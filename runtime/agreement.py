@@ -98,11 +98,6 @@ def check_processes(size: int) -> None:
 _OPEN: list["Agreement"] = []  # whose comparisons may be under way when the process ends
 
 
-def wait_for_all() -> None:
-    """Wait until every process is here."""
-    _world().Barrier()
-
-
 class Agreement:
     """A check, step by step, that all processes read the same arrays.
 

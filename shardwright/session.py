@@ -38,6 +38,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, SplitCounts, info_of
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer as Rule
+from shardwright.passes.manager import check_graphs, graphs_asked_for
 from shardwright.runtime import (
     Communicator,
     Executor,
@@ -318,10 +319,15 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
         return input_layouts(definition.inputs, options.dataset_strategy, mesh)
 
     meshes = meshes_of(described, options.devices, options.mesh, how)
+    graphs, detail = graphs_asked_for()
+    if graphs is not None:
+        check_graphs(graphs)
     program = compile_graph(
         definition.graph, described, options.devices, how, meshes, layouts_on=layouts_on
     )
     check_trained(program.source)
+    if graphs is not None:
+        program.passes.write(graphs, detail)
     return program
 
 

@@ -4,7 +4,6 @@ Defaults, help and the allowed values of an option of the compiler are those of 
 """
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
 from shardwright.operators.models.precision import PRECISIONS
+from shardwright.passes.manager import graphs_asked_for
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 from shardwright.zoo import assumed_precision
@@ -289,12 +289,7 @@ def _optimizer(model: str, arguments: argparse.Namespace) -> Optimizer | None:
 def graphs_folder(directory: Path | None) -> tuple[Path | None, int]:
     """Return the folder for the graphs of all passes, None for no graphs, and the level of detail.
 
-    ``SHARDWRIGHT_SAVE_GRAPHS`` asks for them too: 1 for text, 2 also for the graph before each
-    pass, 3 for all formats, below ``SHARDWRIGHT_SAVE_GRAPHS_PATH``.
+    That of the option, or the one that the environment asks for: see `graphs_asked_for`.
     """
-    level = os.environ.get("SHARDWRIGHT_SAVE_GRAPHS", "0")
-    if level not in ("", "0", "1", "2", "3"):
-        raise UsageError(f"`SHARDWRIGHT_SAVE_GRAPHS` is `{level}`, expected 0, 1, 2 or 3")
-    if directory is not None or level in ("", "0"):
-        return directory, 1
-    return Path(os.environ.get("SHARDWRIGHT_SAVE_GRAPHS_PATH", ".")) / "rank_0", int(level)
+    folder, level = graphs_asked_for()
+    return (directory, 1) if directory is not None else (folder, level)

@@ -179,7 +179,7 @@ class SGDUpdate(Update):
         """Step against the gradient."""
         p, g = operands
         rate, decay = (self.attributes[name] for name in ("learning_rate", "weight_decay"))
-        return [p - rate * (g + decay * p)]
+        return [p - rate * (g + decay * p if decay else g)]
 
 
 @register
@@ -210,7 +210,8 @@ class MomentumUpdate(Update):
         """Step against the decaying sum of the gradients."""
         p, g, m = operands
         rate, momentum = (self.attributes[name] for name in ("learning_rate", "momentum"))
-        g = g + self.attributes["weight_decay"] * p
+        if self.attributes["weight_decay"]:
+            g = g + self.attributes["weight_decay"] * p
         m = momentum * m + g
         return p - rate * (g + momentum * m if self.attributes["nesterov"] else m), m
 

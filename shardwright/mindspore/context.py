@@ -3,6 +3,7 @@
 They are read when a model is compiled. An argument that has no meaning here is refused.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +102,10 @@ def set_context(**settings: Any) -> None:
     for name, value in settings.items():
         _CHECKS[name](name, value)
     _SETTINGS.general.update(settings)
+    if "save_graphs" in settings:
+        os.environ["MS_DEV_SAVE_GRAPHS"] = str(int(settings["save_graphs"]))
+    if "save_graphs_path" in settings:
+        os.environ["MS_DEV_SAVE_GRAPHS_PATH"] = settings["save_graphs_path"]
 
 
 def get_context(attr_key: str) -> Any:

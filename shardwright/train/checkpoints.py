@@ -18,7 +18,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.values import NOT_NEGATIVE, NOT_NEGATIVE_INTEGER, check_flag, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
-from shardwright.runtime.agreement import from_first, wait_for_all
+from shardwright.runtime.agreement import from_first
 from shardwright.runtime.checkpoint import read_arrays, write_arrays
 from shardwright.tensor import Parameter, Tensor
 from shardwright.train.callbacks import Callback, RunContext
@@ -285,21 +285,15 @@ class ModelCheckpoint(Callback):
             more = info if isinstance(info, Mapping) else {info: known[info]}
             arrays |= {key: np.asarray(number) for key, number in more.items()}
         path = self.directory / name
-        started = processes()
-        if started is None or started.rank == 0:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_arrays(path, arrays)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_arrays(path, arrays)  # by every process: each may have a folder of its own
         if path in self._files:
             self._files.remove(path)
         self._files.append(path)
-        self._forget(started is None or started.rank == 0)
-        if started is not None:
-            wait_for_all()
+        self._forget()
         self._saved, self._time = run_context.total_steps, time.monotonic()
 
-    def _forget(self, first: bool) -> None:
+    def _forget(self) -> None:
         """Remove the oldest files that this object wrote, beyond those that are kept."""
         while 0 < self.config.keep_checkpoint_max < len(self._files):
-            path = self._files.pop(0)
-            if first:
-                path.unlink(missing_ok=True)
+            self._files.pop(0).unlink(missing_ok=True)

@@ -51,11 +51,11 @@ COMPILE = {
     ),
     "unknown_operator": (
         [f"{MODELS}:wrong_operator", "--devices", "4"],
-        "AttributeError: no operator is called `rleu` (in hybrid_model.py:69: return ops.rleu(x))",
+        "AttributeError: no operator is called `rleu` (in hybrid_model.py:76: return ops.rleu(x))",
     ),
     "shape_mismatch": (
         [f"{MODELS}:wrong_shape", "--devices", "4"],
-        "matmul: factor `k` is 4 elsewhere but 5 here (in `layer`, hybrid_model.py:77: return "
+        "matmul: factor `k` is 4 elsewhere but 5 here (in `layer`, hybrid_model.py:84: return "
         "self.layer(x))",
     ),
     "model_without_loss": (
@@ -65,7 +65,7 @@ COMPILE = {
     ),
     "model_that_fails": (
         [f"{MODELS}:fails", "--devices", "4"],
-        f"ZeroDivisionError: division by zero (in {MODELS}, line 89)",
+        f"ZeroDivisionError: division by zero (in {MODELS}, line 96)",
     ),
     "mesh_of_other_size": (
         ["mlp", "--devices", "8", "--mesh", "3x2"],
@@ -383,7 +383,7 @@ OTHERS = {
     ),
     "unknown_command": (
         ["complie", "mlp"],
-        "unknown command `complie`; expected one of compile, estimate, run, prove, verify, "
+        "unknown command `complie`; expected one of compile, estimate, run, launch, prove, verify, "
         "dump, opt, bench, models, operators, clusters",
     ),
     "a_limit_where_nothing_is_compiled": (
