@@ -176,6 +176,24 @@ class CandidateBuilder:
             sent.update((name, plan.decisions.stored[name]) for name in part.sent)
         return found
 
+    def staged_from_last(
+        self, cut: Cut, plans: StagePlans, limits: Sequence[float | None]
+    ) -> list[StagePlan] | None:
+        """Return plans of the stages of a cut, each of which sends what the later ones prefer."""
+        flights, wanted = in_flight_of(self.schedule), dict[str, Layout]()
+        found: list[StagePlan] = []
+        for stage, (begin, end) in reversed(list(enumerate(pairwise(cut)))):
+            part = self.blocks.stretch(begin, end)
+            sent = {name: wanted[name] for name in part.sent if name in wanted}
+            plan = plans.plan(begin, end, flights[stage], limits[stage], sent)
+            if plan is None:
+                return None
+            found.insert(0, plan)
+            names = [value.name for value in part.graph.inputs if value.name in part.received]
+            split = (name for name in names if self.blocks.loop.is_split(name))
+            wanted.update((name, plan.decisions.stored[name]) for name in split)
+        return found
+
     def received(self, part: Stretch, sent: Mapping[str, Layout]) -> dict[str, Layout]:
         """Return the layouts in which a stage receives the values of a micro-batch."""
         names = [value.name for value in part.graph.inputs if value.name in part.received]

@@ -206,6 +206,9 @@ class PipelinePartitioning(Partitioned):
             for plans in self._kinds:
                 race.enter(cut, plans)
         self._enter_named(race, least)
+        if race.best is not None:
+            for plans in self._kinds:
+                race.enter_from_last(race.best.cut, plans)
         race.improve()
         if race.best is None:
             raise self._not_found()

@@ -190,7 +190,7 @@ class StageProblems:
         memory_limit : float or None
             Bytes of a rank.
         received : mapping of str to Layout, optional
-            Layouts of values that it receives; by default, any.
+            Layouts of values that it receives, or sends; by default, any.
         """
         found = self._searched(begin, end, in_flight, memory_limit, received)
         if found.plan is None or found.begin == begin:
@@ -207,7 +207,8 @@ class StageProblems:
         received: Mapping[str, Layout] | None = None,
     ) -> _Searched:
         layouts = received or {}
-        names = [v.name for v in self.blocks.stretch(begin, end).graph.inputs] if layouts else []
+        part = self.blocks.stretch(begin, end) if layouts else None
+        names = [*(value.name for value in part.graph.inputs), *part.sent] if part else []
         fixed = tuple(layouts.get(name) for name in names)
         key = self.blocks.key(begin, end), memory_limit, fixed
         most, free = self._free.get(key, (0, None))

@@ -108,6 +108,22 @@ class Race:
         self.best, self.plans = found, plans
         return True
 
+    def enter_from_last(self, cut: Cut, plans: StagePlans) -> None:
+        """Emit the candidate whose stages send what later ones prefer, where it is another one."""
+        if self.is_over:
+            return
+        staged, other = self._staged(cut, plans), self._staged(cut, plans, from_last=True)
+        if staged is None or other is None or self.builder.estimate(other) >= self.seconds:
+            return
+        decisions = [plan.decisions for plan in other]
+        if all(
+            one.decisions.stored == plan.stored for one, plan in zip(staged, decisions, strict=True)
+        ):
+            return
+        found = self.builder.emitted(cut, decisions)
+        if self.builder.fits(found):
+            self._keep(found, plans)
+
     def enter_if_promising(self, cut: Cut, plans: StagePlans) -> bool:
         """Emit a candidate only if it can lead, by the seconds of its stage plans."""
         if self.is_over or (cut, id(plans)) in self._entered:
@@ -121,10 +137,14 @@ class Race:
         staged = self._staged(cut, plans)
         return inf if staged is None else self.builder.estimate(staged)
 
-    def _staged(self, cut: Cut, plans: StagePlans) -> list[StagePlan] | None:
+    def _staged(
+        self, cut: Cut, plans: StagePlans, *, from_last: bool = False
+    ) -> list[StagePlan] | None:
         most = self.builder.limits.memory_limit
         limit = None if most is None else most / self.builder.schedule.chunks
-        return self.builder.staged(cut, plans, [limit] * self.builder.schedule.stages)
+        builder = self.builder
+        staged = builder.staged_from_last if from_last else builder.staged
+        return staged(cut, plans, [limit] * builder.schedule.stages)
 
     # Named plans
 
