@@ -6,7 +6,7 @@ far needs them, until all of its stages are exact. The bound covers cuts between
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -55,12 +55,15 @@ class CutBounds:
         The stage problems.
     schedule : Schedule
         The schedule.
+    once : StageProblems, optional
+        Those whose bounds of passes with what is done once are taken, if others.
     deadline : float
         Until when stages are priced exactly, by `time.perf_counter`.
     """
 
     problems: StageProblems
     schedule: Schedule
+    once: StageProblems | None = None
     deadline: float = inf
     met: dict[Cut, None] = field(default_factory=dict)
 
@@ -69,7 +72,10 @@ class CutBounds:
         floors = [self.problems.floor(block) for block in range(size - 1)]
         self.passes = _sums([one.pass_seconds for one in floors], count)
         self.steps = _sums([one.step_seconds for one in floors], count)
-        self.onces = _sums([one.once_seconds for one in floors], 1)[0]
+        if self.once is not None:
+            steps = [self.once.step_floor(block) for block in range(size - 1)]
+            self.steps = np.maximum(self.steps, _sums(steps, count))
+        self.ends: dict[tuple[int, float], Floats] = {}
         self.exact = np.zeros(self.passes.shape, dtype=bool)
 
     @cached_property
@@ -94,7 +100,8 @@ class CutBounds:
         paths = [self._counts(path) for path in bounding_paths(self.schedule)]
         if self.schedule.chunks > 1:
             groups = [self._of_group(group) for group in range(self.schedule.groups)]
-            paths.append(PathCounts(np.mean(groups, axis=0), np.zeros(self.passes.shape[:2])))
+            mean = np.mean(groups, axis=0)
+            paths.append(PathCounts(mean, np.zeros(self.passes.shape[:2]), self._ends(mean)))
         best = self._refined(paths)
         for _ in range(_ROUNDS):
             if best.cut is None:
@@ -141,18 +148,43 @@ class CutBounds:
         for stage in range(1, schedule.stages):
             there, back = (path.transfers.get(pair, 0) for pair in _neighbours(stage))
             arrivals[stage] = there * self._delays[0] + back * self._delays[1]
-        return PathCounts(np.array(counts, dtype=float), arrivals, self._ends(counts[0]))
+        passed = np.array(counts, dtype=float)
+        return PathCounts(passed, arrivals, self._ends(passed))
 
-    def _ends(self, count: int) -> Floats | None:
-        """Return bounds of what a path passes of the first stage, by its blocks.
+    def _ends(self, counts: Floats) -> dict[int, Floats]:
+        """Return bounds of what a path passes of the stages of the first group, by their blocks.
 
-        The path ends there where backward passes end.
+        The path begins there, and ends there where backward passes end: what the group does once
+        adds to it.
         """
-        if WEIGHTS in self.schedule.parts:
-            return None
+        schedule, found = self.schedule, dict[int, Floats]()
+        if WEIGHTS in schedule.parts or counts[0] < 1:
+            return found
+        for stage in range(0, schedule.stages, schedule.groups):
+            if counts[stage] >= 1:
+                found[stage] = self._with_once(stage, float(counts[stage]))
+        found[0] = found[0] + self.problems.constant
+        return found
+
+    def _with_once(self, stage: int, count: float) -> Floats:
+        """Return bounds of some passes of a stage and of what it does once, by its blocks."""
         if count == self.schedule.micro_batches:
-            return self.steps[0, 0] + self.problems.constant
-        return self.onces[0] + self.problems.constant if count >= 1 else None
+            return self.steps[stage]
+        count = max(count, ONE)
+        if (stage, count) not in self.ends:
+            blocks = range(len(self.problems.blocks))
+            problems = self.once or self.problems
+            floors = [problems.floor_of(block, count) for block in blocks]
+            self.ends[stage, count] = _sums(floors, 1)[0]
+            for begin, end in np.argwhere(self.exact[stage]).tolist():
+                self._price_once(stage, count, begin, end)
+        return self.ends[stage, count]
+
+    def _price_once(self, stage: int, count: float, begin: int, end: int) -> None:
+        """Price a stage exactly, with what it does once."""
+        bounds, in_flight = self.ends[stage, count], self.in_flight[stage]
+        found = (self.once or self.problems).seconds_within(begin, end, in_flight, count)
+        bounds[begin, end] = max(bounds[begin, end], found)
 
     @cached_property
     def _delays(self) -> Floats:
@@ -205,6 +237,7 @@ class CutBounds:
     def _least(self, paths: Sequence[PathCounts]) -> LeastCut:
         groups, chunks = self.schedule.groups, self.schedule.chunks
         passes = self.schedule.micro_batches
+        paths = [replace(path, ends=self._ends(path.stages)) for path in paths]
         found = [least_longest_path(self.passes, paths, passes)] if paths else []
         constant = self.problems.constant
         most = least_maximum(self.steps)
@@ -227,16 +260,19 @@ class CutBounds:
         """Price a stage, and all equal stretches in this stage."""
         blocks = self.problems.blocks
         found = self.problems.bound(begin, end, self.in_flight[stage])
+        step = found.step_seconds
+        if self.once is not None:
+            step = max(step, self.once.bound(begin, end, self.in_flight[stage]).step_seconds)
         key, length = blocks.key(begin, end), end - begin
         for first in range(len(blocks) - length + 1):
             at = stage, first, first + length
             if blocks.key(first, first + length) == key:
                 self.passes[at] = max(self.passes[at], found.pass_seconds)
-                self.steps[at] = max(self.steps[at], found.step_seconds)
+                self.steps[at] = max(self.steps[at], step)
                 self.exact[at] = True
-                if not stage:
-                    place = first, first + length
-                    self.onces[place] = max(self.onces[place], found.once_seconds)
+                for of, count in self.ends:
+                    if of == stage:
+                        self._price_once(stage, count, first, first + length)
 
 
 def _neighbours(stage: int) -> tuple[Transfer, Transfer]:

@@ -15,8 +15,8 @@ stages and stage s the one that is as slow as that,
 is at most the above, and the inner minimum is a dynamic program over stages and blocks.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,22 +37,23 @@ class PathCounts:
         How often it passes each stage, forward and backward.
     arrivals : array of shape (stages, blocks + 1)
         Seconds of the transfers to each stage and back that it passes, by the stage's first block.
-    ends : array of shape (blocks + 1,), optional
-        Lower bounds of what the path passes of the first stage, with what that stage does before
-        and after the loop, by the block after its last.
+    ends : mapping of int to (array of shape (blocks + 1, blocks + 1))
+        For stages of the device group with which the path begins and ends, lower bounds of what it
+        passes of them, with what they do before and after the loop, by their blocks.
     """
 
     stages: Floats
     arrivals: Floats
-    ends: Floats | None = None
+    ends: Mapping[int, Floats] = field(default_factory=dict)
 
     def seconds(self, seconds: Floats) -> Floats:
         """Return what each stage adds to the path, by its blocks."""
         known = np.isfinite(seconds)
         passed = np.where(known, seconds, 0.0) * self.stages[:, None, None]
         found: Floats = np.where(known, passed + self.arrivals[:, :, None], np.inf)
-        if self.ends is not None:
-            found[0, 0] = np.maximum(found[0, 0], np.where(known[0, 0], self.ends, np.inf))
+        for stage, bounds in self.ends.items():
+            once = np.where(known[stage], bounds + self.arrivals[stage][:, None], np.inf)
+            found[stage] = np.maximum(found[stage], once)
         return found
 
 

@@ -19,8 +19,10 @@ from shardwright.compiler.stages.cuts import Cut, LeastCut
 from shardwright.compiler.stages.named import NamedProblems
 from shardwright.compiler.stages.problem import StageProblems
 from shardwright.compiler.stages.race import Race
+from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.program_profile import Emissions
-from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches, one_pass
 from shardwright.dataflow.placement import even_cuts
 from shardwright.dataflow.schedules import Schedule, make_schedule
@@ -34,8 +36,6 @@ from shardwright.search.method import SearchResult
 _FEW = 40  # cuts up to which all of them are tried
 _CUTS = 3  # that are tried of more
 _ROUNDING = 1e-9
-_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # weights of the links of a level that are tried
-_ASCENTS = 2  # how often those of each level are
 _SHARE_OF_BOUND = 1 / 2  # of the time limit, after which plans are searched
 
 
@@ -55,7 +55,6 @@ class PipelinePartitioning(Partitioned):
     cuts: tuple[str, ...] = ()
     began: float = field(default_factory=time.perf_counter)
     emissions: Emissions = field(default_factory=dict)
-    _floors: dict[tuple[float, ...], float] = field(default_factory=dict)
 
     @property
     def overlaps(self) -> bool:
@@ -98,43 +97,32 @@ class PipelinePartitioning(Partitioned):
         """The stage problems whose bounds are taken.
 
         Where communication of parameters may be concurrent with computation, a segment takes at
-        least the load of each resource, and so their sum by weights. Of some weights, those are
-        taken by which the most frequent block takes longest.
+        least the load of each resource, and so their sum by weights.
         """
         if self.overlaps:
-            return self._by_weights(self._weights)
+            return self._by_weights(self._weights[0])
         return self.problems if self.schedule.chunks == 1 else self._problems(self.lowering)
 
-    def _by_weights(self, shares: tuple[float, ...]) -> StageProblems:
-        levels = tuple(max(share, LEAST_WEIGHT) for share in shares)
-        weights = ResourceWeights(1 - sum(levels), levels)
+    def _by_weights(self, weights: ResourceWeights) -> StageProblems:
         return self._problems(replace(self.lowering, weights=weights))
 
     @cached_property
-    def _weights(self) -> tuple[float, ...]:
-        """The weights of the links of each level, innermost first."""
-        best = [0.0] * len(self.cluster.levels)
-        highest = self._floor(tuple(best))
-        used = sorted({axis.level for axis in self.mesh.axes if axis.size > 1})
-        for level in used * _ASCENTS:
-            for share in _SHARES:
-                tried = [*best[:level], share, *best[level + 1 :]]
-                height = self._floor(tuple(tried)) if sum(tried) < 1 else 0.0
-                if height > highest:
-                    highest, best = height, tried
-        return tuple(best)
+    def _weights(self) -> tuple[ResourceWeights, ResourceWeights]:
+        """The weights of the resources of a rank, for passes, and with what is done once."""
+        return SegmentWeights(
+            len(self.cluster.levels),
+            sorted({axis.level for axis in self.mesh.axes if axis.size > 1}),
+            lambda weights: self._by_weights(weights).pass_floor(self._frequent),
+            lambda weights: self._by_weights(weights).step_floor(self._frequent),
+            self.options.passes,
+            self.options.passes > 1 and can_divide(self.source, self.loop),
+        ).best()
 
     @cached_property
     def _frequent(self) -> int:
         """The first block of the most frequent kind."""
         keys = [self.blocks.key(block, block + 1) for block in range(len(self.blocks))]
         return keys.index(Counter(keys).most_common(1)[0][0])
-
-    def _floor(self, shares: tuple[float, ...]) -> float:
-        if shares not in self._floors:
-            problems = self._by_weights(shares)
-            self._floors[shares] = problems.pass_floor(self._frequent)
-        return self._floors[shares]
 
     def _problems(
         self,
@@ -160,7 +148,9 @@ class PipelinePartitioning(Partitioned):
     def bounds(self) -> CutBounds:
         """The bounds of the stages."""
         until = self.began + _SHARE_OF_BOUND * self.options.time_limit
-        return CutBounds(self.bounding, self.schedule, until)
+        of_passes, of_steps = self._weights if self.overlaps else (None, None)
+        once = self._by_weights(of_steps) if of_steps and of_steps != of_passes else None
+        return CutBounds(self.bounding, self.schedule, once, until)
 
     def bound(self) -> float:
         """Return a bound on the steps of all pipelines, too high by no more than its rounding.

@@ -46,13 +46,10 @@ class StageBound:
         Of one pass over one micro-batch, forward and backward.
     step_seconds : float
         Of all passes and what is done once; infinite where no plan fits.
-    once_seconds : float
-        Of one pass and what is done once.
     """
 
     pass_seconds: float
     step_seconds: float
-    once_seconds: float
 
 
 @dataclass(frozen=True)
@@ -116,6 +113,7 @@ class StageProblems:
     _free: dict[Hashable, tuple[int, _Searched]] = field(default_factory=dict)
     _passes: dict[Hashable, float] = field(default_factory=dict)
     _floors: dict[Hashable, StageBound] = field(default_factory=dict)
+    _lows: dict[Hashable, float] = field(default_factory=dict)
 
     @property
     def loop(self) -> MicroBatches:
@@ -140,24 +138,29 @@ class StageProblems:
         """Return bounds of one block whose sums bound those of stretches, within any memory."""
         key = self.blocks.key(block, block + 1)
         if key not in self._floors:
-            counts = (MANY, self._count, self._once)
-            passes, step, once = (self._lowest(block, count) for count in counts)
-            self._floors[key] = StageBound(passes / MANY, step, once)
+            passes, step = (self.floor_of(block, count) for count in (MANY, self._count))
+            self._floors[key] = StageBound(passes / MANY, step)
         return self._floors[key]
+
+    def floor_of(self, block: int, passes: float) -> float:
+        """Return a bound of some passes of one block and of what it does once; see `floor`."""
+        key = self.blocks.key(block, block + 1), passes
+        if key not in self._lows:
+            self._lows[key] = self._lowest(block, passes)
+        return self._lows[key]
 
     def pass_floor(self, block: int) -> float:
         """Return a bound of one pass of a block over one micro-batch."""
-        return self._lowest(block, MANY) / MANY
+        return self.floor_of(block, MANY) / MANY
+
+    def step_floor(self, block: int) -> float:
+        """Return a bound of all passes of a block, and of what it does once."""
+        return self.floor_of(block, self._count)
 
     @property
     def _count(self) -> float:
         """How often an operator of the loop runs."""
         return self.loop.passes
-
-    @property
-    def _once(self) -> float:
-        """One pass of a loop: a little more than once, so that gradients are accumulated."""
-        return ONE if self.loop.passes > 1 else 1
 
     def _lowest(self, block: int, passes: float) -> float:
         request = self.request_of(block, block + 1, 1, passes, free_ends=True)
@@ -170,6 +173,15 @@ class StageProblems:
     def seconds(self, begin: int, end: int, passes: float) -> float:
         """Return a bound of some passes of blocks and what is done once, within any memory."""
         return self._of_passes(begin, end, passes)
+
+    def seconds_within(self, begin: int, end: int, in_flight: int, passes: float) -> float:
+        """Return a bound of some passes of a stage, and of what it does once."""
+        least = self._of_passes(begin, end, passes)
+        limit = self.limits.memory_limit
+        plan = self._searched(begin, end, in_flight, limit).plan
+        if plan is not None and plan.unlimited:
+            return least
+        return max(least, self._passes_within(begin, end, in_flight, limit, passes))
 
     def plan(
         self,
@@ -260,29 +272,29 @@ class StageProblems:
             options = replace(request.options, input_layouts=layouts)
             request = replace(request, options=options)
         free = self._solved(request, request.space, None)
-        once = self._of_passes(begin, end, self._once)
-        bound = StageBound(self._of_passes(begin, end, MANY) / MANY, free.lower_bound, once)
+        bound = StageBound(self._of_passes(begin, end, MANY) / MANY, free.lower_bound)
         limit = self.limits.limit_bytes if memory_limit is None else memory_limit
         if free.memory_bytes <= limit:
             return _Searched(begin, bound, _plan(free, unlimited=True))
         try:
             found, least = self._within(request, memory_limit)
         except InfeasibleError:
-            return _Searched(begin, StageBound(inf, inf, inf), None)
+            return _Searched(begin, StageBound(inf, inf), None)
         except NoPlanError:
             return _Searched(begin, bound, None)
-        seconds = max(bound.pass_seconds, self._pass_within(begin, end, in_flight, memory_limit))
+        within = self._passes_within(begin, end, in_flight, memory_limit, MANY) / MANY
+        seconds = max(bound.pass_seconds, within)
         bound = replace(bound, pass_seconds=seconds, step_seconds=max(bound.step_seconds, least))
         return _Searched(begin, bound, _plan(found))
 
-    def _pass_within(
-        self, begin: int, end: int, in_flight: int, memory_limit: float | None
+    def _passes_within(
+        self, begin: int, end: int, in_flight: int, memory_limit: float | None, passes: float
     ) -> float:
-        """Return a bound of one pass within a memory limit; 0 where none is found."""
-        request = self.request_of(begin, end, in_flight, MANY)
+        """Return a bound of some passes within a memory limit; 0 where none is found."""
+        request = self.request_of(begin, end, in_flight, passes)
         space = request.recompute_space if request.recomputes else request.space
         try:
-            return self._solved(request, space, memory_limit).lower_bound / MANY
+            return self._solved(request, space, memory_limit).lower_bound
         except NoPlanError:
             return 0.0
 
