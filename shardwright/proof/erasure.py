@@ -226,11 +226,19 @@ class _Erased:
             raise RunsError("`add` reads runs of different windows")
         return Runs(combination([(1, a.term), (1, b.term)]), a.kind, a.moves, True)
 
+    def _changes_nothing(self) -> bool:
+        """Return whether an operator converts a tensor to its own type, or moves no element."""
+        name, before = self.node.operator, self.operands[0].type if self.operands else None
+        if name == "transpose":
+            order = tuple(self.info.attributes["permutation"])
+            return order == tuple(range(len(order)))
+        return name in ("cast", "reshape") and before == self.node.results[0].type
+
     def _computed(self, terms: Sequence[Term]) -> Sequence[Term]:
         """Return the terms of an operator on whole tensors."""
         name, result = self.node.operator, self.node.results[0].type
-        if self.info.is_identity:  # in a differentiated program `stop_gradient` is one too
-            return terms
+        if self.info.is_identity or self._changes_nothing():
+            return terms  # in a differentiated program `stop_gradient` is an identity, too
         same_type = all(value.type.dtype == result.dtype for value in self.operands)
         if name in _SIGNS and same_type and result.dtype != "bool":
             pairs = zip(_SIGNS[name], self.operands, terms, strict=True)

@@ -196,3 +196,37 @@ def test_a_wrong_canonicalization(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Canonicalize, "run", wrong)
     proof = prove(compile(definition, 2, cluster="cpu").plan)
     assert (proof.proven, proof.first_failure) == (False, "sub_0")
+
+
+@pytest.mark.parametrize("operator", ["cast", "reshape"])
+def test_what_changes_nothing_is_no_other_term(operator: str) -> None:
+    """A conversion to the same type, and a reshape to the same shape, may be repeated."""
+    plan = compile(GPT, 8, precision="bfloat16", mode="data_parallel").plan
+    nodes, names = [], dict[str, str]()
+    for node in plan.program.nodes:
+        nodes.append(renamed(node, names))
+        if node.operator == operator and node.name not in plan.program.outputs:
+            again = replace(node.results[0], name=f"{node.name}.twice")
+            nodes.append(replace(node, operands=(node.name,), results=(again,)))
+            names[node.name] = again.name
+    assert names
+    assert prove(replace(plan, program=replace(plan.program, nodes=tuple(nodes)))).proven
+
+
+def test_a_transpose_that_moves_elements_is_another_term() -> None:
+    plan = compile(GPT, 8, mode="data_parallel").plan
+    node = next(n for n in plan.program.nodes if n.operator == "transpose")
+    for order, proven in (((0, 1, 2, 3), True), ((0, 2, 1, 3), False)):
+        shape = tuple(node.results[0].type.shape[i] for i in order)
+        kind = replace(node.results[0].type, shape=shape)
+        again = replace(node.results[0], name="again", type=kind)
+        more = replace(
+            node, operands=(node.name,), results=(again,), attributes={"permutation": order}
+        )
+        changed = []
+        for each in plan.program.nodes:
+            changed.append(renamed(each, {node.name: "again"} if more in changed else {}))
+            changed += [more] if each is node else []
+        assert prove(replace(plan, program=replace(plan.program, nodes=tuple(changed)))).proven in (
+            (True,) if proven else (False, None)
+        )
