@@ -5,6 +5,7 @@ import math
 import textwrap
 from typing import Any
 
+from shardwright.compiler.options import DEFAULTS
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
@@ -61,6 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"`bench strategies` compares searches, the mode `{arguments.mode}` has none",
             hint="leave `--mode` out",
+        )
+    if arguments.stages not in (None, DEFAULTS["stages"]):
+        raise UsageError(
+            "`bench strategies` compares searches for one pipeline stage, `--stages` is "
+            f"{arguments.stages}",
+            hint="leave `--stages` out; pipelines are compared by `--plan pipeline=2` and "
+            "`compile`",
         )
     for plan in arguments.plans:
         NamedPlan.parse(plan).on(arguments.devices)

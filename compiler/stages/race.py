@@ -91,8 +91,12 @@ class Race:
     @property
     def is_over(self) -> bool:
         """Whether there is an answer, and no better one is needed, or no time is left."""
-        late = time.perf_counter() >= self.deadline
-        return self.best is not None and (late or self.seconds <= self.target)
+        return self.best is not None and (self.is_late or self.seconds <= self.target)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no time is left."""
+        return time.perf_counter() >= self.deadline
 
     def enter(self, cut: Cut, plans: StagePlans) -> bool:
         """Emit a candidate whose program fits, unless the race is over; return whether it leads."""
@@ -180,7 +184,7 @@ class Race:
         near = _NEAR * min(first, default=inf)
         found: dict[tuple[float, Cut], _Entrant] = {}
         for plans, estimate in zip(degrees, first, strict=True):
-            for cut in cuts if estimate <= near else ():
+            for cut in cuts if estimate <= near and not self.is_over else ():
                 estimates = [self._estimate_named(cut, one) for one in plans]
                 for one, seconds in zip(plans, estimates, strict=True):
                     entrant = _Entrant(cut, one, seconds, min(estimates))

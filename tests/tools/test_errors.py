@@ -399,6 +399,11 @@ OTHERS = {
         "`bench strategies` compares searches, the mode `data_parallel` has none; leave `--mode` "
         "out",
     ),
+    "searches_of_stages": (
+        ["bench", "strategies", "mlp", "--devices", "4", "--stages", "2"],
+        "`bench strategies` compares searches for one pipeline stage, `--stages` is 2; leave "
+        "`--stages` out; pipelines are compared by `--plan pipeline=2` and `compile`",
+    ),
     "missing_data": (
         ["run", "plan", "--data", "nowhere"],
         "there is no file `train-images-idx3-ubyte`, nor with `.gz` (in nowhere)",
