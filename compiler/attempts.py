@@ -103,7 +103,8 @@ class Attempts:
         if found.result.unlimited or self._is_near(found.result.cost, found.result.lower_bound):
             return found
         other = next(self.by_rule(found.result.cost), found)
-        return _better(found, other, found.result.lower_bound)
+        best = _better(found, other, found.result.lower_bound)
+        return best if self._left() else _cut_short(best)
 
     def _with_time_left(self) -> "Attempts":
         """Return the searches in less time, where a plan built by rule may be needed."""
@@ -262,9 +263,8 @@ class Attempts:
             raise
         if not result.unlimited:
             self._build_by_rule()
-        if result.seconds >= seconds:  # another machine may find another plan
-            result = replace(result, how=f"{result.how}; the time limit ended the search")
-        return self._emit(limits, result)
+        found = self._emit(limits, result)
+        return _cut_short(found) if result.seconds >= seconds else found
 
     def with_buckets(
         self, attempt: Attempt, bound: float = 0.0, timeline: Timeline | None = None
@@ -278,7 +278,7 @@ class Attempts:
         attempt : Attempt
             The plan, and its program as the options ask for.
         bound : float
-            A lower bound of the overlapped step.
+            A lower bound of the overlapped step, or an estimate of it in the best buckets.
         timeline : Timeline, optional
             The overlapped step of the program, if it is known.
         """
@@ -345,3 +345,12 @@ def _better(one: Attempt, other: Attempt, bound: float) -> Attempt:
     """Return the cheaper plan with a bound on all plans."""
     best = min(one, other, key=lambda attempt: attempt.result.cost)
     return replace(best, result=bounded(best.result, bound))
+
+
+def _cut_short(attempt: Attempt) -> Attempt:
+    """Return a plan that says that the time ended its search: another machine may find another."""
+    how = attempt.result.how
+    if "time limit" in how:
+        return attempt
+    result = replace(attempt.result, how=f"{how}; the time limit ended the search")
+    return replace(attempt, result=result)

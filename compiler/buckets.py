@@ -52,7 +52,7 @@ def fastest_fusion(
     gap : float
         Relative distance of the step from a lower bound at which nothing more is tried.
     bound : float
-        A lower bound of the overlapped step, beside the computation of the program.
+        A lower bound of the overlapped step, or an estimate, beside the computation of the program.
     timeline : Timeline, optional
         The overlapped step without buckets, if it is known.
     is_late : callable

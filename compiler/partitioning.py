@@ -151,10 +151,11 @@ class Partitioning(Partitioned):
             passes=self.options.passes,
         ).run()
         fastest, *others = to_be_bucketed(found.candidates)
-        best = attempts.with_buckets(fastest.attempt, found.lower_bound, fastest.timeline)
-        best = self._faster(best, others, found)
+        best = self._faster(self._in_buckets(fastest, found), others, found)
         if not found.is_short:
             best = self._faster_by_rule(best, found)
+        if not self._is_near(best, found) and time.perf_counter() >= self.deadline:
+            found = replace(found, is_cut_short=True)
         if self.options.extra_passes:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
         result = found.result(best.attempt, best.step_seconds)
@@ -168,12 +169,15 @@ class Partitioning(Partitioned):
         for candidate in candidates:
             if self._is_near(best, found):
                 break
-            if candidate.least_seconds < best.step_seconds:
-                other = self._serial.with_buckets(
-                    candidate.attempt, found.lower_bound, candidate.timeline
-                )
+            if candidate.least_seconds < best.step_seconds * (1 - self.options.gap):
+                other = self._in_buckets(candidate, found)
                 best = min(best, other, key=lambda one: one.step_seconds)
         return best
+
+    def _in_buckets(self, candidate: Candidate, found: Overlapped) -> Bucketed:
+        """Return a candidate in its fastest buckets."""
+        least = max(found.lower_bound, candidate.least_seconds)
+        return self._serial.with_buckets(candidate.attempt, least, candidate.timeline)
 
     def _faster_by_rule(self, best: Bucketed, found: Overlapped) -> Bucketed:
         """Return the fastest of a plan and of those built by rule."""

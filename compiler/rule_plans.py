@@ -163,7 +163,7 @@ class RulePlans:
     ) -> Iterator[RulePlan]:
         walks = []
         for walk in self._walks():
-            least = self._least_cost(walk, searched) if searched and not self._is_late else 0.0
+            least = self._least_cost(walk, searched, shortest)
             if least < shortest():
                 walks.append((least, walk))
         for _, walk in sorted(walks, key=lambda pair: pair[0]):
@@ -205,13 +205,25 @@ class RulePlans:
             return RulePlan(least, replace(result, decisions=decisions), merged, following)
         return None
 
-    def _least_cost(self, walk: ExpertWalk, searched: Sequence[SearchRequest]) -> float:
-        """Return the least weighted loads of a plan, however its parameters are stored."""
-        key = walk.plan, *(request.weights for request in searched)
-        if key not in self._least:
-            costs = (self._least_in(request.space, walk) for request in searched)
-            self._least[key] = max(costs, default=0.0)
-        return self._least[key]
+    def _least_cost(
+        self,
+        walk: ExpertWalk,
+        searched: Sequence[SearchRequest],
+        enough: Callable[[], float] = lambda: math.inf,
+    ) -> float:
+        """Return the least weighted loads of a plan, however its parameters are stored.
+
+        The search that was last raised the bound most, so it tells first; a bound that is high
+        enough is not raised.
+        """
+        found = 0.0
+        for request in reversed(searched):
+            key = walk.plan, request.weights
+            if found < enough() and not self._is_late:
+                if key not in self._least:
+                    self._least[key] = self._least_in(request.space, walk)
+                found = max(found, self._least[key])
+        return found
 
     def _least_in(self, space: SearchSpace, walk: ExpertWalk) -> float:
         """Return the least cost in a space with the strategies of a plan, or orbits of them."""

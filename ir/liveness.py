@@ -6,7 +6,7 @@ before run once, and so do the nodes after, which read what the passes have accu
 which several values may share, are in `dataflow.liveness`.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Set
 from dataclasses import dataclass
 
 from shardwright.ir.errors import IRError
@@ -52,10 +52,15 @@ def loop_of(graph: Graph) -> Loop | None:
     if mesh is None or not mesh.in_time:
         return None
     axes = mesh.in_time
+    split = {
+        name
+        for name, value in graph.values.items()
+        if value.layout is not None and value.layout.mentions(axes)
+    }
     inside = [
         i
         for i, node in enumerate(graph.nodes)
-        if node.attributes.get("in_passes") or mentions(graph, node, axes)
+        if node.attributes.get("in_passes") or _touches(node, split)
     ]
     if not inside:
         return None
@@ -113,6 +118,12 @@ def mentions(graph: Graph, node: Node, axes: tuple[str, ...]) -> bool:
     """Return whether the layout of an operand or result of a node mentions some axes."""
     values = (*graph.operand_values(node), *node.results)
     return any(value.layout is not None and value.layout.mentions(axes) for value in values)
+
+
+def _touches(node: Node, names: Set[str]) -> bool:
+    """Return whether a node reads or makes one of some values."""
+    made = any(result.name in names for result in node.results)
+    return made or not names.isdisjoint(node.operands)
 
 
 def check_loop(graph: Graph) -> None:

@@ -7,8 +7,16 @@ from shardwright.ir.verify import verify_structure
 from shardwright.operators.info import operator_info
 
 
-def verify(graph: Graph) -> None:
+def verify(graph: Graph, known: set[tuple[int, ...]] | None = None) -> None:
     """Check that a graph is well formed: structure, types, and layouts where they are decided.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph.
+    known : set, optional
+        Keys of nodes that are well formed with their operands on their mesh; those of the graph are
+        added. The keys are identities, so the caller keeps the graphs that they are of.
 
     Raises
     ------
@@ -16,8 +24,13 @@ def verify(graph: Graph) -> None:
         At the first broken rule; names the node, the value found and the value expected.
     """
     verify_structure(graph)
+    known = set() if known is None else known
     for node in graph.nodes:
         operands = graph.operand_values(node)
+        key = id(graph.mesh), id(node), *map(id, operands)
+        if key in known:
+            continue
+        known.add(key)
         try:
             _verify_node(node, operands, graph)
         except IRError as error:

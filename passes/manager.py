@@ -139,8 +139,9 @@ class PassManager:
         PassError
             If one is not well formed, or without a property.
         """
+        known: set[tuple[int, ...]] = set()  # nodes that one pass leaves as the one before
         for record in self.records:
-            _check_result(record.work, record.graph)
+            _check_result(record.work, record.graph, known)
 
     def run_all(self, pipeline: tuple[Pass, ...], graph: Graph) -> Graph:
         """Run the passes of a pipeline in order; see `run`."""
@@ -232,11 +233,11 @@ def _hint(required: Property) -> str | None:
     return f"run {in_words(makers)} first" if makers else None
 
 
-def _check_result(work: Pass, graph: Graph) -> None:
+def _check_result(work: Pass, graph: Graph, known: set[tuple[int, ...]] | None = None) -> None:
     if not isinstance(graph, Graph):
         raise PassError(f"pass `{work.name}` returned {type(graph).__name__}, expected a Graph")
     try:
-        verify(graph)
+        verify(graph, known)
     except ShardwrightError as error:
         what = f"pass `{work.name}` left a wrong graph: {error.what}"
         raise PassError(what, error.where) from error
