@@ -40,6 +40,8 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-9
 _LINKS = 0.05  # weight of the links together, where the search for weights begins
+_MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
+_WIDE = 0.02  # relative gap
 _ROUNDS = 4  # searches by further weights
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
 _BUCKETED = 3  # candidates whose buckets are chosen
@@ -211,23 +213,54 @@ class OverlapSearch:
 
     def _raised(self, bound: float) -> Overlapped:
         """Search by other weights as long as the bound may rise."""
-        cut_short = False
         for _ in range(_ROUNDS):
             weights = self._next_weights(bound)
             if weights is None:
                 break
-            self.searches += 1
-            try:
-                attempts = self.probe(self._as_weights(weights))
-            except NoPlanError:  # a plan fits, so only the time can have ended the search
-                cut_short = True
+            raised = self._searched(weights, bound)
+            if raised is None:
+                return self._overlapped(bound, cut_short=True)
+            bound = raised
+        return self._overlapped(bound)
+
+    def _searched(self, weights: Floats, bound: float) -> float | None:
+        """Search by weights, and return the greater bound; None if the time ended the search."""
+        self.searches += 1
+        try:
+            attempts = self.probe(self._as_weights(weights))
+        except NoPlanError:  # a plan fits, so only the time can have ended the search
+            return None
+        if attempts[0].result.lower_bound >= bound:
+            bound = attempts[0].result.lower_bound
+            self.center = self.center if self._is_compute(weights) else weights
+        for attempt in attempts:
+            self._meet(attempt)
+        return bound
+
+    def widened(self, bound: float, step_seconds: float) -> Overlapped | None:
+        """Search by greater weights of the links, where the gap is wide even in buckets.
+
+        Links hardly matter to the first weights, and the bound hardly rises, but plans that
+        communicate less may be faster. None where nothing is searched.
+
+        Parameters
+        ----------
+        bound : float
+            The bound so far.
+        step_seconds : float
+            The shortest step so far.
+        """
+        if self.is_short or not self.is_large or step_seconds <= bound * (1 + _WIDE):
+            return None
+        known = len(self.found)
+        for links in _MORE_LINKS:
+            late = time.perf_counter() >= self.deadline
+            raised = None if late else self._searched(self._equal_weights(links), bound)
+            if raised is None:
                 break
-            if attempts[0].result.lower_bound >= bound:
-                bound = attempts[0].result.lower_bound
-                self.center = self.center if self._is_compute(weights) else weights
-            for attempt in attempts:
-                self._meet(attempt)
-        return self._overlapped(bound, cut_short)
+            bound = raised
+        self.found = self.found[known:]
+        return self._overlapped(bound) if self.found else None
 
     def _meet_by_rule(self, bound: float) -> None:
         """Meet plans built by rule that fit and may be faster than all that were met."""
@@ -237,7 +270,7 @@ class OverlapSearch:
                 if time.perf_counter() >= self.deadline:
                     break
 
-    def _overlapped(self, bound: float, cut_short: bool = False) -> Overlapped:
+    def _overlapped(self, bound: float, *, cut_short: bool = False) -> Overlapped:
         ranked = tuple(sorted(self.found, key=lambda candidate: candidate.step_seconds))
         return Overlapped(ranked, bound, self.searches, self.seconds, cut_short, self.is_short)
 
@@ -286,8 +319,12 @@ class OverlapSearch:
         return [0, *(1 + level for level in sorted(levels))]
 
     def _first_weights(self) -> Floats:
+        return self._equal_weights(_LINKS)
+
+    def _equal_weights(self, together: float) -> Floats:
+        """Return weights of all intervals in which the links have equal shares."""
         links = len(self._used) - 1
-        shares = [_LINKS / max(links, 1)] * links
+        shares = [together / max(links, 1)] * links
         return np.array([[1.0 - sum(shares), *shares]] * self.intervals)
 
     def _next_weights(self, bound: float) -> Floats | None:

@@ -139,7 +139,7 @@ class Partitioning(Partitioned):
 
     def _fastest(self, attempts: Attempts) -> Emitted:
         """Return the plan with the least overlapped step."""
-        found = OverlapSearch(
+        search = OverlapSearch(
             self._fit,
             self._attempt,
             self._probe,
@@ -149,9 +149,14 @@ class Partitioning(Partitioned):
             is_large=len(self.source) > _LARGE,
             intervals=self._intervals,
             passes=self.options.passes,
-        ).run()
+        )
+        found = search.run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = self._faster(self._in_buckets(fastest, found), others, found)
+        further = search.widened(found.lower_bound, best.step_seconds)
+        if further is not None:
+            found = replace(further, is_cut_short=found.is_cut_short)
+            best = self._faster(best, to_be_bucketed(further.candidates), found)
         if not found.is_short:
             best = self._faster_by_rule(best, found)
         if not self._is_near(best, found) and time.perf_counter() >= self.deadline:
