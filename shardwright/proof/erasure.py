@@ -32,6 +32,7 @@ from shardwright.proof.windows import RunsError, exchanged, windowed
 
 # Errors of operators whose attributes have unexpected types.
 _MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+_REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max")
 _SIGNS: Mapping[str, tuple[float, ...]] = {"add": (1, 1), "sub": (1, -1), "neg": (-1,)}
 
 
@@ -227,12 +228,18 @@ class _Erased:
         return Runs(combination([(1, a.term), (1, b.term)]), a.kind, a.moves, True)
 
     def _changes_nothing(self) -> bool:
-        """Return whether an operator converts a tensor to its own type, or moves no element."""
+        """Return whether an operator moves no element, and combines none with another.
+
+        It converts a tensor to its own type, or reduces a scalar.
+        """
         name, before = self.node.operator, self.operands[0].type if self.operands else None
         if name == "transpose":
             order = tuple(self.info.attributes["permutation"])
             return order == tuple(range(len(order)))
-        return name in ("cast", "reshape") and before == self.node.results[0].type
+        if before != self.node.results[0].type:
+            return False
+        is_scalar = before is not None and not before.rank
+        return name in ("cast", "reshape") or (is_scalar and name in _REDUCTIONS)
 
     def _computed(self, terms: Sequence[Term]) -> Sequence[Term]:
         """Return the terms of an operator on whole tensors."""
