@@ -1,5 +1,6 @@
 """Building blocks of networks: cells, layers, losses and optimizers, named as MindSpore's."""
 
+from shardwright.gradients import DistributedGradReducer
 from shardwright.nn.accumulation import GradAccumulation, PipelineCell
 from shardwright.nn.attention import GroupedQueryAttention
 from shardwright.nn.cell import Cell, CellList, SequentialCell
@@ -75,6 +76,7 @@ __all__ = [
     "Conv3d",
     "CrossEntropyLoss",
     "Dense",
+    "DistributedGradReducer",
     "Dropout",
     "Embedding",
     "FeedForward",

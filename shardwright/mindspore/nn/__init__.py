@@ -1,5 +1,6 @@
 """Building blocks of networks: cells, layers, losses and optimizers."""
 
+from shardwright.gradients import DistributedGradReducer
 from shardwright.mindspore.nn import utils
 from shardwright.mindspore.nn.normalization import (
     BatchNorm1d,
@@ -83,6 +84,7 @@ __all__ = [
     "Conv3d",
     "CrossEntropyLoss",
     "Dense",
+    "DistributedGradReducer",
     "Dropout",
     "Embedding",
     "FeedForward",

@@ -16,13 +16,17 @@ from shardwright.communication import (
     get_world_rank_from_group_rank,
     world,
 )
+from shardwright.compiler.options import CompileOptions
+from shardwright.gradients import value_and_grad
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.runtime import Executor, LocalCommunicator
-from shardwright.tracing import InputSpec
+from shardwright.session import ParallelOptions, Session
+from shardwright.tracing import InputSpec, trace
 from tests.shardwright.programs import traced
 
 X = InputSpec("x", TensorType("float64", (8, 4)))
@@ -412,3 +416,70 @@ def test_gradients_over_groups_are_those_of_differences(seed, local):
             for name in names
         )
         assert along == pytest.approx(slope, rel=1e-5, abs=1e-7), rank
+
+
+# Losses of single ranks
+
+
+class Local(nn.Cell):
+    """The mean loss of the own rows."""
+
+    def __init__(self):
+        self.dense = nn.Dense(4, 4, dtype="float64")
+
+    def construct(self, x):
+        size = x.shape[0] // get_group_size()
+        y = self.dense(x[get_rank() * size : (get_rank() + 1) * size])
+        return (y * y).mean()
+
+
+def step_of(network, **reducer):
+    def forward(x):
+        return network(x)
+
+    optimizer = nn.SGD(network.trainable_params(), 0.1)
+    gradient = value_and_grad(forward, None, network.trainable_params())
+
+    def step(x):
+        reduce = nn.DistributedGradReducer(network.trainable_params(), **reducer)
+        loss, gradients = gradient(x)
+        optimizer(reduce(gradients))
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize(("mean", "factor"), [(None, 1.0), (True, 1.0), (False, 4.0)])
+def test_a_reducer_averages_or_adds_the_gradients_of_all_ranks(mean, factor):
+    """The mean over equal parts is the mean of the batch; the sum is four times as much."""
+    x = np.random.default_rng(0).standard_normal((8, 4))
+    alone = Session(
+        trace(Local(), [X], optimizer=Optimizer("sgd", {"learning_rate": 0.1})), ParallelOptions()
+    )
+    network = Local()
+    with world(4):
+        definition = trace(step_of(network, mean=mean), [X])
+    how = CompileOptions(mode="hybrid_parallel")
+    together = Session(definition, ParallelOptions(how, 4))
+    name, (weight,) = "network.dense.weight", tuple(alone.state["dense.weight"].values())
+    name = next(n for n in together.state if n.endswith("dense.weight"))
+    together.state[name] = {rank: np.array(weight) for rank in range(4)}
+    before = np.array(weight)
+    alone.step([x])
+    together.step([x])
+    expected = before + factor * (alone.state["dense.weight"][0] - before)
+    for rank in range(4):
+        np.testing.assert_allclose(together.state[name][rank], expected, rtol=1e-12)
+
+
+def test_wrong_reducers_are_refused():
+    network = Local()
+    with world(4):
+        with pytest.raises(ModelError, match="`degree` is 2, expected the number of ranks, 4"):
+            nn.DistributedGradReducer(network.trainable_params(), degree=2)
+        with pytest.raises(ModelError, match="`fusion_type` is 2, expected 1"):
+            nn.DistributedGradReducer(network.trainable_params(), fusion_type=2)
+        with group("rows", [[0, 1], [2, 3]]), pytest.raises(ModelError, match="the group `rows`"):
+            nn.DistributedGradReducer(network.trainable_params(), group="rows")
+        with pytest.raises(ModelError, match="is given int, it takes what `value_and_grad`"):
+            nn.DistributedGradReducer(network.trainable_params())(3)
