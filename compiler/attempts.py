@@ -291,7 +291,7 @@ class Attempts:
         position = [record.name for record in records].index(FuseAllReduces.name)
         alone = records[position].before
         cluster = self.request.cluster
-        plain = None if options.extra_passes else timeline
+        plain = None if options.rewrites_programs else timeline
         left = self._left
         fusion, timeline = fastest_fusion(
             alone, cluster, limit, options.gap, bound, plain, is_late=lambda: not left()
@@ -304,7 +304,7 @@ class Attempts:
                 return self._simulated(attempt, NO_BUCKETS)
             done = tuple(passes.records)
             attempt = replace(attempt, program=program, memory=memory, records=done)
-        if options.extra_passes:
+        if options.rewrites_programs:
             return self._simulated(attempt, fusion)
         return Bucketed(attempt, fusion, timeline)
 

@@ -151,7 +151,12 @@ def _searched(
     _check_not_staged(prepare(counts[0]).source, options)
     # The same operators are merged for any number of micro-batches.
     moved = prepare(counts[0]).options
-    options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
+    options = replace(
+        options,
+        pins=moved.pins,
+        result_pins=moved.result_pins,
+        gather_fusion=moved.gather_fusion,
+    )
 
     def pipeline_of(options: CompileOptions, mesh: Mesh) -> PipelinePartitioning:
         source, level = source_of(options.passes), level_of_stages(cluster, devices)
@@ -204,6 +209,9 @@ def _prepared(graph: Graph, options: CompileOptions) -> _Prepared:
     source = passes.run_all((canonicalize, *marking(options)), graph)
     if options.mode in UNPARTITIONED:
         source = _in_one_stage(source, options.mode)
+    numbered = any(parameter.attributes.get("fusion") for parameter in graph.parameters)
+    if options.mode not in UNPARTITIONED and numbered:
+        options = replace(options, gather_fusion=replace(options.gather_fusion, by_layer=True))
     if options.pins or options.result_pins:
         options = _with_moved_pins(options, canonicalize.merged_values(graph))
     return _Prepared(source, options, tuple(passes.records), time.perf_counter() - begin)

@@ -84,18 +84,27 @@ def check_fusion(name: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class GatherFusion:
-    """Megabytes up to which gathers and scatters of parameters are fused; 0 for none."""
+    """How gathers of parameters, and scatters of their gradients, are fused.
+
+    Parameters
+    ----------
+    allgather, reducescatter : float
+        Megabytes up to which they are fused by size; 0 for none.
+    by_layer : bool
+        Whether parameters have numbers of their own, by which they are.
+    """
 
     allgather: float = 0.0
     reducescatter: float = 0.0
+    by_layer: bool = False
 
 
 def check_gather_fusion(name: str, value: object) -> None:
     """Refuse what is no pair of sizes."""
     if not isinstance(value, GatherFusion):
         raise wrong_value(name, value, "sizes, such as `allgather=64,reducescatter=32`")
-    for item in fields(value):
-        NOT_NEGATIVE.check(item.name, getattr(value, item.name), of=f"of `{name}`")
+    for item in ("allgather", "reducescatter"):
+        NOT_NEGATIVE.check(item, getattr(value, item), of=f"of `{name}`")
 
 
 def _read_gathers(text: str) -> GatherFusion:

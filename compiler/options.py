@@ -191,8 +191,7 @@ class CompileOptions:
     gather_fusion: GatherFusion = field(
         default_factory=GatherFusion,
         metadata=_about(
-            "fuse all-gathers of parameters, and reduce-scatters of their gradients, up to so "
-            "many megabytes each: `allgather=64,reducescatter=32`",
+            "fuse gathers of parameters and scatters of gradients: `allgather=64,reducescatter=32`",
             validate=checks.check_gather_fusion,
             default="each alone",
             partition=True,
@@ -341,6 +340,11 @@ class CompileOptions:
     def order(self) -> str:
         """The schedule of a pipeline."""
         return self.schedule or ("1f1b" if self.chunks == 1 else "interleaved")
+
+    @property
+    def rewrites_programs(self) -> bool:
+        """Whether passes after the search change the step, which its bounds do not cover."""
+        return bool(self.extra_passes) or self.gather_fusion != DEFAULTS["gather_fusion"]
 
     @property
     def sharding(self) -> OptimizerSharding | None:

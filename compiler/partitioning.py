@@ -161,7 +161,7 @@ class Partitioning(Partitioned):
             best = self._faster_by_rule(best, found)
         if not self._is_near(best, found) and time.perf_counter() >= self.deadline:
             found = replace(found, is_cut_short=True)
-        if self.options.extra_passes:  # what they do to the step is not bounded
+        if self.options.rewrites_programs:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
         result = found.result(best.attempt, best.step_seconds)
         best = replace(best, attempt=replace(best.attempt, result=result))

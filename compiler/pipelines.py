@@ -84,7 +84,7 @@ def fused(options: CompileOptions) -> Pipeline:
     """Return the pipeline of a program of `partitioned` after it was cleaned up."""
     gathers = options.gather_fusion
     joint: Pipeline = (FuseGathers(gathers.allgather, gathers.reducescatter),)
-    wanted = options.sharding is not None or gathers != GatherFusion()
+    wanted = gathers != GatherFusion()
     return (FuseAllReduces(options.fusion), *(joint if wanted else ()), *_extra(options))
 
 

@@ -81,9 +81,9 @@ class ProgramJudge:
     def _is_bounded(self) -> bool:
         options = self.options
         exact = options.mode == "auto_parallel" and options.search == "exact"
-        unchanged = options.objective == "serial" or not options.extra_passes
+        unchanged = options.objective == "serial" or not options.rewrites_programs
         staged = bool(self.source_of(1).cuts)
-        if options.stages != 1 and options.extra_passes:
+        if options.stages != 1 and options.rewrites_programs:
             return False
         return exact and unchanged and options.plan is None and not staged
 

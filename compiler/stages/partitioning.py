@@ -291,7 +291,7 @@ class PipelinePartitioning(Partitioned):
     def _result(self, best: Candidate, bound: float) -> SearchResult:
         seconds = best.step.seconds
         bound -= self.bounds.rounding(seconds)
-        if self.options.extra_passes:  # what they do to the step is not bounded
+        if self.options.rewrites_programs:  # what they do to the step is not bounded
             bound = 0.0
         if bound > seconds * (1 + _ROUNDING):
             raise PassError(

@@ -122,3 +122,26 @@ def test_a_second_run_changes_nothing():
     program = compile(MLP, 4, **options).compiled.program
     once = FuseGathers(64, 64).run(program)
     assert FuseGathers(64, 64).run(once) == once
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"plan": "data=8,zero=1"},
+        {"optimizer_parallel": True},
+        {"optimizer_parallel": True, "micro_batches": 2},
+        {"optimizer_parallel": True, "stages": 2, "micro_batches": 2},
+        {"optimizer_parallel": True, "objective": "serial"},
+        {"optimizer_parallel": True, "explain_search": True},
+    ],
+)
+def test_every_way_to_a_plan_fuses(options):
+    """What fusion does to the step is not bounded: no plan claims a bound of the step."""
+    sizes = "allgather=64,reducescatter=64"
+    found = compile(MLP, 8, cluster="h100-pod", gather_fusion=sizes, **options)
+    assert count(found.compiled.program)["unpack_gathered"] > 0
+    result = found.compiled.result
+    if found.compiled.minimizes_step and result is not None:
+        assert result.lower_bound == 0
+    assert verify(found).equal
+    assert prove(found).proven
