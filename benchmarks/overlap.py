@@ -6,11 +6,12 @@ bound, nor above the answer of the compiler; how often it equals the answer is w
 """
 
 import argparse
+import json
 import math
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -89,7 +90,7 @@ def _cases(seed: int, links: float) -> Iterator[Case]:
     options = CompileOptions(
         optimizer=Optimizer(str(random.choice(["sgd", "adam"]))),  # type: ignore[arg-type]
         gap=0.0,
-        micro_batches=1 + seed // 9 % 2,
+        micro_batches=(1, 2, 4)[seed // 9 % 3],
     )
     try:
         plans = list(_plans(graph, described, mesh, options))
@@ -147,16 +148,30 @@ def _plans(graph: Graph, described: Cluster, mesh: Mesh, options: CompileOptions
 
 
 def main() -> None:
-    """Measure and write the page anew."""
+    """Measure, in slices if a file keeps the cases, and write the page anew."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=200, help="cases (200)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    parser.add_argument("--kept", type=Path, help="a file of cases, to which more are added")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, at most")
     arguments = parser.parse_args()
-    begin, found, seed = time.process_time(), [], 0
-    while len(found) < arguments.cases:
-        found += cases(range(seed, seed + 1))
-        seed += 1
-    arguments.out.write_text(document(found, time.process_time() - begin))
+    kept = arguments.kept
+    lines = kept.read_text().splitlines() if kept and kept.exists() else []
+    records = [json.loads(line) for line in lines]
+    found = [Case(**case) for record in records for case in record["cases"]]
+    spent = sum(record["seconds"] for record in records)
+    seed, begin = len(records), time.process_time()
+    while len(found) < arguments.cases and time.process_time() - begin < arguments.seconds:
+        before = time.process_time()
+        more = list(cases(range(seed, seed + 1)))
+        seconds = time.process_time() - before
+        found, spent, seed = found + more, spent + seconds, seed + 1
+        if kept:
+            record = {"seconds": seconds, "cases": [asdict(case) for case in more]}
+            with kept.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+    if len(found) >= arguments.cases:
+        arguments.out.write_text(document(found, spent))
 
 
 def document(found: list[Case], seconds: float) -> str:
@@ -174,7 +189,7 @@ def document(found: list[Case], seconds: float) -> str:
         "# Plans of the least overlapped step, against all plans",
         "",
         f"Written by `benchmarks/overlap.py`: {count} random programs of one to three operators",
-        "with their optimizer, on 2 or 4 devices, in one or two micro-batches, within the least",
+        "with their optimizer, on 2 or 4 devices, in 1, 2 or 4 micro-batches, within the least",
         "memory that any plan takes, a median, or no limit. All plans of a case",
         f"({plans[0]} to {plans[-1]}, median {plans[len(plans) // 2]}) are emitted and simulated",
         "with their fastest buckets.",
