@@ -125,14 +125,23 @@ class NamedStages:
         memory_limit: float | None,
         received: Mapping[str, Layout] | None = None,
     ) -> StagePlan | None:
-        """Return the plan of a stage with the least recomputation that fits; None without one."""
+        """Return the plan of a stage with the least recomputation that fits; None without one.
+
+        With sequence parallelism, what fits without regathering is not regathered.
+        """
         limits = self.problems.problems.limits
         limit = limits.limit_bytes if memory_limit is None else memory_limit
         for level in self.problems.levels:
-            found = self.at_level(level).plan(begin, end, in_flight, None, received)
-            if found is not None and found.memory_bytes <= limit:
-                return found
+            for regather in self.regathers:
+                found = self.at(level, begin, end, in_flight, received or {}, regather=regather)
+                if found is not None and found.memory_bytes <= limit:
+                    return found
         return None
+
+    @property
+    def regathers(self) -> tuple[bool, ...]:
+        """Whether tensors are saved as they are made and regathered: only where that may fit."""
+        return (False, True) if self.named.plan.sequence_parallel else (False,)
 
     def at_level(self, level: frozenset[str]) -> "NamedStagesAtLevel":
         """Return the plans that recompute some operators."""
@@ -145,15 +154,16 @@ class NamedStages:
         end: int,
         in_flight: int,
         received: Mapping[str, Layout],
+        *,
+        regather: bool,
     ) -> StagePlan | None:
         """Return the plan of a stage that recomputes some operators; None where there is none."""
         blocks = self.problems.problems.blocks
-        regather = self.named.plan.sequence_parallel
         first, space = self.problems.space(begin, end, in_flight, level, regather=regather)
         names = blocks.names(first, begin, end - begin)
         inputs = (value.name for value in space.graph.inputs)
         fixed = {name: received[names[name]] for name in inputs if names[name] in received}
-        key = blocks.key(begin, end), level, tuple(fixed.values())
+        key = blocks.key(begin, end), level, regather, tuple(fixed.values())
         if key not in self._chosen:
             self._chosen[key] = self._completed(first, space, fixed)
         chosen = self._chosen[key]
@@ -200,7 +210,8 @@ class NamedStagesAtLevel:
         received: Mapping[str, Layout] | None = None,
     ) -> StagePlan | None:
         """Return the plan of a stage, whatever memory it takes; None where there is none."""
-        return self.stages.at(self.level, begin, end, in_flight, received or {})
+        regather = self.stages.named.plan.sequence_parallel
+        return self.stages.at(self.level, begin, end, in_flight, received or {}, regather=regather)
 
 
 def _axes(mesh: Mesh, graph: Graph) -> Iterator[PlanAxes]:

@@ -43,7 +43,8 @@ def test_stages_of_a_named_plan(model: str, text: str) -> None:
     ]
     cut = search.even_cut
     assert cut is not None
-    staged = search.builder.staged(cut, plans, [None, None])
+    (level, *_) = plans.problems.levels
+    staged = search.builder.staged(cut, plans.at_level(level), [None, None])
     assert staged is not None
     step = search.builder.emitted(cut, [one.decisions for one in staged]).step
     assert step.seconds == pytest.approx(given.compiled.result.cost, rel=1e-9)
