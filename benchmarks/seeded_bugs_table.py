@@ -96,19 +96,23 @@ BUGS = {
         "a parameter that enters differing work gets no mirror",
         "passes.mirror_shared_values:_Sharing._entering",
         (
-            "if value.name in self.differing or",
-            "if value.name in self.differing or value.name not in self.graph.producers or",
+            "if held == blocks or",
+            "if held == blocks or value.name not in self.graph.producers or",
         ),
     ),
     "manual_mean": bug(
         "gradients are averaged that should be added",
         "passes.mirror_shared_values:_Sharing._entering",
-        ("mean=self.mean and", "mean=True or"),
+        (
+            'mirror = build.emit("mirror", value, name=name, **places)',
+            'mirror = build.emit("own_gradient", build.emit("mirror", value, name=name, **places), '
+            "axes=self.mesh.names, factor=1 / self.mesh.size)",
+        ),
     ),
     "manual_own_parts": bug(
         "a parameter of which each rank has its part is taken to be equal on all",
         "passes.mirror_shared_values:_Sharing.mirrored",
-        ("self.differing.add(parameter.name)", "pass"),
+        ("self.differing[parameter.name] = self.own", "pass"),
     ),
     # Differentiation
     "lost_cotangent": bug(
@@ -197,7 +201,7 @@ BUGS = {
     "scales_removed": bug(
         "scales are removed with the mirrors",
         "passes.clean_up:CleanUp.run",
-        ('node.operator == "mirror"', 'node.operator in ("mirror", "scale")'),
+        ('in ("mirror", "own_gradient")', 'in ("mirror", "own_gradient", "scale")'),
     ),
     "mirrors_merged": bug(
         "readers of any mirror read the value of the first one of its type",

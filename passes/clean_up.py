@@ -32,6 +32,6 @@ class CleanUp(Pass):
 
     def run(self, graph: Graph) -> Graph:
         """Return the program without mirrors and dead nodes."""
-        marks = [node for node in graph.nodes if node.operator in ("mirror", "own_gradient")]
-        names = {node.name: node.operands[0] for node in marks}
+        mirrors = [node for node in graph.nodes if node.operator in ("mirror", "own_gradient")]
+        names = {node.name: node.operands[0] for node in mirrors}
         return without_dead_nodes(graph.replacing(names))
