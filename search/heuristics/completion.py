@@ -76,7 +76,7 @@ def complete(
 class _Stars:
     """The choices that the strategies of operators leave, in components of a few variables.
 
-    Components of equal arrays are solved once.
+    Equal components are solved once.
     """
 
     space: SearchSpace
@@ -149,7 +149,7 @@ class _Stars:
         """Return what the solution of a component follows from."""
         variables = tuple(
             (
-                id(self._cost(i)),
+                self._cost(i).tobytes(),
                 self.masks.get(i),
                 tuple(key for key, _ in self.leaves.get(i, ())),
             )
