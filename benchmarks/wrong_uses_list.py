@@ -247,7 +247,7 @@ PYTHON = programs(
     "sw.nn.SGD([{'params': [sw.Parameter('ones', shape=2)], 'rate': 1}])",
     "sw.nn.SGD([{'lr': 0.1}])",
     "sw.nn.Adam([sw.Parameter('ones', shape=2)], beta1=1.0)",
-    "sw.nn.Dense(2, 2).set_train(False)",
+    "sw.nn.Dense(2, 2).set_train(2)",
     "sw.dataset.ArrayDataset({'x': [1, 2]}).repeat(-1)",
     "import os; os.environ['SHARDWRIGHT_WORLD'] = 'two'; sw.communication.get_rank()",
     "sw.Model(sw.nn.Dense(2, 2)).train(-1, sw.dataset.ArrayDataset({'x': [1, 2]}))",

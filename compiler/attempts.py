@@ -123,7 +123,7 @@ class Attempts:
     def by_rule(self, below: float = math.inf) -> Iterator[Attempt]:
         """Yield the plans built by rule that fit and cost less than `below`, cheapest first."""
         if self.rules is not None:
-            yield from self._that_fit(self.rules.cheapest(below))
+            yield from self._that_fit(self.rules.cheapest(below), late=1)
 
     def by_rule_fastest(
         self,
@@ -137,13 +137,18 @@ class Attempts:
             queue = self.rules.fastest(searched, shortest, with_heuristics=with_heuristics)
             yield from self._that_fit(queue)
 
-    def _that_fit(self, plans: PlanQueue) -> Iterator[Attempt]:
-        """Yield the plans whose programs fit, with as little recomputation as that takes."""
+    def _that_fit(self, plans: PlanQueue, late: int = 0) -> Iterator[Attempt]:
+        """Yield the plans whose programs fit, with as little recomputation as that takes.
+
+        So many programs are emitted after the deadline, too: the searches may have left no time.
+        """
         limit = self.limits.limit_bytes
         for plan in plans:
-            if not self._left():
-                return
             if plan.result.memory_bytes <= limit:
+                if not self._left():
+                    if not late:
+                        return
+                    late -= 1
                 attempt = self._emit(self.limits, plan.result)
                 if attempt.fits(limit):
                     yield attempt if plan.on is None else self._as_emitted(attempt)

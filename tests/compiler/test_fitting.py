@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
+from shardwright.compiler import attempts
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import CompileOptions, compile_graph
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory
@@ -177,12 +178,15 @@ def by_rules(graph: Graph, devices: int, recompute: str):
 
 
 @pytest.mark.parametrize("model", ["llama"])
-def test_no_plan_of_a_rule_that_fits_is_cheaper_than_the_answer(model: str) -> None:
+def test_no_plan_of_a_rule_that_fits_is_cheaper_than_the_answer(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "_FOR_RULES", 0.6)  # of the time, also on a busy machine
     graph = zoo.load(SMALL[model]).graph
     plans = list(by_rules(graph, 4, "full"))
     limit = min(plan.memory.peak_bytes for plan in plans)
     found = compile_graph(
-        graph, CPU, 4, CompileOptions(objective="serial", memory_limit=limit, time_limit=3.0)
+        graph, CPU, 4, CompileOptions(objective="serial", memory_limit=limit, time_limit=5.0)
     )
     assert found.result is not None
     assert found.memory.peak_bytes <= limit

@@ -251,10 +251,13 @@ def test_values_without_layouts_and_redistributions(small: Plan) -> None:
 
 def test_communication_on_one_device_that_has_a_mesh() -> None:
     text = MODEL.replace("graph g {", "graph g on x=1 {").replace(
-        "  d: f32", "  s: f32[8, 4] = send(h) {axes=('x',), source=1}\n  d: f32"
+        "  d: f32", "  s: f32[8, 4] = send_receive(h) {axes=('x',), pairs=((0, 0),)}\n  d: f32"
     )
     proof = prove_program(parse(MODEL), parse(text), UpdateRule())
-    assert (proof.proven, proof.reason) == (False, "`send` moves a value that has no layout")
+    assert (proof.proven, proof.reason) == (
+        False,
+        "`send_receive` moves a value that has no layout",
+    )
 
 
 def test_a_model_that_is_no_model(small: Plan) -> None:

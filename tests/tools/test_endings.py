@@ -153,8 +153,8 @@ def assert_equal_states(one, other):
 def test_a_checkpoint_at_intervals(plan, capsys, monkeypatch):
     assert run(capsys, "run", "plan", "--steps", "4", "--save", "four.npz")[0] == 0
     saved = []
-    write = checkpoint._write
-    monkeypatch.setattr(checkpoint, "_write", lambda *a: (saved.append(a[0].name), write(*a)))
+    write = checkpoint.write_arrays
+    monkeypatch.setattr(checkpoint, "write_arrays", lambda *a: (saved.append(a[0].name), write(*a)))
     fails = ["run", "plan", "--steps", "9", "--save", "state.npz", "--save-every", "2"]
 
     def failing(executor, *arguments):
@@ -171,7 +171,9 @@ def test_a_checkpoint_at_intervals(plan, capsys, monkeypatch):
 
 def test_the_last_step_is_saved_once(plan, capsys, monkeypatch):
     saved = []
-    monkeypatch.setattr(checkpoint, "_write", lambda *arguments: saved.append(arguments[0].name))
+    monkeypatch.setattr(
+        checkpoint, "write_arrays", lambda *arguments: saved.append(arguments[0].name)
+    )
     for steps in ("4", "5"):
         arguments = ["--steps", steps, "--save", f"{steps}.npz", "--save-every", "2"]
         assert run(capsys, "run", "plan", *arguments) == (0, "")
