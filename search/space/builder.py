@@ -365,8 +365,9 @@ class _SpaceBuilder:
     ) -> tuple[int, tuple[EdgeLayout, ...], float, object]:
         """Return the variable, layouts, passes and key of a value between two stages.
 
-        What is sent once, before the loop over micro-batches, is made of parameters; the stages
-        price its gradient from below, as nothing.
+        What is sent once, before the loop over micro-batches, is made of parameters. The stage that
+        receives it accumulates its gradient (`edges.times_edges`). Which of the two stages reduces
+        the sum is not known, so that is priced from below, as nothing.
         """
         context, fixed = self.context, self.input_layouts.get(value.name)
         options = context.all_layouts(value.type) if fixed is None else [fixed]

@@ -140,8 +140,9 @@ def times_edges(
 
     A tensor made in every pass over micro-batches and read after the last is accumulated in the
     layout of its writer, then redistributed once; a gradient likewise in that of its reader, which
-    converts it before it is reduced in another type. `of_parameters` says that the tensor is made
-    of parameters alone.
+    converts it before it is reduced in another type. That of a value received once from another
+    stage is accumulated only: its writer has no cotangents. `of_parameters` says that the tensor is
+    made of parameters alone.
     """
     table = _times_moved(profile, types, writer, reader, of_parameters)
     if types.is_converted:
@@ -184,14 +185,15 @@ def _times_moved(
         passes = writer.passes
         sums = [types.sum_of_values(profile, edge.layout, passes) for edge in starts]
         table = table + np.array(sums)[:, None]
-    due = [EdgeLayout(e.cotangent, None) for e in writer.layouts if e.cotangent is not None]
     back = [i for i, edge in enumerate(reader.layouts) if edge.cotangent is not None]
-    if not back or len(due) < len(starts):
+    if not back:
         return table
     cotangents = [EdgeLayout(e.cotangent, None) for e in reader.layouts if e.cotangent is not None]
-    times = min(writer.gradient_passes, reader.gradient_passes)
-    prices = profile.in_step(times, of_parameters).of_gradients
-    table[:, back] += times * prices.edges(types.reduced, cotangents, due).T
+    due = [EdgeLayout(e.cotangent, None) for e in writer.layouts if e.cotangent is not None]
+    if len(due) == len(starts):
+        times = min(writer.gradient_passes, reader.gradient_passes)
+        prices = profile.in_step(times, of_parameters).of_gradients
+        table[:, back] += times * prices.edges(types.reduced, cotangents, due).T
     if reader.gradient_passes > writer.gradient_passes:
         passes = reader.gradient_passes
         sums = [
