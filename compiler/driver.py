@@ -18,11 +18,11 @@ from shardwright.compiler.given_stages import (
 from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
-from shardwright.compiler.outer.configuration import candidate_counts, configurations
+from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
+from shardwright.compiler.outer.entries import Found
 from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
-from shardwright.compiler.outer.search import Found
 from shardwright.compiler.partitioning import Emitted, Partitioning
 from shardwright.compiler.pipelines import (
     as_asked,
@@ -33,6 +33,7 @@ from shardwright.compiler.pipelines import (
     stand_alone,
 )
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.blocks import most_stages
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.places import level_of_stages
 from shardwright.cost_model.cluster import Cluster
@@ -137,8 +138,11 @@ def _searched(
     def source_of(count: int) -> Graph:
         return prepare(count).source
 
-    searched = options.micro_batches == SEARCHED
-    counts = candidate_counts(source_of) if searched else (options.passes,)
+    searched, staged = (x == SEARCHED for x in (options.micro_batches, options.stages))
+    counts = candidate_counts(source_of, staged=staged) if searched else (options.passes,)
+
+    def program_of(count: int) -> Graph:
+        return source_of(counts[0] if len(counts) > 1 else count)  # of several, it is the same
 
     def compile_one(
         options: CompileOptions, mesh: Mesh | None, known: SearchRequest | None
@@ -159,11 +163,23 @@ def _searched(
     )
 
     def pipeline_of(options: CompileOptions, mesh: Mesh) -> PipelinePartitioning:
-        source, level = source_of(options.passes), level_of_stages(cluster, devices)
+        source, level = program_of(options.passes), level_of_stages(cluster, devices)
         return PipelinePartitioning(source, cluster, mesh, options, PassManager(), None, level)
 
-    judge = ProgramJudge(source_of, cluster, devices, options, layouts_on, compile_one, pipeline_of)
-    return OuterRun(judge, configurations(meshes, counts, devices), progress).run()
+    judge = ProgramJudge(
+        program_of, cluster, devices, options, layouts_on, compile_one, pipeline_of
+    )
+    most = most_stages(prepare(counts[0]).source)
+    tried = configurations(meshes, counts, devices, _forms(options), most)
+    return OuterRun(judge, tried, progress).run()
+
+
+def _forms(options: CompileOptions) -> Sequence[Form]:
+    """Return the chunks and schedules of pipelines that are tried."""
+    given = options.chunks > 1 or options.schedule is not None
+    if options.stages == SEARCHED and not given:
+        return FORMS
+    return ((options.chunks, options.order),)
 
 
 def _check_not_staged(source: Graph, options: CompileOptions) -> None:

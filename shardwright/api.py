@@ -14,7 +14,7 @@ from shardwright.arguments import (
 )
 from shardwright.batches import Samples, samples_for
 from shardwright.compilation import Compilation, Request
-from shardwright.compiler.outer.meshes import meshes_of
+from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.compiler.plans.binding import rank_text
 from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
@@ -75,7 +75,8 @@ def compile(
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional
         Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` for the best of the finest
-        shapes; the cluster's default if not given.
+        shapes; ``default`` for the cluster's. If it is not given, the cluster's, and for a large
+        model mesh, stages and micro-batches are searched together.
     batch : int, optional
         Batch size, for models that have it as a size.
     strategies : path or mapping, optional
@@ -105,6 +106,7 @@ def compile(
     chosen = with_own_options(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         check_batch(definition, devices)
+    mesh, chosen = with_search_of_large(definition.graph, described, devices, mesh, chosen)
     traced = reference_graph(model, batch) if world > 1 else definition.graph
     request = Request(
         definition, name, described, devices, chosen, dataset_strategy, traced, seed, progress

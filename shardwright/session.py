@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.communication import batch_parts, get_group_size, processes, world
+from shardwright.communication import get_group_size, processes, world
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.option_checks import decided_by_plan, no_effect, warn_of_idle_devices
@@ -21,7 +21,7 @@ from shardwright.compiler.options import (
     CompileOptions,
     Mode,
 )
-from shardwright.compiler.outer.meshes import meshes_of
+from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.feeding import Feed, Kind
@@ -318,13 +318,13 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
             return {}
         return input_layouts(definition.inputs, options.dataset_strategy, mesh)
 
-    meshes = meshes_of(described, options.devices, options.mesh, how)
+    graph, devices = definition.graph, options.devices
+    mesh, how = with_search_of_large(graph, described, devices, options.mesh, how)
+    meshes = meshes_of(described, devices, mesh, how)
     graphs, detail = graphs_asked_for()
     if graphs is not None:
         check_graphs(graphs)
-    program = compile_graph(
-        definition.graph, described, options.devices, how, meshes, layouts_on=layouts_on
-    )
+    program = compile_graph(graph, described, devices, how, meshes, layouts_on=layouts_on)
     check_trained(program.source)
     if graphs is not None:
         program.passes.write(graphs, detail)
@@ -384,8 +384,7 @@ def begin(
     if manual and kind == "own":
         after = 1
     specs = [specify(name, array, before, after) for name, array in batch.items()]
-    parts = size if options.how.mode == "data_parallel" else 1
-    with world(size if manual else 1, numbered=True), batch_parts(parts):
+    with world(size if manual else 1, numbered=True):
         definition = trace(
             network, specs, loss_fn=loss_fn, optimizer=optimizer, loss_scale=loss_scale
         )

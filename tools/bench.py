@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 from shardwright.compiler.options import DEFAULTS
+from shardwright.compiler.outer.meshes import DEFAULT
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
@@ -89,6 +90,8 @@ def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
     """
     cluster = cluster_named(arguments.cluster)
     limit = memory_limit(arguments, cluster)
+    # The searches are compared on one mesh, of a large model too.
+    arguments = argparse.Namespace(**{**vars(arguments), "mesh": arguments.mesh or DEFAULT})
     rows = []
     for search in SEARCHES:
         free = {} if search == "exact" else {"memory_limit": math.inf}

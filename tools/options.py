@@ -51,7 +51,8 @@ def add_compile_options(
     place.add_argument(
         "--mesh",
         metavar="SHAPE",
-        help="`2x4`, `data=2,model=4`, or `search` for the best of several (default the cluster's)",
+        help="`2x4`, `data=2,model=4`, `search` for the best of several, or `default` for the "
+        "cluster's (default the cluster's; for a large model everything is searched)",
     )
     _add_memory(place)
     add_number(place, "--batch", POSITIVE_INTEGER, "batch size (default the model's)", "B")

@@ -185,6 +185,8 @@ def _configuration(item: Tried | RankedPlan) -> dict[str, Any]:
         "mesh": configuration.shape,
         "micro_batches": configuration.micro_batches,
         "stages": configuration.stages,
+        "chunks": configuration.chunks,
+        "schedule": configuration.schedule,
     }
 
 

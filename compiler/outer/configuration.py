@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from shardwright.dataflow.micro_batches import micro_batches, samples_of
 from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
@@ -22,11 +23,17 @@ class Configuration:
         Micro-batches of a step.
     stages : int
         Device groups of a pipeline; 1 without one.
+    chunks : int
+        Stages of each device group.
+    schedule : str, optional
+        The order of the micro-batches in a pipeline.
     """
 
     mesh: Mesh | None
     micro_batches: int = 1
     stages: int = 1
+    chunks: int = 1
+    schedule: str | None = None
 
     @property
     def shape(self) -> str:
@@ -49,7 +56,14 @@ class Configuration:
         number = self.micro_batches
         count = "one micro-batch" if number == 1 else f"{number} micro-batches"
         where = f"mesh {self.shape}, {count}" if self.shape else count
-        return where if self.stages == 1 else f"{self.stages} stages, {where}"
+        return where if self.stages == 1 else f"{self._pipeline}, {where}"
+
+    @property
+    def _pipeline(self) -> str:
+        if self.chunks > 1:
+            return f"{self.stages} groups of {self.chunks} chunks"
+        usual = self.schedule in (None, "1f1b")
+        return f"{self.stages} stages" if usual else f"{self.stages} stages ({self.schedule})"
 
     def divides(self, other: "Configuration") -> bool:
         """Return whether the other one has each micro-batch divided further, on no finer mesh.
@@ -78,8 +92,11 @@ def _extents(mesh: Mesh) -> dict[int, int]:
     return found
 
 
-def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:
+def candidate_counts(source_of: Callable[[int], Graph], *, staged: bool = False) -> tuple[int, ...]:
     """Return the numbers of micro-batches that are tried: the powers of two that divide the batch.
+
+    With stages, all divisors of the batch: a pipeline runs many micro-batches, and their samples
+    have to be divided over the ranks of a data-parallel axis.
 
     One alone where the program has no form in two, or another one: with statistics of each
     micro-batch every number computes another step, and the user chooses.
@@ -88,6 +105,8 @@ def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:
     ----------
     source_of : callable
         Returns the program in a number of micro-batches, in canonical form.
+    staged : bool
+        Whether numbers of stages are tried too.
 
     Examples
     --------
@@ -95,10 +114,12 @@ def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:
     """
     whole = source_of(1)
     batch = samples_of(whole) or 1
-    counts = tuple(2**i for i in range(batch.bit_length()) if batch % 2**i == 0)
+    tried = range(1, batch + 1) if staged else [2**i for i in range(batch.bit_length())]
+    counts = tuple(count for count in tried if batch % count == 0)
+    least = counts[1] if len(counts) > 1 else 2
     try:
-        divided = source_of(2)
-        micro_batches(divided, 2)
+        divided = source_of(least)
+        micro_batches(divided, least)
     except ShardwrightError:
         return counts[:1]
     if divided == whole:
@@ -112,12 +133,55 @@ def candidate_counts(source_of: Callable[[int], Graph]) -> tuple[int, ...]:
     return counts[:1]
 
 
+Form = tuple[int, str]
+"""Chunks of each device group of a pipeline, and the schedule."""
+
+FORMS: tuple[Form, ...] = (
+    (1, "1f1b"),
+    (2, "interleaved"),
+    (4, "interleaved"),
+    (1, "zero_bubble"),
+)
+"""Those that are tried. `gpipe` has the bubble of `1f1b`, and more micro-batches in flight."""
+
+
 def configurations(
-    meshes: Iterable[Mesh | None], counts: Sequence[int], devices: int
+    meshes: Iterable[Mesh | None],
+    counts: Sequence[int],
+    devices: int,
+    forms: Sequence[Form] = FORMS[:1],
+    most_stages: tuple[float, float] = (inf, inf),
 ) -> tuple[Configuration, ...]:
     """Return every mesh with every number of micro-batches, few micro-batches first.
 
     A mesh of fewer ranks than devices is that of one of several device groups.
+
+    Parameters
+    ----------
+    meshes : iterable of Mesh or None
+        The meshes of a device group.
+    counts : sequence of int
+        Numbers of micro-batches.
+    devices : int
+        Number of devices.
+    forms : sequence of (int, str)
+        Chunks and schedules of pipelines; of several, those that a configuration has no form of
+        are left out.
+    most_stages : tuple of float
+        How many stages the program can be cut in at most, with one chunk and with several; more are
+        left out of several forms.
     """
     listed = [(mesh, 1 if mesh is None else devices // mesh.size) for mesh in meshes]
-    return tuple(Configuration(mesh, count, groups) for count in counts for mesh, groups in listed)
+    found: list[Configuration] = []
+    for count in counts:
+        for mesh, groups in listed:
+            if groups == 1:
+                found.append(Configuration(mesh, count))
+                continue
+            for chunks, schedule in forms:
+                exists = schedule != "interleaved" or count % groups == 0
+                most = most_stages[chunks > 1]
+                if len(forms) > 1 and not (exists and groups * chunks <= most):
+                    continue
+                found.append(Configuration(mesh, count, groups, chunks, schedule))
+    return tuple(found)

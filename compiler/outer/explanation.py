@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.outer.entries import Entry, Found
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.processes import OutOfTimeError, answering
-from shardwright.compiler.outer.search import Entry, Found
 from shardwright.compiler.outer.trace import MemoryPoint, RankedPlan
 from shardwright.ir.errors import InfeasibleError, ShardwrightError
 from shardwright.ir.layout import Layout

@@ -7,7 +7,8 @@ time. In a pipeline a device group has N / S devices, and the busiest takes no l
 The bubble adds to it where each group has one stage whose micro-batch is a forward and a backward
 segment. Let a pass of stage s over a micro-batch take p_s, and M be the number of micro-batches.
 Stage s begins after the first micro-batch has passed the stages before it, computes M passes, and
-the gradient of the last micro-batch passes the stages before it again. So for every s
+the gradient of the last micro-batch passes the stages before it again. So for every s and M > 1
+(one micro-batch is no loop, and stages that need nothing of each other need not wait)
 
     step >= p_0 + ... + p_(s-1) + M p_s.
 
@@ -22,7 +23,12 @@ from dataclasses import dataclass
 
 from shardwright.compiler.outer.configuration import Configuration
 
-_OF_TWO_PARTS = ("1f1b", "gpipe")  # schedules without segments of weights, of one chunk
+_OF_TWO_PARTS = (None, "1f1b", "gpipe")  # schedules without segments of weights
+
+
+def has_two_parts(configuration: Configuration) -> bool:
+    """Return whether each device group has one stage, of a forward and a backward segment."""
+    return configuration.chunks == 1 and configuration.schedule in _OF_TWO_PARTS
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,6 @@ class ComputationFloor:
     ----------
     devices : int
         Number of devices.
-    schedule : str
-        Name of the schedule of a pipeline.
     step_seconds : float
         Of all of a step, on one device.
     staged_seconds : float
@@ -44,7 +48,6 @@ class ComputationFloor:
     """
 
     devices: int
-    schedule: str
     step_seconds: float
     staged_seconds: float = 0.0
     pass_seconds: float = 0.0
@@ -54,17 +57,18 @@ class ComputationFloor:
 
         Examples
         --------
-        One micro-batch passes 4 stages one after the other; with many, the bubble vanishes.
+        Two micro-batches pass 4 stages one after the other; with many, the bubble vanishes. Of one,
+        stages that need nothing of each other need not wait.
 
-        >>> floor = ComputationFloor(8, "1f1b", 8.0, 8.0, 8.0)
-        >>> [floor.of(Configuration(None, count, 4)) for count in (1, 2)]
-        [4.0, 2.1333333333333333]
+        >>> floor = ComputationFloor(8, 8.0, 8.0, 8.0)
+        >>> [round(floor.of(Configuration(None, count, 4)), 3) for count in (1, 2, 64)]
+        [1.0, 2.133, 1.024]
         """
         stages, count = configuration.stages, configuration.micro_batches
         if stages == 1:
             return self.step_seconds / self.devices
         even = self.staged_seconds / self.devices
-        if self.schedule not in _OF_TWO_PARTS:
+        if count == 1 or not has_two_parts(configuration):
             return even
         share = stages / (count * self.devices)
         bubble = 1 - (1 - 1 / count) ** stages

@@ -8,12 +8,12 @@ from functools import cached_property
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, PipelineOf
 from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.entries import Bound, Found
 from shardwright.compiler.outer.floors import ComputationFloor
-from shardwright.compiler.outer.search import Bound, Found
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks
-from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
@@ -35,8 +35,6 @@ _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
 """Returns the layouts of the inputs on a mesh, as far as the user decides them."""
-
-PipelineOf = Callable[[CompileOptions, Mesh], PipelinePartitioning]
 
 CompileOne = Callable[[CompileOptions, Mesh | None, SearchRequest | None], Found[Compiled]]
 
@@ -97,15 +95,12 @@ class ProgramJudge:
         staged : bool
             Whether there are configurations with stages.
         """
-        floor = ComputationFloor(self.devices, self.options.order, 0.0)
+        floor = ComputationFloor(self.devices, 0.0)
         if not self._is_bounded or not self._is_in_seconds:
             return floor
         options = replace(
-            self.options,
+            self.options.in_one_stage(),
             micro_batches=1,
-            stages=1,
-            chunks=1,
-            schedule=None,
             objective="serial",
             pins={},
             result_pins={},
@@ -136,6 +131,26 @@ class ProgramJudge:
         problems = StageProblems(request, blocks, pipeline.limits, deadline, alone=True)
         once, many = (problems.seconds(0, 1, passes) for passes in (ONE, MANY))
         return replace(floor, staged_seconds=once / ONE, pass_seconds=max(many - once, 0.0) / MANY)
+
+    @property
+    def prices_blocks(self) -> bool:
+        """Whether the blocks of pipelines are priced before their configurations are judged."""
+        return self.options.stages != 1 and self._is_bounded and self._is_in_seconds
+
+    def price(self, configuration: Configuration, seconds: float) -> BlockPrices:
+        """Return the prices of the blocks on a mesh in a number of micro-batches.
+
+        Raises
+        ------
+        ShardwrightError
+            If the program has no form in so many, or no price was found in time.
+        """
+        alone = Configuration(configuration.mesh, configuration.micro_batches)
+        return self._pricing.prices(configuration, self.options_of(alone, seconds), seconds)
+
+    @cached_property
+    def _pricing(self) -> BlockPricing:
+        return BlockPricing(self.pipeline_of, self._weights(), self._is_one_program)
 
     @property
     def _is_in_seconds(self) -> bool:
@@ -208,12 +223,12 @@ class ProgramJudge:
     def options_of(self, configuration: Configuration, seconds: float) -> CompileOptions:
         """Return the options of a compilation of one configuration."""
         given = {**self.layouts_on(configuration.mesh), **self.options.input_layouts}
-        staged = configuration.stages > 1
-        options = self.options if staged else self.options.in_one_stage()
         return replace(
-            options,
+            self.options,
             micro_batches=configuration.micro_batches,
             stages=configuration.stages,
+            chunks=configuration.chunks,
+            schedule=configuration.schedule,
             input_layouts=given,
             time_limit=seconds,
         )

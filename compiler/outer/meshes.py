@@ -1,7 +1,10 @@
 """The meshes of a compilation: the user's, those of a search, or the default of the cluster."""
 
+from dataclasses import replace
+
 from shardwright.compiler.option_checks import SEARCHED, decided_by_plan
 from shardwright.compiler.options import (
+    DEFAULTS,
     UNPARTITIONED,
     CompileOptions,
 )
@@ -9,10 +12,47 @@ from shardwright.compiler.stages.places import devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import ClusterError, OptionError
+from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.values import wrong_value
 
+DEFAULT = "default"
+"""The mesh that the cluster suggests, whatever the size of the model."""
+
+LARGE = 8
+"""Devices whose memory a large model exceeds."""
+
+# Options that decide what a search of a large model would.
+_GIVEN = (
+    *("mode", "search", "plan", "cost_model", "objective", "micro_batches", "stages", "chunks"),
+    *("schedule", "extra_passes", "optimizer_parallel"),
+)
+_FEW = 8  # the same, where meshes of several numbers of devices are searched
 _COARSE = 64  # devices up to which problems on the finest meshes are small enough
+
+
+def with_search_of_large(
+    graph: Graph,
+    cluster: Cluster,
+    devices: int,
+    mesh: str | Mesh | None,
+    options: CompileOptions,
+) -> tuple[str | Mesh | None, CompileOptions]:
+    """Return what is compiled where no mesh is given: for a large model, everything is searched.
+
+    A model is large if its parameters, gradients and optimizer states take the memory of at least
+    `LARGE` devices, and no more than there are. Where the user gives a mesh, stages, micro-batches,
+    a plan, passes, or another mode, search or objective, nothing changes.
+    """
+    asked = {name for name in _GIVEN if getattr(options, name) != DEFAULTS[name]}
+    if mesh is not None or asked or graph.cuts or devices < LARGE:
+        return mesh, options
+    parameters = sum(one.value.type.nbytes for one in graph.parameters if one.trainable)
+    held = parameters * (2 + len(options.optimizer.states))
+    # Where even so many devices do not hold it, the search on one mesh proves that nothing fits.
+    if not LARGE <= held / options.memory_on(cluster) <= devices:
+        return mesh, options
+    return SEARCHED, replace(options, stages=SEARCHED, micro_batches=SEARCHED)
 
 
 def meshes_of(
@@ -28,7 +68,7 @@ def meshes_of(
         Number of ranks.
     mesh : str or Mesh, optional
         A shape such as ``2x4`` or ``data=2,model=4``, the mesh itself, or ``search`` for the finest
-        meshes; the default of the cluster and the cost model if not given.
+        meshes; the default of the cluster and the cost model if not given, or for ``default``.
     options : CompileOptions
         The options of the compilation; of a pipeline, the mesh is that of one stage.
 
@@ -39,6 +79,7 @@ def meshes_of(
     """
     if options.plan is not None and mesh is not None:
         raise decided_by_plan("mesh")
+    mesh = None if mesh == DEFAULT else mesh
     if options.mode in UNPARTITIONED:
         return (_checked(mesh, devices) if isinstance(mesh, Mesh) else None,)
     if options.stages == SEARCHED:
@@ -82,7 +123,7 @@ def _meshes_of_any_stages(
                 raise
             continue
         default = PROFILES[options.cost_model].default_mesh(cluster, each)
-        found += (default,) if mesh is None else candidate_meshes(cluster, each)
+        found += (default,) if mesh is None else candidate_meshes(cluster, each, _FEW)
     return tuple(found)
 
 
@@ -109,17 +150,18 @@ def _checked(mesh: Mesh, devices: int) -> Mesh:
     return mesh
 
 
-def candidate_meshes(cluster: Cluster, devices: int) -> tuple[Mesh, ...]:
+def candidate_meshes(cluster: Cluster, devices: int, few: int = _COARSE) -> tuple[Mesh, ...]:
     """Return the meshes of ``mesh="search"``: every factorisation of the levels in use.
 
     A mesh that only merges axes of one level of another is left out: its collectives cost what
     those over the several axes cost, so its plans are among those of the finer mesh. The one with
-    an axis for each level is tried all the same: its problems are small, so it has a plan first.
+    an axis for each level is tried all the same, on more than a few devices: its problems are
+    small, so it has a plan first.
     """
     finest = [mesh_for(cluster, devices, shape) for shape in mesh_shapes(cluster, devices)]
     counts = cluster.for_devices(devices)
     coarse = mesh_for(cluster, devices, [size for size in reversed(counts) if size > 1] or [1])
-    if coarse in finest or devices <= _COARSE:
+    if coarse in finest or devices <= few:
         return tuple(finest)
     return (*finest, coarse)
 

@@ -31,7 +31,15 @@ class OutOfTimeError(Exception):
 
 
 class Answering(Protocol[TaskIn, AnswerOut]):
-    """Runs tasks, and returns their answers in order."""
+    """Runs tasks, and returns their answers in order.
+
+    Attributes
+    ----------
+    deadline : float
+        Until when answers are waited for, by `time.perf_counter`.
+    """
+
+    deadline: float
 
     def submit(self, task: TaskIn) -> None:
         """Queue a task."""
@@ -108,7 +116,7 @@ class Processes(Generic[Task, Answer]):
         deadline: float,
         subject: Callable[[Task], object],
     ) -> None:
-        self._run, self._deadline, self._subject = run, deadline, subject
+        self._run, self.deadline, self._subject = run, deadline, subject
         self._last: dict[object, int] = {}  # subject: worker
         self._workers = [self._started() for _ in range(workers)]
         self._waiting: deque[tuple[int, Task]] = deque()
@@ -125,7 +133,7 @@ class Processes(Generic[Task, Answer]):
     def next_answer(self) -> Answer | ShardwrightError:
         """Return the answer of the first task that is not answered."""
         while self._next not in self._answers:
-            left = self._deadline - time.perf_counter()
+            left = self.deadline - time.perf_counter()
             busy = [self._workers[i].connection for i in self._running]
             ready = wait(busy, max(left, 0.0))
             if not ready:

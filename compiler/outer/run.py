@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.entries import Entry
 from shardwright.compiler.outer.explanation import memory_points, ranked_plans
 from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.processes import usable_workers
-from shardwright.compiler.outer.search import Entry, OuterSearch
+from shardwright.compiler.outer.search import OuterSearch
 from shardwright.compiler.outer.trace import SearchTrace
 from shardwright.ir.errors import NoPlanError, NotFoundError, ShardwrightError, combined
 from shardwright.search.options import Progress
@@ -76,7 +77,7 @@ class OuterRun:
     def _floor(self) -> ComputationFloor:
         """Return what bounds the configurations before any search, where there are several."""
         if len(self.candidates) == 1:
-            return ComputationFloor(1, "", 0.0)
+            return ComputationFloor(1, 0.0)
         return self.judge.floor(staged=any(one.stages > 1 for one in self.candidates))
 
     @property

@@ -18,13 +18,22 @@ Land and Doig, "An automatic method of solving discrete programming problems", 1
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.entries import (
+    PRICING,
+    Answer,
+    Bound,
+    Entry,
+    Found,
+    Prices,
+    Task,
+)
+from shardwright.compiler.outer.order import PricedOrder, shares_prices
 from shardwright.compiler.outer.processes import Answering, OutOfTimeError, answering
-from shardwright.compiler.outer.trace import Outcome, Tried
 from shardwright.ir.errors import (
     InfeasibleError,
     NoPlanError,
@@ -38,50 +47,11 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _AHEAD = 4  # tasks that are decided on before the answer of the first
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
+BLOCKS = "blocks alone"
+_SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
 _SHARE = 1 / 2  # of the time left that building a problem may take, and solving it
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Found(Generic[T]):
-    """The best plan of a configuration.
-
-    Parameters
-    ----------
-    cost : float
-        Its cost.
-    lower_bound : float
-        Proven: no plan of the configuration costs less.
-    memory_bytes : float
-        Peak memory of its program on a rank.
-    plan : T
-        The plan itself.
-    """
-
-    cost: float
-    lower_bound: float
-    memory_bytes: float
-    plan: T
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A lower bound on the cost of all plans of a configuration.
-
-    Parameters
-    ----------
-    cost : float
-        The bound.
-    is_last : bool
-        Whether the tiers behind it would not raise it.
-    proof : str
-        What proved it, where that is not what the tier says.
-    """
-
-    cost: float
-    is_last: bool = False
-    proof: str = ""
 
 
 class Judge(Protocol[T]):
@@ -91,11 +61,22 @@ class Judge(Protocol[T]):
     ----------
     tiers : tuple of str
         What proves the bounds of each tier, cheap ones first.
+    prices_blocks : bool
+        Whether configurations are priced with others first.
     """
 
     @property
     def tiers(self) -> Sequence[str]:
         """What proves the bounds of each tier."""
+        ...
+
+    @property
+    def prices_blocks(self) -> bool:
+        """Whether configurations are priced with others first."""
+        ...
+
+    def price(self, configuration: Configuration, seconds: float) -> Prices:
+        """Return bounds and estimates of configurations that share a mesh and micro-batches."""
         ...
 
     def bound(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
@@ -109,84 +90,6 @@ class Judge(Protocol[T]):
     def holds_for(self, bounded: Configuration, other: Configuration) -> bool:
         """Return whether a bound of one configuration without memory limit holds for another."""
         ...
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a process is asked.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-    tier : int
-        The tier of the bound; that behind the last one is the compilation.
-    seconds : float
-        Time limit of building the problem, and of solving it.
-    """
-
-    configuration: Configuration
-    tier: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Answer(Generic[T]):
-    """What a process answers: the bound or the plan, and the time that it took."""
-
-    value: Bound | Found[T]
-    seconds: float
-
-
-@dataclass
-class Entry(Generic[T]):
-    """A configuration in the queue.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-    bound : float
-        The lower bound that is known.
-    proof : str
-        What proved it.
-    """
-
-    configuration: Configuration
-    bound: float
-    proof: str
-    tier: int = 0
-    outcome: Outcome | None = None
-    found: Found[T] | None = None
-    error: ShardwrightError | None = None
-    seconds: float = 0.0
-    is_running: bool = False
-    is_infeasible: bool = False
-    fits_at_bound: bool = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it may be judged next."""
-        return self.outcome is None and not self.is_running
-
-    def raise_bound(self, bound: float, proof: str) -> None:
-        """Take a bound, if it is higher."""
-        if bound > self.bound:
-            self.bound, self.proof = bound, proof
-
-    def tried(self) -> Tried:
-        """Return the account of it."""
-        plan = self.found
-        return Tried(
-            self.configuration,
-            self.outcome or "left",
-            inf if self.outcome in ("infeasible", "refused") else self.bound,
-            self.proof,
-            None if plan is None else plan.cost,
-            None if plan is None else plan.memory_bytes,
-            "" if self.error is None else str(self.error),
-            self.seconds,
-        )
 
 
 @dataclass
@@ -231,6 +134,7 @@ class OuterSearch(Generic[T]):
         self.begin = time.perf_counter()
         self.entries = [Entry(c, self.floor(c), "least computation") for c in self.candidates]
         self.steps, self.wanted = 0, 1
+        self._order = PricedOrder(self.entries)
         for entry in self.entries:
             if entry.configuration == self.seed:
                 entry.tier = len(self.judge.tiers)
@@ -249,16 +153,28 @@ class OuterSearch(Generic[T]):
                 self._reopen_cut()
                 self._judge_all(tasks)
         except OutOfTimeError:
-            pass
+            self._await_plan(tasks)
         finally:
             tasks.close()
         self._cut_left()
         return self.entries
 
     def _judge_all(self, tasks: Answering[Task, Answer[T]]) -> None:
-        running: deque[Entry[T]] = deque()
-        while self._fill(tasks, running) or running:
-            self._take(running.popleft(), tasks.next_answer())
+        self.running: deque[list[Entry[T]]] = deque()
+        while self._fill(tasks, self.running) or self.running:
+            self._take(self.running[0], tasks.next_answer())
+            self.running.popleft()
+
+    def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
+        """Where no plan is found yet, wait for those under way, at most as long again."""
+        tasks.deadline += self.deadline - self.begin
+        with suppress(OutOfTimeError):
+            while self.best is None and any(self._compiles(one) for one in self.running):
+                self._take(self.running[0], tasks.next_answer())
+                self.running.popleft()
+
+    def _compiles(self, chosen: Sequence[Entry[T]]) -> bool:
+        return self._is_priced(chosen[0]) and chosen[0].tier >= len(self.judge.tiers)
 
     def _reopen_cut(self) -> None:
         """Go on with what was cut, for more plans than the best one."""
@@ -290,17 +206,19 @@ class OuterSearch(Generic[T]):
 
     # The queue
 
-    def _fill(self, tasks: Answering[Task, Answer[T]], running: deque[Entry[T]]) -> bool:
+    def _fill(self, tasks: Answering[Task, Answer[T]], running: deque[list[Entry[T]]]) -> bool:
         """Submit tasks as long as there are some to decide on; return whether there was one."""
         begun = False
-        while len(running) < _AHEAD and (entry := self._next()) is not None:
-            entry.is_running = begun = True
-            running.append(entry)
-            tasks.submit(self._task(entry))
+        while len(running) < _AHEAD and (chosen := self._next()):
+            begun = True
+            for entry in chosen:
+                entry.is_running = True
+            running.append(chosen)
+            tasks.submit(self._task(chosen))
         return begun
 
-    def _next(self) -> Entry[T] | None:
-        """Return the configuration to judge next.
+    def _next(self) -> list[Entry[T]]:
+        """Return the configuration to judge next, or several to be priced; none to wait.
 
         While there is no plan, every second time it is the one that is judged furthest, of the
         fewest stages, and on the mesh of the fewest axes, whose problems are small. None is begun
@@ -309,13 +227,23 @@ class OuterSearch(Generic[T]):
         self._cut()
         left = [entry for entry in self.entries if entry.is_open]
         if not left:
-            return None
+            return []
         self.steps += 1
+        if self.judge.prices_blocks and (chosen := self._priced_next()) is not None:
+            return chosen
         if self.best is None and self.steps % 2:
-            return min(left, key=_by_promise)
-        known = [entry.bound for entry in self.entries if entry.outcome is None]
-        near = [e for e in left if e.bound <= _FAR * min(known) and not self._awaits(e)]
-        return min(near, key=lambda entry: entry.bound, default=None)
+            return [min(left, key=_by_promise)]
+        least = min(entry.bound for entry in self.entries if entry.outcome is None)
+        near = sorted((e for e in left if e.bound <= _FAR * least), key=lambda e: e.bound)
+        return next(([e] for e in near if not self._awaits(e)), [])
+
+    def _priced_next(self) -> list[Entry[T]] | None:
+        """Return what is priced or compiled by its price; None where that is done."""
+        chosen = self._order.next(self.best, compiles=self.best is None or bool(self.steps % 2))
+        for entry in chosen or ():
+            if entry.is_priced:
+                entry.tier = len(self.judge.tiers)
+        return chosen
 
     def _awaits(self, entry: Entry[T]) -> bool:
         """Return whether what is still to come of others is likely to cut a configuration.
@@ -340,24 +268,41 @@ class OuterSearch(Generic[T]):
             if entry.is_open and relative_gap(worst, entry.bound) <= near:
                 entry.outcome = "cut"
 
-    def _task(self, entry: Entry[T]) -> Task:
-        seconds = _SHARE * (self.deadline - time.perf_counter())
-        return Task(entry.configuration, entry.tier, max(seconds, 1e-3))
+    def _task(self, chosen: Sequence[Entry[T]]) -> Task:
+        several = self.judge.prices_blocks and self.best is not None
+        share = _SHARE_PRICED if several else _SHARE
+        seconds = share * (self.deadline - time.perf_counter())
+        tier = chosen[0].tier if self._is_priced(chosen[0]) else PRICING
+        return Task(tuple(one.configuration for one in chosen), tier, max(seconds, 1e-3))
+
+    def _is_priced(self, entry: Entry[T]) -> bool:
+        return entry.is_priced or not self.judge.prices_blocks
 
     # Answers
 
     def _answered(self, task: Task) -> Answer[T]:
         """Run a task; in the process that was forked for it."""
         begin = time.perf_counter()
-        value: Bound | Found[T]
-        if task.tier < len(self.judge.tiers):
+        value: Bound | Found[T] | tuple[Prices | None, ...]
+        if task.tier == PRICING:
+            value = tuple(self._prices(one, task.seconds) for one in task.configurations)
+        elif task.tier < len(self.judge.tiers):
             value = self.judge.bound(task.configuration, task.tier, task.seconds)
         else:
             value = self.judge.compile(task.configuration, task.seconds)
         return Answer(value, time.perf_counter() - begin)
 
-    def _take(self, entry: Entry[T], answer: Answer[T] | ShardwrightError) -> None:
-        entry.is_running = False
+    def _prices(self, configuration: Configuration, seconds: float) -> Prices | None:
+        """Return the prices of a configuration; None where it has none."""
+        try:
+            return self.judge.price(configuration, seconds)
+        except ShardwrightError:
+            return None
+
+    def _take(self, chosen: Sequence[Entry[T]], answer: Answer[T] | ShardwrightError) -> None:
+        entry = chosen[0]
+        for one in chosen:
+            one.is_running = False
         if isinstance(answer, ShardwrightError):
             self._take_error(entry, answer)
             return
@@ -365,9 +310,23 @@ class OuterSearch(Generic[T]):
         if isinstance(answer.value, Found):
             entry.outcome, entry.found = "compiled", answer.value
             entry.raise_bound(answer.value.lower_bound, "search within the memory limit")
+        elif isinstance(answer.value, tuple):
+            self._take_prices(chosen, answer.value)
         else:
             self._take_bound(entry, answer.value)
         self._report()
+
+    def _take_prices(self, chosen: Sequence[Entry[T]], answers: Sequence[Prices | None]) -> None:
+        """Take the prices of some configurations for all that they say something of."""
+        for entry, prices in zip(chosen, answers, strict=True):
+            for other in self.entries:
+                if shares_prices(entry, other):
+                    other.is_priced = True
+                    other.estimate = (
+                        None if prices is None else prices.estimate(other.configuration)
+                    )
+                if prices is not None:
+                    other.raise_bound(prices.bound(other.configuration), BLOCKS)
 
     def _take_bound(self, entry: Entry[T], bound: Bound) -> None:
         proof = bound.proof or self.judge.tiers[entry.tier]

@@ -18,7 +18,7 @@ from shardwright.dataflow.segments import block_of
 from shardwright.dataflow.stretches import Line, Stretch
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import OptionError
-from shardwright.ir.graph import Node
+from shardwright.ir.graph import Graph, Node
 
 _MOST_POINTS = 64  # where cuts are considered by the bytes that pass
 _FEWEST = 2  # blocks for each stage, where numbered cells are blocks
@@ -52,6 +52,13 @@ def cut_points(line: Line, loop: MicroBatches, stages: int) -> tuple[int, ...]:
             hint="use fewer stages or chunks",
         )
     return tuple(found)
+
+
+def most_stages(graph: Graph) -> tuple[int, int]:
+    """Return how many stages a program can be cut in at most, and in how many between its cells."""
+    blocks = [block_of(node.scope) for node in Line(graph).operators]
+    cells = 1 + sum(one != other for one, other in pairwise(blocks))
+    return max(cells // _FEWEST, min(len(blocks), _MOST_POINTS + 1)), cells // _FEWEST
 
 
 def given_points(line: Line, loop: MicroBatches, cuts: Sequence[str]) -> tuple[int, ...]:

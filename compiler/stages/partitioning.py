@@ -85,7 +85,7 @@ class PipelinePartitioning(Partitioned):
         if not points:
             found = cut_points(self.line, self.loop, self.schedule.stages)
             points = tuple(sorted({*found, *self._even_points}))
-        return Blocks(self.line, self.loop, points, _decided(self.options))
+        return Blocks(self.line, self.loop, points, decided(self.options))
 
     @cached_property
     def problems(self) -> StageProblems:
@@ -346,7 +346,7 @@ class PipelinePartitioning(Partitioned):
         )
 
 
-def _decided(options: CompileOptions) -> dict[str, tuple[str, ...]]:
+def decided(options: CompileOptions) -> dict[str, tuple[str, ...]]:
     """Return what the user decided about operators and inputs, as something to compare."""
     found: dict[str, tuple[str, ...]] = {}
     for kind in ("pins", "result_pins", "input_layouts"):

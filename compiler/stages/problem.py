@@ -146,7 +146,7 @@ class StageProblems:
         """Return a bound of some passes of one block and of what it does once; see `floor`."""
         key = self.blocks.key(block, block + 1), passes
         if key not in self._lows:
-            self._lows[key] = self._lowest(block, passes)
+            self._lows[key] = self.relaxed(block, passes).lower_bound
         return self._lows[key]
 
     def pass_floor(self, block: int) -> float:
@@ -162,9 +162,13 @@ class StageProblems:
         """How often an operator of the loop runs."""
         return self.loop.passes
 
-    def _lowest(self, block: int, passes: float) -> float:
+    def relaxed(self, block: int, passes: float) -> SearchResult:
+        """Return the best plan of a block with free ends, within any memory.
+
+        The sums of bounds over blocks bound stretches; one pass accumulates no gradients.
+        """
         request = self.request_of(block, block + 1, 1, passes, free_ends=True)
-        return self._solved(request, request.space, None).lower_bound
+        return self._solved(request, request.space, None)
 
     def bound(self, begin: int, end: int, in_flight: int) -> StageBound:
         """Return bounds of a stage that runs some blocks."""

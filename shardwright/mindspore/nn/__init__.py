@@ -2,12 +2,7 @@
 
 from shardwright.gradients import DistributedGradReducer
 from shardwright.mindspore.nn import utils
-from shardwright.mindspore.nn.normalization import (
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    SyncBatchNorm,
-)
+from shardwright.mindspore.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from shardwright.nn import (
     ELU,
     GELU,
@@ -121,7 +116,6 @@ __all__ = [
     "Softmax",
     "SoftmaxCrossEntropyWithLogits",
     "Softplus",
-    "SyncBatchNorm",
     "Tanh",
     "TransformerLayer",
     "get_activation",

@@ -9,8 +9,9 @@ from math import inf
 import pytest
 
 from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.entries import Bound, Found
 from shardwright.compiler.outer.processes import Inline, OutOfTimeError, answering
-from shardwright.compiler.outer.search import Bound, Found, OuterSearch
+from shardwright.compiler.outer.search import OuterSearch
 from shardwright.ir.errors import (
     InfeasibleError,
     ModelError,
@@ -37,8 +38,10 @@ class Drawn:
 class DrawnJudge:
     drawn: dict[Configuration, Drawn]
     tiers: tuple[str, ...] = ("free", "within")
+    prices_blocks: bool = False
     asked: list[tuple[Configuration, int]] = field(default_factory=list)
     seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     def bound(self, configuration, tier, seconds):
         self.asked.append((configuration, tier))
@@ -50,10 +53,11 @@ class DrawnJudge:
 
     def compile(self, configuration, seconds):
         self.asked.append((configuration, len(self.tiers)))
+        time.sleep(self.compile_seconds)
         drawn = self.drawn[configuration]
         if isinstance(drawn.answer, ShardwrightError):
             raise drawn.answer
-        return Found(drawn.answer, drawn.bounds[-1], 1.0, str(configuration))
+        return Found(drawn.answer, (FLOOR, *drawn.bounds)[-1], 1.0, str(configuration))
 
     def holds_for(self, bounded, other):
         return bounded.divides(other)
@@ -130,6 +134,14 @@ def test_a_bound_holds_for_more_micro_batches():
     assert entries[1].outcome == "cut"
     assert entries[1].proof == "free, of mesh 1, one micro-batch"
     assert (two, 2) not in judge.asked
+
+
+@pytest.mark.parametrize(("slow", "is_found"), [(0.6, True), (3.0, False)])
+def test_where_there_is_no_plan_at_the_end_those_under_way_are_waited_for(slow, is_found):
+    (one,) = candidates(1, 1)
+    judge = DrawnJudge({one: Drawn((), 1.2)}, tiers=(), compile_seconds=slow)
+    search, _ = searched(judge, workers=2, seconds=0.5)
+    assert (search.best is not None) == is_found
 
 
 def test_the_gap_is_the_users():

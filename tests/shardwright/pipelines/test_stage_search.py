@@ -32,7 +32,6 @@ def one_by_one(model, devices, **options):
 @pytest.mark.parametrize(
     ("model", "objective", "memory", "recompute"),
     [
-        (GPT, "overlapped", None, "search"),
         (GPT, "serial", None, "full"),
         (WIDE, "overlapped", WIDE_MEMORY, "search"),
         ("mlp:batch=4", "serial", None, "search"),

@@ -1,0 +1,245 @@
+"""Prices of the blocks of a program: bounds and estimates of many configurations at once.
+
+A block, such as a layer, is searched alone, without the memory limit and with free ends, so the
+bounds of all blocks add up to one of the program (`StageProblems.least`). Equal blocks share one
+search: a model of a hundred layers takes three. The prices depend on the mesh and on the number of
+micro-batches M alone, so numbers of stages, chunks and schedules share them. With P the bound of
+one pass of all blocks over a micro-batch,
+
+    step >= bound of all passes and what is done once              in one stage
+    step >= M P / S                                                in S device groups
+    step >= M ceil(N / S) p        of N equal blocks of p seconds, where each group has one stage
+    step >= P / (1 - (1 - 1/M)^S)     for M > 1, with a forward and a backward segment (`floors`)
+
+A pass over a micro-batch costs no less than its part of a pass over a larger one, so M P bounds
+those of multiples of M too, and a finer mesh bounds those that merge its axes.
+
+The estimate takes the seconds of a pass one after the other, and the bubble of the schedule. It is
+no bound: it only decides what is compiled first.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.floors import has_two_parts
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.blocks import Blocks
+from shardwright.compiler.stages.partitioning import PipelinePartitioning, decided
+from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
+from shardwright.cost_model.program_profile import Emissions
+from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.lower_redistributions import LowerRedistributions
+
+_AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
+_MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
+_BUBBLE = {"zero_bubble": 1 / 2}  # of the bubble of `1f1b`, in an estimate
+
+PipelineOf = Callable[[CompileOptions, Mesh], PipelinePartitioning]
+
+
+@dataclass(frozen=True)
+class BlockKind:
+    """Equal blocks.
+
+    Parameters
+    ----------
+    count : int
+        Number of them.
+    seconds : float
+        Of each.
+    memory_bytes : float
+        Of each, in one pass.
+    """
+
+    count: int
+    seconds: float
+    memory_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class BlockPrices:
+    """What all blocks of a program take on a mesh, in a number of micro-batches.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The mesh, the number of micro-batches, and how many device groups have such a mesh.
+    step_seconds : float
+        A bound of a whole step where there is one group; 0 where there are several.
+    least : tuple of BlockKind
+        Bounds of one pass of the blocks over a micro-batch; of one, with what is done once. None
+        where there is one group.
+    usual : tuple of BlockKind
+        About how long the blocks take for a pass.
+    fits : bool
+        Whether what a pass takes of memory fits, roughly: only the estimate depends on it.
+    is_one_program : bool
+        Whether other numbers of micro-batches have the same program.
+    """
+
+    configuration: Configuration
+    step_seconds: float
+    least: tuple[BlockKind, ...]
+    usual: tuple[BlockKind, ...]
+    fits: bool = True
+    is_one_program: bool = True
+
+    def bound(self, other: Configuration) -> float:
+        """Return a bound of every plan of a configuration; 0 where the prices say nothing of it.
+
+        Examples
+        --------
+        The first of two micro-batches passes two stages one after the other.
+
+        >>> blocks = (BlockKind(4, 1.0),)
+        >>> prices = BlockPrices(Configuration(None, 2, 2), 0.0, blocks, blocks)
+        >>> [round(prices.bound(Configuration(None, 2, stages)), 6) for stages in (1, 2)]
+        [0.0, 5.333333]
+        """
+        own = self.configuration
+        one, alone = (_in_one_stage(configuration) for configuration in (own, other))
+        several = self.is_one_program and (own.stages == 1 or own.micro_batches > 1)
+        known = one == alone or (several and one.divides(alone))
+        if own.stages != other.stages or not known:
+            return 0.0
+        if own.stages == 1:
+            return self.step_seconds
+        count = other.micro_batches
+        part = own.micro_batches / count  # of a pass of which bounds are known
+        passes = part * sum(kind.count * kind.seconds for kind in self.least)
+        bound = count * passes / other.stages
+        if other.chunks == 1:
+            bound = max(bound, count * part * slowest_stage(self.least, other.stages))
+        if has_two_parts(other) and count > 1:
+            bound = max(bound, passes / (1 - (1 - 1 / count) ** other.stages))
+        return bound / (1 + _rounding(other))
+
+    def estimate(self, other: Configuration) -> float | None:
+        """Return about how long the step of a configuration takes; None of another mesh or M."""
+        own = self.configuration
+        if (other.mesh, other.micro_batches) != (own.mesh, own.micro_batches):
+            return None
+        mean = sum(kind.count * kind.seconds for kind in self.usual) / other.stages
+        slowest = other.chunks * slowest_stage(self.usual, other.stages * other.chunks)
+        share = _BUBBLE.get(other.schedule or "", 1 / other.chunks)
+        bubble = (other.stages - 1) * share * mean
+        again = 1.0 if self.fits else _AGAIN
+        return again * (other.micro_batches * max(mean, slowest) + bubble)
+
+
+def slowest_stage(kinds: Iterable[BlockKind], stages: int) -> float:
+    """Return the least seconds of the slowest stage: of N equal blocks one has at least N / S.
+
+    Examples
+    --------
+    >>> slowest_stage((BlockKind(5, 1.0), BlockKind(1, 1.5)), 4)
+    2.0
+    """
+    return max(-(-kind.count // stages) * kind.seconds for kind in kinds)
+
+
+def _in_one_stage(configuration: Configuration) -> Configuration:
+    return replace(configuration, stages=1, chunks=1, schedule=None)
+
+
+def _rounding(other: Configuration) -> float:
+    """Return what a bound by `MANY` passes is too high by at most, as a part of the step."""
+    return 2 * (other.micro_batches + other.stages) / MANY + (ONE - 1)
+
+
+@dataclass
+class BlockPricing:
+    """Prices the blocks of a program.
+
+    Parameters
+    ----------
+    pipeline_of : callable
+        Returns the search of a pipeline with options on a mesh.
+    weights : ResourceWeights or None
+        Of the bounds on the overlapped step; None for the serial one.
+    is_one_program : bool
+        Whether all numbers of micro-batches have the same program.
+    """
+
+    pipeline_of: PipelineOf
+    weights: ResourceWeights | None
+    is_one_program: bool
+    _blocks: dict[Hashable, Blocks] = field(default_factory=dict)
+
+    def prices(
+        self, configuration: Configuration, options: CompileOptions, seconds: float
+    ) -> BlockPrices:
+        """Return the prices of a configuration.
+
+        Parameters
+        ----------
+        configuration : Configuration
+            The mesh, the number of micro-batches, and the number of device groups.
+        options : CompileOptions
+            Of a compilation in one stage.
+        seconds : float
+            Time that the searches may take.
+
+        Raises
+        ------
+        ShardwrightError
+            If the program has no form in so many micro-batches, or a search took too long.
+        """
+        assert configuration.mesh is not None
+        pipeline = self.pipeline_of(options, configuration.mesh)
+        # A stage need not recompute what the user's rule recomputes for another.
+        pipeline = replace(pipeline, source=replace(pipeline.source, recomputed=()))
+        blocks: Blocks = self._blocks_of(pipeline)
+        emissions: Emissions = {}
+        plain, weighted = (
+            self._problems(pipeline, blocks, weights, emissions, seconds)
+            for weights in (None, self.weights)
+        )
+        usual = _kinds(blocks, plain, MANY)
+        most = _MUCH * pipeline.limits.limit_bytes * configuration.stages
+        fits = sum(kind.count * kind.memory_bytes for kind in usual) <= most
+        alone = configuration.stages == 1
+        least = _kinds(blocks, weighted, options.passes if alone or options.passes == 1 else MANY)
+        step = sum(kind.count * kind.seconds for kind in least) if alone else 0.0
+        own = replace(configuration, chunks=1, schedule=None)
+        return BlockPrices(own, step, () if alone else least, usual, fits, self.is_one_program)
+
+    def _blocks_of(self, pipeline: PipelinePartitioning) -> Blocks:
+        """Return the blocks of a program in micro-batches, which no mesh changes."""
+        pinned = sorted(decided(pipeline.options).items())
+        key = pipeline.options.passes, tuple(pinned)
+        if key not in self._blocks:
+            self._blocks[key] = pipeline.blocks
+        return self._blocks[key]
+
+    def _problems(
+        self,
+        pipeline: PipelinePartitioning,
+        blocks: Blocks,
+        weights: ResourceWeights | None,
+        emissions: Emissions,
+        seconds: float,
+    ) -> StageProblems:
+        options = pipeline.options
+        lowering = LowerRedistributions(pipeline.cluster, options.cost_model, weights)
+        planner = lowering.planner(pipeline.mesh)
+        request = SearchRequest(
+            pipeline.source, pipeline.cluster, planner, options, weights, emissions
+        )
+        deadline = time.perf_counter() + seconds
+        return StageProblems(request, blocks, pipeline.limits, deadline, pipeline.level, True)
+
+
+def _kinds(blocks: Blocks, problems: StageProblems, passes: float) -> tuple[BlockKind, ...]:
+    """Return the bounds of all blocks, for one pass, or for all where they are few."""
+    keys = [blocks.key(block, block + 1) for block in range(len(blocks))]
+    found = {key: problems.relaxed(keys.index(key), passes) for key in dict.fromkeys(keys)}
+    scale = MANY if passes == MANY else 1.0
+    return tuple(
+        BlockKind(keys.count(key), one.lower_bound / scale, one.memory_bytes)
+        for key, one in found.items()
+    )

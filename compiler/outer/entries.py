@@ -1,0 +1,152 @@
+"""Configurations in the queue of an outer search, and what is asked and answered about them."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.trace import Outcome, Tried
+from shardwright.ir.errors import ShardwrightError
+
+T = TypeVar("T")
+PRICING = -1
+"""The tier of what is to be priced with others."""
+
+
+class Prices(Protocol):
+    """Bounds and estimates of many configurations."""
+
+    def bound(self, other: Configuration) -> float:
+        """Return a bound of every plan of a configuration; 0 where nothing is known of it."""
+        ...
+
+    def estimate(self, other: Configuration) -> float | None:
+        """Return about what the plan of a configuration costs; None where nothing is known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Found(Generic[T]):
+    """The best plan of a configuration.
+
+    Parameters
+    ----------
+    cost : float
+        Its cost.
+    lower_bound : float
+        Proven: no plan of the configuration costs less.
+    memory_bytes : float
+        Peak memory of its program on a rank.
+    plan : T
+        The plan itself.
+    """
+
+    cost: float
+    lower_bound: float
+    memory_bytes: float
+    plan: T
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on the cost of all plans of a configuration.
+
+    Parameters
+    ----------
+    cost : float
+        The bound.
+    is_last : bool
+        Whether the tiers behind it would not raise it.
+    proof : str
+        What proved it, where that is not what the tier says.
+    """
+
+    cost: float
+    is_last: bool = False
+    proof: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a process is asked.
+
+    Parameters
+    ----------
+    configurations : tuple of Configuration
+        The configuration; several to be priced, one after the other.
+    tier : int
+        The tier of the bound; that behind the last one is the compilation, and `PRICING` the one
+        before all.
+    seconds : float
+        Time limit of building the problem, and of solving it.
+    """
+
+    configurations: tuple[Configuration, ...]
+    tier: int
+    seconds: float
+
+    @property
+    def configuration(self) -> Configuration:
+        """The first configuration."""
+        return self.configurations[0]
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What a process answers: the bound, the plan or the prices, and the time that it took."""
+
+    value: Bound | Found[T] | tuple[Prices | None, ...]
+    seconds: float
+
+
+@dataclass
+class Entry(Generic[T]):
+    """A configuration in the queue.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration.
+    bound : float
+        The lower bound that is known.
+    proof : str
+        What proved it.
+    """
+
+    configuration: Configuration
+    bound: float
+    proof: str
+    tier: int = 0
+    outcome: Outcome | None = None
+    found: Found[T] | None = None
+    error: ShardwrightError | None = None
+    seconds: float = 0.0
+    is_running: bool = False
+    is_infeasible: bool = False
+    fits_at_bound: bool = False
+    is_priced: bool = False
+    estimate: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be judged next."""
+        return self.outcome is None and not self.is_running
+
+    def raise_bound(self, bound: float, proof: str) -> None:
+        """Take a bound, if it is higher."""
+        if bound > self.bound:
+            self.bound, self.proof = bound, proof
+
+    def tried(self) -> Tried:
+        """Return the account of it."""
+        plan = self.found
+        return Tried(
+            self.configuration,
+            self.outcome or "left",
+            inf if self.outcome in ("infeasible", "refused") else self.bound,
+            self.proof,
+            None if plan is None else plan.cost,
+            None if plan is None else plan.memory_bytes,
+            "" if self.error is None else str(self.error),
+            self.seconds,
+        )

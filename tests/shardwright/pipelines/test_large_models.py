@@ -1,0 +1,80 @@
+"""Where no mesh is given, meshes, stages and micro-batches of large models are searched."""
+
+import numpy as np
+import pytest
+
+import shardwright
+from shardwright import nn, zoo
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer import meshes
+from shardwright.cost_model.cluster import cluster
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.parallel import AutoParallel
+from shardwright.session import begin
+
+MLP = "mlp:batch=4,inputs=16,hidden=16,classes=4"
+
+
+@pytest.fixture
+def all_are_large(monkeypatch):
+    monkeypatch.setattr(meshes, "LARGE", 0.0)
+
+
+def searched(**options):
+    found = shardwright.compile(MLP, 2, cluster="cpu", workers=1, gap=0.9, **options)
+    trace = found.search_trace
+    return set() if trace is None else {item.configuration.stages for item in trace.tried}
+
+
+def test_a_large_model_is_searched_with_its_stages(all_are_large):
+    assert searched() == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mesh": "default"},
+        {"mesh": "2"},
+        {"micro_batches": 2},
+        {"objective": "serial"},
+        {"mode": "data_parallel"},
+        {"plan": "data=2"},
+    ],
+)
+def test_what_is_given_is_not_searched(all_are_large, options):
+    assert searched(**options) == set()
+
+
+def test_a_small_model_is_compiled_on_the_default_mesh():
+    assert searched() == set()
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        self.dense = nn.Dense(6, 4)
+        self.head = nn.Dense(4, 4)
+
+    def construct(self, x):
+        return self.head(self.dense(x)).sum()
+
+
+def test_auto_parallel_searches_large_models_too(all_are_large):
+    inputs = {"x": np.zeros((4, 6), np.float32)}
+    for mesh, is_searched in ((None, True), ("default", False)):
+        found = begin(
+            Net(),
+            inputs,
+            AutoParallel(Net(), "auto_parallel", devices=2, mesh=mesh, gap=0.9).options,
+        ).compiled
+        assert (found.trace is not None) == is_searched
+
+
+def test_a_model_is_large_that_takes_the_memory_of_eight_devices_and_fits_all():
+    graph, described = zoo.load("mlp").graph, cluster("a100-pod")
+    held = 2 * sum(one.value.type.nbytes for one in graph.parameters)  # with gradients
+    for devices, is_large in ((7.9, False), (8.1, True), (15.9, True), (16.1, False)):
+        options = CompileOptions(memory_limit=held / devices)
+        mesh, chosen = meshes.with_search_of_large(graph, described, 16, None, options)
+        assert (mesh, chosen.stages) == (("search", "search") if is_large else (None, 1))
+    adam = CompileOptions(memory_limit=held / 7.9, optimizer=Optimizer("adam"))
+    assert meshes.with_search_of_large(graph, described, 16, None, adam)[0] == "search"
