@@ -62,6 +62,24 @@ def differing_process(digest: bytes) -> int | None:
     return next((i for i, other in enumerate(digests) if other != digests[0]), None)
 
 
+def gathered(kind: str, item: Made) -> list[Made]:
+    """Return the items of all processes, which call this together.
+
+    Raises
+    ------
+    ExecutionError
+        If a process is elsewhere in its program.
+    """
+    found: list[Any] = _world().allgather((kind, item))
+    for number, other in enumerate(found):
+        if not isinstance(other, tuple) or other[0] != kind:
+            raise ExecutionError(
+                f"process {number} does not name its {kind} where process {_world().rank} does",
+                hint="let all processes run one program",
+            )
+    return [other[1] for other in found]
+
+
 def check_processes(size: int) -> None:
     """Refuse a number of processes that MPI does not run.
 

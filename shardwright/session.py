@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.communication import get_group_size, processes, world
+from shardwright.communication import batch_parts, get_group_size, processes, world
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.option_checks import decided_by_plan, no_effect, warn_of_idle_devices
@@ -384,7 +384,8 @@ def begin(
     if manual and kind == "own":
         after = 1
     specs = [specify(name, array, before, after) for name, array in batch.items()]
-    with world(size if manual else 1, numbered=True):
+    parts = size if options.how.mode == "data_parallel" else 1
+    with world(size if manual else 1, numbered=True), batch_parts(parts):
         definition = trace(
             network, specs, loss_fn=loss_fn, optimizer=optimizer, loss_scale=loss_scale
         )

@@ -13,7 +13,7 @@ from shardwright.communication.groups import (
 )
 from shardwright.communication.processes import Processes, processes
 from shardwright.communication.ranks import ByRank, NumberedRank, Rank, symbol_of, values_of
-from shardwright.communication.world import WORLD_AXIS, init, world
+from shardwright.communication.world import WORLD_AXIS, batch_parts, get_batch_parts, init, world
 
 __all__ = [
     "WORLD_AXIS",
@@ -23,8 +23,10 @@ __all__ = [
     "NumberedRank",
     "Processes",
     "Rank",
+    "batch_parts",
     "create_group",
     "destroy_group",
+    "get_batch_parts",
     "get_group_rank_from_world_rank",
     "get_group_size",
     "get_rank",

@@ -8,10 +8,12 @@ from shardwright.communication.world import get_group_size as world_size
 from shardwright.communication.world import get_rank as world_rank
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import in_words
+from shardwright.runtime.agreement import end_together, gathered
 
 Groups = tuple[tuple[int, ...], ...]
 WORLD_GROUPS = ("world", "hccl_world_group", "nccl_world_group", "mccl_world_group")
 _GROUPS: dict[str, Groups] = {}
+_MERGED: dict[tuple[int, ...], Groups] = {}  # by the group of this process
 
 
 class GlobalComm:
@@ -29,7 +31,8 @@ def create_group(group: str, rank_ids: Sequence[Any], options: None = None) -> N
         The name.
     rank_ids : sequence
         The ranks of the group, in order; they may be made of `get_rank()`, which gives each rank a
-        group of its own. Or several groups, a sequence for each.
+        group of its own. Or several groups, a sequence for each. One of several processes may name
+        its own group alone.
     options : None
         Must be None.
 
@@ -45,6 +48,8 @@ def create_group(group: str, rank_ids: Sequence[Any], options: None = None) -> N
     ((0, 1), (2, 3))
     >>> destroy_group("pairs")
     """
+    if isinstance(world_rank(), NumberedRank):
+        end_together()  # an error in one process must not let the others wait
     if options is not None:
         raise ModelError(f"`options` of the group `{group}` is {options!r}, expected None")
     if not isinstance(group, str) or group in WORLD_GROUPS:
@@ -64,6 +69,7 @@ def destroy_group(group: str) -> None:
     """
     _known(group)
     del _GROUPS[group]
+    _MERGED.clear()
 
 
 def groups_of(group: str | Sequence[Any], world: int) -> Groups:
@@ -81,6 +87,9 @@ def groups_of(group: str | Sequence[Any], world: int) -> Groups:
     members = {rank for ranks in found for rank in ranks}
     if outside := sorted(members - set(range(world))):
         raise ModelError(f"the group {name} has rank {outside[0]}, there are {world} ranks")
+    if len(members) < world and _is_one_of(members, world):
+        found = _merged(found, world)
+        members = {rank for ranks in found for rank in ranks}
     if missing := sorted(set(range(world)) - members):
         raise ModelError(
             f"rank {missing[0]} is not in the group {name}, which has the ranks {sorted(members)}",
@@ -138,6 +147,35 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
         if world_rank_id in ranks:
             return ranks.index(world_rank_id)
     raise ModelError(f"the rank {world_rank_id} is in no group `{group}`, there are {world} ranks")
+
+
+def _is_one_of(members: set[int], world: int) -> bool:
+    """Return whether this is one of several processes, and its rank one of some members."""
+    own = world_rank()
+    return isinstance(own, NumberedRank) and world_size() == world and int(own) in members
+
+
+def _merged(found: Groups, world: int) -> Groups:
+    """Return the groups of all processes, each of which knows its own; asked for once.
+
+    Raises
+    ------
+    ModelError
+        If the members of a group know different ones.
+    """
+    own = next(ranks for ranks in found if int(world_rank()) in ranks)
+    if own not in _MERGED:
+        everyone = gathered("group", own)
+        for rank, ranks in enumerate(everyone):
+            for member in ranks:
+                if not member < world or everyone[member] != ranks:
+                    other = list(everyone[member]) if member < world else "no group"
+                    raise ModelError(
+                        f"rank {rank} is in the group {list(ranks)}, and its member {member} in "
+                        f"{other}, expected one group for both"
+                    )
+        _MERGED[own] = tuple(sorted(set(everyone), key=min))
+    return _MERGED[own]
 
 
 def _known(group: str) -> Groups:

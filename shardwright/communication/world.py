@@ -20,6 +20,7 @@ from shardwright.ir.values import POSITIVE_INTEGER, check_choice
 WORLD_AXIS = "world"
 _BACKENDS = ("hccl", "nccl", "mccl")
 _ENVIRONMENT = "SHARDWRIGHT_WORLD"
+_PARTS: ContextVar[int] = ContextVar("batch_parts", default=1)
 _WORLD: ContextVar[tuple[int, bool] | None] = ContextVar("world", default=None)
 
 
@@ -46,6 +47,21 @@ def world(size: int, *, numbered: bool = False) -> Iterator[None]:
         yield
     finally:
         _WORLD.reset(token)
+
+
+@contextmanager
+def batch_parts(count: int) -> Iterator[None]:
+    """Make `count` the number of ranks that share a batch while a model is traced."""
+    token = _PARTS.set(count)
+    try:
+        yield
+    finally:
+        _PARTS.reset(token)
+
+
+def get_batch_parts() -> int:
+    """Return the number of ranks that share the batch, each with a part; 1 if it is not known."""
+    return _PARTS.get()
 
 
 def init(backend_name: str | None = None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
 from shardwright.operators.info import SplitCounts, operator_class
 from shardwright.tensor import Operand, Tensor, apply_all
 from shardwright.tracer import current_tracer, is_tracing
@@ -49,6 +50,8 @@ class Primitive:
         self.attributes = _bound(self.operator, arguments, names) | attributes
         self.in_strategy: SplitCounts | None = None
         self.out_strategy: SplitCounts | None = None
+        self._recomputed = False
+        self._stage: int | None = None
 
     def __repr__(self) -> str:
         attributes = "".join(f" {name}={value}" for name, value in self.attributes.items())
@@ -66,13 +69,30 @@ class Primitive:
         self.out_strategy = _counts(out_strategy)
         return self
 
+    def recompute(self, mode: bool = True) -> Self:
+        """Compute the operator again for the gradient, instead of saving its result."""
+        check_flag("mode", mode)
+        self._recomputed = mode
+        return self
+
+    def set_stage(self, stage: int) -> Self:
+        """Put the operator in a pipeline stage."""
+        NOT_NEGATIVE_INTEGER.check("stage", stage)
+        self._stage = stage
+        return self
+
     def __call__(self, *arguments: Any) -> Any:
         """Apply the operator; one tensor, or a tuple where it has several results."""
         operands, rest = split_arguments(self.operator, arguments)
         names = _CALL_ATTRIBUTES.get(self.operator, ())
         attributes = self.attributes | _bound(self.operator, rest, names)
+        begin = len(current_tracer().nodes) if is_tracing() else 0
         results = _apply(self.operator, operands, attributes)
         record_strategy(results, operands, self.in_strategy, self.out_strategy)
+        if self._recomputed and is_tracing():
+            current_tracer().recompute(begin, ())
+        if self._stage is not None and is_tracing():
+            current_tracer().place(begin, self._stage)
         return results[0] if len(results) == 1 else results
 
 

@@ -2,7 +2,12 @@
 
 from shardwright.gradients import DistributedGradReducer
 from shardwright.mindspore.nn import utils
-from shardwright.mindspore.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from shardwright.mindspore.nn.normalization import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    SyncBatchNorm,
+)
 from shardwright.nn import (
     ELU,
     GELU,
@@ -116,6 +121,7 @@ __all__ = [
     "Softmax",
     "SoftmaxCrossEntropyWithLogits",
     "Softplus",
+    "SyncBatchNorm",
     "Tanh",
     "TransformerLayer",
     "get_activation",

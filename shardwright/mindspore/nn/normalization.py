@@ -2,13 +2,18 @@
 
 from typing import Any
 
+from shardwright.communication import get_batch_parts
 from shardwright.initial import Init
 from shardwright.ir.values import check_choice, check_flag, wrong_value
 from shardwright.nn.normalization import BatchNorm
+from shardwright.tensor import Tensor
 
 
 class _BatchNorm(BatchNorm):
     """Normalization of every channel over the batch, then a scale and a shift.
+
+    In data parallelism each rank normalizes over its own part of the batch, and sends nothing;
+    `SyncBatchNorm` normalizes over the whole batch.
 
     Parameters
     ----------
@@ -59,9 +64,16 @@ class _BatchNorm(BatchNorm):
             moving_var_init=moving_var_init,
             **others,
         )
+        self._own_parts = "parts" not in others
         if use_batch_statistics is not None:
             check_flag("use_batch_statistics", use_batch_statistics)
             self.training = use_batch_statistics
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Normalize, and move the means and variances."""
+        if self._own_parts:
+            self.parts = get_batch_parts()
+        return super().construct(x)
 
 
 class BatchNorm1d(_BatchNorm):
@@ -80,3 +92,22 @@ class BatchNorm3d(_BatchNorm):
     """Normalization over the batch of ``[n, channel, depth, height, width]``."""
 
     dimensions = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Normalization over the whole batch, of all ranks, with two to five dimensions.
+
+    Parameters
+    ----------
+    process_groups : None
+        Must be None: the statistics are those of all ranks.
+    *arguments, **others
+        As for `BatchNorm2d`.
+    """
+
+    dimensions = (2, 3, 4, 5)
+
+    def __init__(self, *arguments: Any, process_groups: None = None, **others: Any) -> None:
+        if process_groups is not None:
+            raise wrong_value("process_groups", process_groups, "None")
+        super().__init__(*arguments, **{"parts": 1, **others})

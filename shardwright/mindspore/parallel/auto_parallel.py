@@ -4,6 +4,7 @@ from typing import Any
 
 from shardwright import parallel
 from shardwright.mindspore.context import get_context, get_seed
+from shardwright.mindspore.parallel._cost_model_context import cost_options
 from shardwright.tracing import Network
 
 
@@ -11,7 +12,8 @@ class AutoParallel(parallel.AutoParallel):
     """A network with its parallel mode and options; see `shardwright.parallel.AutoParallel`.
 
     The seed of its initial values is that of `set_seed`; reductions over processes add in the order
-    of the ranks if the context says so.
+    of the ranks if the context says so. The constants of the cost model are those of
+    `set_cost_model_context`.
 
     Parameters
     ----------
@@ -25,6 +27,7 @@ class AutoParallel(parallel.AutoParallel):
     """
 
     def __init__(self, network: Network, parallel_mode: str = "semi_auto", **options: Any) -> None:
+        options = {**cost_options(parallel_mode), **options}
         options.setdefault("seed", get_seed() or 0)
         options.setdefault("deterministic", get_context("deterministic") == "ON")
         super().__init__(network, parallel_mode, **options)

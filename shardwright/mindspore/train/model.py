@@ -26,7 +26,8 @@ from shardwright.tensor import Tensor
 from shardwright.tracing import Network
 from shardwright.train.callbacks import RunArguments
 
-_CONFIGURED = ("optimizer_weight_shard_size", "parallel_optimizer_threshold")
+_SIZES = {"optimizer_weight_shard_size": "shard_size", "parallel_optimizer_threshold": "threshold"}
+_CONFIGURED = (*_SIZES, "optimizer_level", "gradient_accumulation_shard")
 
 
 class Model(train.Model):
@@ -166,9 +167,9 @@ def from_context(network: Network, mode: str) -> AutoParallel:
         config = get("parallel_optimizer_config")
         for name in config:
             check_choice("parallel_optimizer_config", name, _CONFIGURED)
-        size, threshold = (config.get(name) for name in _CONFIGURED)
-        given = {"shard_size": size, "threshold": threshold}
-        spread.hsdp(**{name: value for name, value in given.items() if value is not None})
+        check_flag("gradient_accumulation_shard", config.get("gradient_accumulation_shard", False))
+        given = {own: config[name] for name, own in _SIZES.items() if name in config}
+        spread.hsdp(**given, optimizer_level=_level(config))
     if get("comm_fusion"):
         spread.comm_fusion(get("comm_fusion"))
     _set_pipeline(spread)
@@ -177,6 +178,14 @@ def from_context(network: Network, mode: str) -> AutoParallel:
     if get("strategy_ckpt_save_file"):
         spread.save_operator_strategy_file(get("strategy_ckpt_save_file"))
     return spread
+
+
+def _level(config: Mapping[str, Any]) -> str:
+    """Return the level of optimizer parallelism; divided accumulation is the second."""
+    level = config.get("optimizer_level", "level1")
+    if config.get("gradient_accumulation_shard") and level == "level1":
+        return "level2"
+    return str(level)
 
 
 def _set_pipeline(spread: AutoParallel) -> None:
