@@ -12,7 +12,7 @@ from shardwright.communication import WORLD_GROUPS, get_group_size, groups_of
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_flag
 from shardwright.tensor import Parameter, Tensor
-from shardwright.tracer import current_tracer
+from shardwright.tracer import current_tracer, is_tracing
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -54,8 +54,14 @@ class ValueAndGrad:
         Raises
         ------
         ModelError
-            If `has_aux` does not fit what the function returns.
+            If it is called outside of a training step, or `has_aux` does not fit what the function
+            returns.
         """
+        if not is_tracing():
+            raise ModelError(
+                "the function of `value_and_grad` is called outside of a training step",
+                hint="write `@jit` before the function that calls it and the optimizer",
+            )
         tracer = current_tracer()
         outputs = self.function(*inputs)
         if isinstance(outputs, tuple) != self.has_aux:

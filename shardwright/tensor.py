@@ -41,8 +41,8 @@ class Tensor:
     (1, 2)
     """
 
-    def __init__(self, data: ArrayLike, dtype: str | None = None) -> None:
-        array = np.asarray(data)
+    def __init__(self, data: "ArrayLike | Tensor", dtype: str | None = None) -> None:
+        array = data.asnumpy() if isinstance(data, Tensor) else np.asarray(data)
         if dtype is None:
             dtype = array.dtype.name
         if dtype not in DTYPES:
@@ -216,8 +216,17 @@ class Tensor:
         """Return the greatest elements over the dimensions `axis` (None: all)."""
         return apply("reduce_max", self, axis=axis, keep_dims=keep_dims)
 
+    def argmax(self, axis: int | None = None) -> "Tensor":
+        """Return the place of the greatest element along an axis, or among all elements."""
+        if axis is None:
+            return self.flatten().argmax(0)
+        return apply("argmax", self, axis=axis)
+
     def __repr__(self) -> str:
         return f"Tensor({self.type})"
+
+    def __str__(self) -> str:
+        return repr(self) if self.data is None else str(self.data)
 
 
 class TracedTensor(Tensor):
@@ -345,6 +354,9 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter({self.name or ''}: {self.type})"
+
+    def __str__(self) -> str:
+        return repr(self)
 
 
 # Recording

@@ -1,10 +1,10 @@
 """Datasets: samples by column, and transformations of them.
 
 A dataset is lazy: iterating over it runs its transformations from the start, and gives the same
-batches every time.
+batches every time, unless they come from code that gives others.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -143,7 +143,46 @@ class Dataset:
         return _Repeated(self, count)
 
 
-class ArrayDataset(Dataset):
+class _Source(Dataset):
+    """Samples that are numbered, and shared by ranks."""
+
+    def __init__(
+        self,
+        total: int,
+        names: Sequence[str],
+        num_shards: int | None,
+        shard_id: int | Rank | None,
+        shuffle: bool,
+    ) -> None:
+        check_flag("shuffle", shuffle)
+        _check_shards(num_shards, shard_id)
+        self.column_names = tuple(names)
+        shards = num_shards or 1
+        if shards > 1 and symbol_of(shard_id) == Rank(shards):
+            self.ranks, self.apart = shards, isinstance(shard_id, NumberedRank)
+            if not self.apart:
+                self.shards, shard_id = shards, None
+        shard_id = None if shard_id is None else int(shard_id)
+        if shard_id is not None and not 0 <= shard_id < shards:
+            raise ModelError(f"the shard {shard_id} is asked for, there are {shards}")
+        self._total = total
+        count = total // shards * shards
+        self._chosen = range(count) if shard_id is None else range(shard_id, count, shards)
+        self._shuffles = shuffle
+
+    def _order(self, epoch: int) -> list[int]:
+        """Return the numbers of the samples of one epoch."""
+        order = np.arange(self._total)
+        if self._shuffles:
+            order = np.random.default_rng((get_seed(), epoch)).permutation(self._total)
+        chosen = self._chosen
+        return [int(i) for i in order[chosen.start : chosen.stop : chosen.step]]
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+
+class ArrayDataset(_Source):
     """Samples along the first dimension of arrays.
 
     Parameters
@@ -165,36 +204,17 @@ class ArrayDataset(Dataset):
         shard_id: int | Rank | None = None,
         shuffle: bool = False,
     ) -> None:
-        check_flag("shuffle", shuffle)
         lengths = {name: len(array) for name, array in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ModelError(f"columns have the lengths {lengths}, they must be equally long")
         self.columns = dict(columns)
-        self.column_names = tuple(columns)
-        _check_shards(num_shards, shard_id)
-        shards = num_shards or 1
-        if shards > 1 and symbol_of(shard_id) == Rank(shards):
-            self.ranks, self.apart = shards, isinstance(shard_id, NumberedRank)
-            if not self.apart:
-                self.shards, shard_id = shards, None
-        shard_id = None if shard_id is None else int(shard_id)
-        if shard_id is not None and not 0 <= shard_id < shards:
-            raise ModelError(f"the shard {shard_id} is asked for, there are {shards}")
-        self._total = next(iter(lengths.values()))
-        count = self._total // shards * shards
-        self._chosen = range(count) if shard_id is None else range(shard_id, count, shards)
-        self._shuffles = shuffle
+        total = next(iter(lengths.values()))
+        super().__init__(total, tuple(columns), num_shards, shard_id, shuffle)
 
     def samples(self, epoch: int) -> Iterator[Sample]:
         """Return the samples of one epoch in turn."""
-        order = np.arange(self._total)
-        if self._shuffles:
-            order = np.random.default_rng((get_seed(), epoch)).permutation(self._total)
-        for i in order[self._chosen.start : self._chosen.stop : self._chosen.step]:
+        for i in self._order(epoch):
             yield {name: np.asarray(array[i]) for name, array in self.columns.items()}
-
-    def __len__(self) -> int:
-        return len(self._chosen)
 
 
 def _check_shards(num_shards: object, shard_id: object) -> None:
@@ -206,18 +226,25 @@ def _check_shards(num_shards: object, shard_id: object) -> None:
         raise ModelError(f"a dataset is given `{given}` without `{missing}`", hint="give both")
 
 
-class GeneratorDataset(ArrayDataset):
-    """Samples from the user's code.
+class GeneratorDataset(_Source):
+    """Samples from the user's code, which is run again in every epoch.
 
     Parameters
     ----------
-    source : sequence or callable
-        Something that can be indexed and knows its length, or a function that returns an iterator;
-        each sample is a tuple of arrays.
+    source : sequence, iterable or callable
+        Something that can be indexed and knows its length, whose samples are read one by one when
+        they are needed; or an iterable, or a function that returns one, which is read whole once
+        in an epoch (for the first epoch when the dataset is made). Each sample is a tuple of
+        arrays.
     column_names : sequence of str
         The columns.
     num_shards, shard_id, shuffle : optional
         As in `ArrayDataset`.
+
+    Raises
+    ------
+    ModelError
+        If there are no samples, or they do not have the columns.
     """
 
     def __init__(
@@ -228,17 +255,54 @@ class GeneratorDataset(ArrayDataset):
         shard_id: int | Rank | None = None,
         shuffle: bool = False,
     ) -> None:
-        names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
-        rows = list(source()) if callable(source) else [source[i] for i in range(len(source))]
-        rows = [row if isinstance(row, (tuple, list)) else (row,) for row in rows]
-        widths = {len(row) for row in rows}
-        if widths != {len(names)}:
-            raise ModelError(f"samples have {sorted(widths)} columns, {len(names)} are named")
-        columns = {
-            name: np.stack(column)
-            for name, column in zip(names, zip(*rows, strict=True), strict=True)
-        }
-        super().__init__(columns, num_shards, shard_id, shuffle)
+        self._source = source
+        self._first = None if can_be_indexed(source) else self._read()
+        rows = source if self._first is None else self._first
+        if len(rows) == 0:
+            raise ModelError("the source has no samples")
+        names = (column_names,) if isinstance(column_names, str) else column_names
+        super().__init__(len(rows), names, num_shards, shard_id, shuffle)
+        self._sample(rows[0])
+
+    def samples(self, epoch: int) -> Iterator[Sample]:
+        """Return the samples of one epoch in turn."""
+        rows = self._source if can_be_indexed(self._source) else self._rows()
+        for i in self._order(epoch):
+            yield self._sample(rows[i])
+
+    def _rows(self) -> list[Any]:
+        """Return the samples of the next epoch: at first those that are counted already."""
+        rows, self._first = self._first, None
+        rows = self._read() if rows is None else rows
+        if len(rows) != self._total:
+            raise ModelError(
+                f"the source gives {len(rows)} samples in a later epoch, it gave {self._total} "
+                "before",
+                hint="give a function that returns a new iterator at each call",
+            )
+        return rows
+
+    def _read(self) -> list[Any]:
+        rows = self._source() if callable(self._source) else self._source
+        if not isinstance(rows, Iterable) and not can_be_indexed(rows):
+            raise ModelError(
+                f"samples are to come from {rows!r}",
+                hint="give something with `__getitem__` and `__len__`, or an iterable",
+            )
+        return [rows[i] for i in range(len(rows))] if can_be_indexed(rows) else list(rows)
+
+    def _sample(self, row: Any) -> Sample:
+        row = row if isinstance(row, (tuple, list)) else (row,)
+        if len(row) != len(self.column_names):
+            raise ModelError(f"samples have {len(row)} columns, {len(self.column_names)} are named")
+        return {name: np.asarray(a) for name, a in zip(self.column_names, row, strict=True)}
+
+
+def can_be_indexed(source: object) -> bool:
+    """Return whether samples can be read one by one in any order."""
+    if isinstance(source, type):
+        return False
+    return hasattr(source, "__getitem__") and hasattr(source, "__len__")
 
 
 class _Derived(Dataset):
@@ -326,6 +390,13 @@ class _Batched(_Derived):
 
     def _together(self, rows: Sequence[Sample]) -> Sample:
         rows = [row for rank in range(self._ranks) for row in rows[rank :: self._ranks]]
+        for name in self.column_names:
+            shapes = sorted({row[name].shape for row in rows})
+            if len(shapes) > 1:
+                raise ModelError(
+                    f"a batch of `{name}` has samples of the shapes {', '.join(map(str, shapes))}",
+                    hint="make them equal with `map` before `batch`",
+                )
         return {name: np.stack([row[name] for row in rows]) for name in self.column_names}
 
     def __len__(self) -> int:

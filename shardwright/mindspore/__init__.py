@@ -24,6 +24,7 @@ from shardwright.mindspore import (
     parallel,
     train,
 )
+from shardwright.mindspore.common import dtype
 from shardwright.mindspore.common.dtype import (
     bfloat16,
     float16,
@@ -69,6 +70,7 @@ __all__ = [
     "communication",
     "context",
     "dataset",
+    "dtype",
     "float16",
     "float32",
     "float64",

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from shardwright import initial
 from shardwright.communication import get_group_size, get_rank
 from shardwright.ir.errors import OptionError
@@ -183,8 +185,9 @@ def set_ps_context(**settings: Any) -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Set the seed of initial values, dropout, and the order of shuffled datasets."""
+    """Set the seed of initial values, dropout, the order of shuffled datasets, and numpy."""
     initial.set_seed(seed)
+    np.random.seed(seed % 2**32)
     _SETTINGS.seed = seed
 
 

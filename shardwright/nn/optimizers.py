@@ -97,6 +97,11 @@ class Optimizer:
         """The parameters that are trained, each with the settings of its group."""
         return [(parameter, own) for parameter, own in self._settings if parameter.requires_grad]
 
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters that are trained."""
+        return tuple(parameter for parameter, _ in self.updates)
+
     def __call__(self, gradients: object) -> None:
         """Update the parameters, in a training step that is being traced.
 

@@ -181,8 +181,94 @@ def test_samples_may_come_from_code():
         dataset = GeneratorDataset(given, ["data", "label"])
         assert [(data.sum(), int(label)) for data, label in dataset] == [(0, 0), (2, 1), (4, 2)]
     assert values(GeneratorDataset([1, 2], "x")) == [1, 2]
-    with pytest.raises(ModelError, match=r"samples have \[2\] columns, 1 are named"):
+    with pytest.raises(ModelError, match="samples have 2 columns, 1 are named"):
         GeneratorDataset(source, "data")
+
+
+class Reset:
+    """An iterator that begins again with each `iter`, as MindSpore's manual has one."""
+
+    def __iter__(self):
+        self.left = 3
+        return self
+
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return (self.left,)
+
+
+class Rows:
+    """Rows that are augmented when they are read."""
+
+    def __init__(self, read):
+        self.read = read
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        self.read.append(int(index))
+        return np.full(2, 10 * index + len(self.read)), index
+
+
+def test_code_is_read_anew_in_every_epoch():
+    calls = []
+
+    def augmented():
+        calls.append(len(calls))
+        return iter([(i + 10 * len(calls),) for i in range(4)])
+
+    dataset = GeneratorDataset(augmented, "x").batch(2)
+    assert [values(dataset, epoch) for epoch in range(3)] == [
+        [[10 * k, 10 * k + 1], [10 * k + 2, 10 * k + 3]] for k in (1, 2, 3)
+    ]
+    assert calls == [0, 1, 2]
+    assert values(GeneratorDataset(augmented, "x", 2, 1)) == [41, 43]
+    reset = GeneratorDataset(Reset(), "x")
+    assert [values(reset, epoch) for epoch in range(2)] == [[2, 1, 0]] * 2
+
+
+def test_rows_are_read_one_by_one_in_the_order_of_the_epoch():
+    read = []
+    dataset = GeneratorDataset(Rows(read), ["x", "i"], shuffle=True)
+    read.clear()
+    samples = [list(dataset.create_dict_iterator(epoch)) for epoch in range(2)]
+    orders = [[int(sample["i"]) for sample in each] for each in samples]
+    assert read == orders[0] + orders[1]
+    assert sorted(orders[0]) == [0, 1, 2, 3]
+    assert samples[0][0]["x"].tolist() == [10 * orders[0][0] + 1] * 2
+    next(GeneratorDataset(Rows(read), ["x", "i"]).samples(0))
+    assert len(read) == 10  # the first row, at first and when it is asked for
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ([], "the source has no samples"),
+        (3, "samples are to come from 3"),
+        (lambda: 3, "samples are to come from 3"),
+        (iter([1, 2]), "the source gives 0 samples in a later epoch, it gave 2 before"),
+    ],
+)
+def test_wrong_sources_are_refused(source, what):
+    def read():
+        dataset = GeneratorDataset(source, "x")
+        return [values(dataset, epoch) for epoch in range(2)]
+
+    with pytest.raises(ModelError) as caught:
+        read()
+    assert caught.value.what == what
+
+
+def test_samples_of_several_shapes_are_made_equal_before_they_are_a_batch():
+    dataset = GeneratorDataset([np.ones(2), np.ones(3)], "x")
+    assert values(dataset.map(lambda x: x[:1]).batch(2)) == [[[1], [1]]]
+    with pytest.raises(
+        ModelError, match=r"a batch of `x` has samples of the shapes \(2,\), \(3,\)"
+    ):
+        values(dataset.batch(2))
 
 
 def test_columns_fit_each_other():

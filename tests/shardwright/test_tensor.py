@@ -137,3 +137,9 @@ def test_a_tensor_has_an_element_type_of_ours():
 def test_an_unknown_primitive_is_no_attribute():
     with pytest.raises(AttributeError, match="no operator is called `Rleu`"):
         _ = ops.Rleu
+
+
+def test_a_tensor_prints_its_elements():
+    tensor = Tensor(Tensor([[1.0, 3.0, 2.0], [4.0, 0.0, 5.0]], "float32"))
+    assert (str(tensor), repr(tensor)) == ("[[1. 3. 2.]\n [4. 0. 5.]]", "Tensor(f32[2, 3])")
+    assert (tensor.argmax(1).asnumpy().tolist(), int(tensor.argmax().asnumpy())) == ([1, 2], 5)

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwright import dataset as own
 from shardwright.communication import Rank
+from shardwright.dataset.dataset import can_be_indexed
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import POSITIVE_INTEGER, check_flag, wrong_value
 from shardwright.operators.info import Array
@@ -268,8 +269,9 @@ class GeneratorDataset(_Reader):
 
     Parameters
     ----------
-    source : sequence or callable
-        Something that can be indexed, or a function that returns an iterator, read once.
+    source : sequence, iterable or callable
+        Something that can be indexed, or an iterable, or a function that returns one; it is read
+        again in every epoch.
     column_names : sequence of str
         The columns.
     num_samples, num_parallel_workers, shuffle, sampler, num_shards, shard_id : optional
@@ -289,7 +291,7 @@ class GeneratorDataset(_Reader):
         **named: Any,
     ) -> None:
         check_flag("python_multiprocessing", python_multiprocessing)
-        shuffle = not callable(source) if shuffle is None else shuffle
+        shuffle = can_be_indexed(source) if shuffle is None else shuffle
 
         def make(*shards: Any) -> own.ArrayDataset:
             return own.GeneratorDataset(source, column_names, *shards)

@@ -52,6 +52,7 @@ def network():
         (lambda: ms.set_auto_parallel_context(device_num=3), "`device_num` is 3, expected the"),
         (lambda: ms.set_auto_parallel_context(gradient_mean=True), "did you mean `gradients_mean`"),
         (lambda: ms.set_ps_context(enable_ps=True), "`enable_ps` is True, expected False"),
+        (lambda: ms.set_ps_context(enable_ssl=True), "`enable_ssl` is True, expected False"),
         (lambda: ds.config.set_enable_autotune(True), "`set_enable_autotune` is True"),
         (lambda: ms.set_seed(-1), "`seed` is -1, expected an integer of at least 0"),
         (lambda: ms.jit(jit_levle="O0"), "`jit` has no option `jit_levle`"),
@@ -267,3 +268,28 @@ def test_a_generator_is_read_and_named():
     assert [[int(item.asnumpy()) for item in row] for row in data] == [[1, 2], [3, 4]]
     with pytest.raises(ModelError, match="columns are to be renamed"):
         data.map(lambda a: a, "a", "c")
+
+
+def test_a_generator_is_augmented_anew_in_every_epoch_by_the_seed():
+    def augmented():
+        for i in range(3):
+            yield np.float32(np.random.rand()), np.int32(i)
+
+    found = []
+    for _ in range(2):
+        ms.set_seed(7)
+        data = ds.GeneratorDataset(augmented, ["x", "i"], shuffle=True).batch(3)
+        epochs = [next(data.create_dict_iterator(output_numpy=True)) for _ in range(2)]
+        assert all(sorted(epoch["i"]) == [0, 1, 2] for epoch in epochs)
+        assert not set(epochs[0]["x"]) & set(epochs[1]["x"])
+        found.append([epoch["x"].tolist() for epoch in epochs])
+    assert found[0] == found[1]
+
+
+def test_gradients_outside_of_a_step_are_refused():
+    net = network()
+    function = ops.value_and_grad(
+        lambda x: net(x).sum(), None, nn.SGD(net.trainable_params(), 0.1).parameters
+    )
+    with pytest.raises(ModelError, match="called outside of a training step; write `@jit` before"):
+        function(ms.Tensor(np.ones((2, 6), np.float32)))
