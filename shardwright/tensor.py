@@ -133,22 +133,22 @@ class Tensor:
     # Comparison
 
     def __eq__(self, other: object) -> "Tensor":  # type: ignore[override]
-        return apply("equal", self, _operand(other))
+        return _compared("equal", self, _operand(other))
 
     def __ne__(self, other: object) -> "Tensor":  # type: ignore[override]
-        return apply("not_equal", self, _operand(other))
+        return _compared("not_equal", self, _operand(other))
 
     def __lt__(self, other: "Tensor | float") -> "Tensor":
-        return apply("less", self, other)
+        return _compared("less", self, other)
 
     def __le__(self, other: "Tensor | float") -> "Tensor":
-        return apply("less_equal", self, other)
+        return _compared("less_equal", self, other)
 
     def __gt__(self, other: "Tensor | float") -> "Tensor":
-        return apply("greater", self, other)
+        return _compared("greater", self, other)
 
     def __ge__(self, other: "Tensor | float") -> "Tensor":
-        return apply("greater_equal", self, other)
+        return _compared("greater_equal", self, other)
 
     __hash__ = object.__hash__
 
@@ -365,6 +365,17 @@ class Parameter(Tensor):
 def apply(operator: str, *operands: Operand, **attributes: Attribute) -> Tensor:
     """Record an operator with one result and return it; see `apply_all`."""
     return apply_all(operator, *operands, **attributes)[0]
+
+
+def _compared(operator: str, first: Tensor, second: Operand) -> Tensor:
+    """Apply a comparison; integers of two types are compared in the one that holds both."""
+    if isinstance(second, Tensor) and second.dtype != first.dtype:
+        types = numpy_dtype(first.dtype), numpy_dtype(second.dtype)
+        if all(kind.kind in "iu" for kind in types):
+            common = np.promote_types(*types)
+            if common.kind in "iu":
+                first, second = first.astype(common.name), second.astype(common.name)
+    return apply(operator, first, second)
 
 
 def apply_all(operator: str, *operands: Operand, **attributes: Attribute) -> tuple[Tensor, ...]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from shardwright import nn, ops
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.types import TensorType
 from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, trace
@@ -143,3 +143,11 @@ def test_a_tensor_prints_its_elements():
     tensor = Tensor(Tensor([[1.0, 3.0, 2.0], [4.0, 0.0, 5.0]], "float32"))
     assert (str(tensor), repr(tensor)) == ("[[1. 3. 2.]\n [4. 0. 5.]]", "Tensor(f32[2, 3])")
     assert (tensor.argmax(1).asnumpy().tolist(), int(tensor.argmax().asnumpy())) == ([1, 2], 5)
+
+
+def test_integers_of_two_types_are_compared():
+    narrow, wide = Tensor([1, -1], "int32"), Tensor([1, 2**32 - 1], "int64")
+    assert (narrow == wide).asnumpy().tolist() == [True, False]
+    assert (wide > narrow).asnumpy().tolist() == [False, True]
+    with pytest.raises(IRError, match="the operands are int32 and float32"):
+        narrow == Tensor([1.0, 2.0], "float32")  # noqa: B015

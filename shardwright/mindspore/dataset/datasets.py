@@ -169,7 +169,7 @@ class _Reader(Dataset):
 
     def __init__(
         self,
-        make: Callable[..., own.ArrayDataset],
+        make: Callable[..., own.Dataset],
         num_samples: int | None = None,
         num_parallel_workers: int | None = None,
         shuffle: bool | None = None,
@@ -203,7 +203,7 @@ class MnistDataset(_Reader):
     def __init__(
         self, dataset_dir: str | Path, usage: str | None = None, *arguments: Any, **named: Any
     ) -> None:
-        def make(*shards: Any) -> own.ArrayDataset:
+        def make(*shards: Any) -> own.Dataset:
             return own.MnistDataset(dataset_dir, usage or "all", *shards)
 
         super().__init__(make, *arguments, **named)
@@ -225,7 +225,7 @@ class Cifar10Dataset(_Reader):
     def __init__(
         self, dataset_dir: str | Path, usage: str | None = None, *arguments: Any, **named: Any
     ) -> None:
-        def make(*shards: Any) -> own.ArrayDataset:
+        def make(*shards: Any) -> own.Dataset:
             return own.Cifar10Dataset(dataset_dir, usage or "all", *shards)
 
         super().__init__(make, *arguments, **named)
@@ -293,7 +293,7 @@ class GeneratorDataset(_Reader):
         check_flag("python_multiprocessing", python_multiprocessing)
         shuffle = can_be_indexed(source) if shuffle is None else shuffle
 
-        def make(*shards: Any) -> own.ArrayDataset:
+        def make(*shards: Any) -> own.Dataset:
             return own.GeneratorDataset(source, column_names, *shards)
 
         super().__init__(make, shuffle=shuffle, **named)
