@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
@@ -23,6 +23,7 @@ from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.memory_shares import largest_shares
 from shardwright.search.space.space import SearchSpace
+from shardwright.search.time_note import TimeNote
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
@@ -73,6 +74,8 @@ class Attempts:
         Whether the search decides what is recomputed.
     rules : RulePlans, optional
         Further candidates where memory is short.
+    time_note : TimeNote
+        Notes whether the time limit ended a search.
     """
 
     request: SearchRequest
@@ -81,6 +84,7 @@ class Attempts:
     deadline: float
     recomputes: bool = False
     rules: RulePlans | None = None
+    time_note: TimeNote = field(default_factory=TimeNote)
 
     def fit(self) -> Attempt:
         """Return the best plan whose program fits the memory limit.
@@ -103,8 +107,8 @@ class Attempts:
         if found.result.unlimited or self._is_near(found.result.cost, found.result.lower_bound):
             return found
         other = next(self.by_rule(found.result.cost), found)
-        best = _better(found, other, found.result.lower_bound)
-        return best if self._left() else _cut_short(best)
+        self.time_note.is_late(self.deadline)
+        return _better(found, other, found.result.lower_bound)
 
     def _with_time_left(self) -> "Attempts":
         """Return the searches in less time, where a plan built by rule may be needed."""
@@ -145,7 +149,7 @@ class Attempts:
         limit = self.limits.limit_bytes
         for plan in plans:
             if plan.result.memory_bytes <= limit:
-                if not self._left():
+                if self.time_note.is_late(self.deadline):
                     if not late:
                         return
                     late -= 1
@@ -224,7 +228,7 @@ class Attempts:
     def _bound_of_all(self) -> float:
         """Return a bound on all plans, within any memory and whatever they recompute."""
         free = replace(self.limits, memory_limit=None, time_limit=_SHARE * self._left())
-        return self.request.solve(self.space, free).lower_bound
+        return self._solved(free).lower_bound
 
     def _is_near(self, cost: float, bound: float) -> bool:
         return relative_gap(cost, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
@@ -259,17 +263,33 @@ class Attempts:
 
     def attempt(self, limits: SearchOptions) -> Attempt:
         """Search within limits and a share of the time that is left, and emit the plan."""
-        seconds = _SHARE * self._left()
-        limits = replace(limits, time_limit=seconds)
+        limits = replace(limits, time_limit=_SHARE * self._left())
         try:
-            result = self.request.solve(self.space, limits)
+            result = self._solved(limits)
         except NoPlanError:
             self._build_by_rule()
             raise
         if not result.unlimited:
             self._build_by_rule()
-        found = self._emit(limits, result)
-        return _cut_short(found) if result.seconds >= seconds else found
+        return self._emit(limits, result)
+
+    def _solved(self, limits: SearchOptions) -> SearchResult:
+        """Search within limits, and note whether the time limit ended that.
+
+        Raises
+        ------
+        NoPlanError
+            If there is no plan, or none was found.
+        """
+        method, space = self.request.method, self.space
+        try:
+            result = self.request.solve(space, limits)
+        except NotFoundError:
+            if method.keeps_memory_limit and method.minimizes_step:  # else time does not matter
+                self.time_note.note()
+            raise
+        self.time_note.note_end_of(result, limits)
+        return result
 
     def with_buckets(
         self, attempt: Attempt, bound: float = 0.0, timeline: Timeline | None = None
@@ -297,9 +317,9 @@ class Attempts:
         alone = records[position].before
         cluster = self.request.cluster
         plain = None if options.rewrites_programs else timeline
-        left = self._left
         fusion, timeline = fastest_fusion(
-            alone, cluster, limit, options.gap, bound, plain, is_late=lambda: not left()
+            *(alone, cluster, limit, options.gap, bound, plain),
+            is_late=lambda: self.time_note.is_late(self.deadline),
         )
         if fusion != NO_BUCKETS:
             passes = PassManager(records=list(records[:position]), verify_later=self._verify_later)
@@ -324,7 +344,10 @@ class Attempts:
     def least_memory(self) -> LeastMemory:
         """Emit the plan that takes the least memory by the account of the search."""
         space = self.space
-        result = search_least_memory(space, replace(self.limits, time_limit=self._left()))
+        limits = replace(self.limits, time_limit=self._left())
+        result = search_least_memory(space, limits)
+        if result.seconds >= limits.time_limit:
+            self.time_note.note()
         shares = largest_shares(space, result.assignment)
         return LeastMemory(self._emit(self.limits, result), result.lower_bound, shares)
 
@@ -350,12 +373,3 @@ def _better(one: Attempt, other: Attempt, bound: float) -> Attempt:
     """Return the cheaper plan with a bound on all plans."""
     best = min(one, other, key=lambda attempt: attempt.result.cost)
     return replace(best, result=bounded(best.result, bound))
-
-
-def _cut_short(attempt: Attempt) -> Attempt:
-    """Return a plan that says that the time ended its search: another machine may find another."""
-    how = attempt.result.how
-    if "time limit" in how:
-        return attempt
-    result = replace(attempt.result, how=f"{how}; the time limit ended the search")
-    return replace(attempt, result=result)

@@ -50,6 +50,7 @@ from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.search.options import Progress
+from shardwright.search.time_note import says_so
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ def _searched(
         prepared = prepare(options.passes)
         found = _compile(prepared, cluster, devices, options, mesh, None, known)
         bound = 0.0 if found.result is None else found.result.lower_bound
-        return Found(found.cost, bound, found.memory.peak_bytes, found)
+        late = found.result is not None and says_so(found.result)
+        return Found(found.cost, bound, found.memory.peak_bytes, found, late)
 
     _check_not_staged(prepare(counts[0]).source, options)
     # The same operators are merged for any number of micro-batches.

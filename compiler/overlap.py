@@ -16,7 +16,6 @@ Kelley, "The cutting-plane method for solving convex programs", 1960.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,6 +33,7 @@ from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
+from shardwright.search.time_note import TimeNote
 from shardwright.solver.linear_program import Cut, highest_grouped_weights
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
@@ -88,8 +88,6 @@ class Overlapped:
         How many searches were made.
     seconds : float
         The time they took, building the problems included.
-    is_cut_short : bool
-        Whether the time limit ended them.
     is_short : bool
         Whether memory was short, and plans built by rule are among the candidates.
     """
@@ -98,7 +96,6 @@ class Overlapped:
     lower_bound: float
     searches: int
     seconds: float
-    is_cut_short: bool
     is_short: bool = False
 
     def gap(self, step_seconds: float) -> float:
@@ -120,8 +117,6 @@ class Overlapped:
                 f"takes at least {bound:.9g} s"
             )
         how = f"{found.how}, {self.searches} searches by weights of compute and links"
-        if self.is_cut_short and "time limit" not in how:
-            how = f"{how}; the time limit ended the search"
         return bounded(replace(found, cost=step_seconds, seconds=self.seconds, how=how), bound)
 
 
@@ -156,6 +151,8 @@ class OverlapSearch:
         Number of intervals of the step that have weights of their own.
     passes : int
         Number of micro-batches.
+    time_note : TimeNote
+        Notes whether the time limit ended a search.
     """
 
     fit: Callable[[float], Attempt]
@@ -170,6 +167,7 @@ class OverlapSearch:
     is_large: bool = False
     intervals: int = 1
     passes: int = 1
+    time_note: TimeNote = field(default_factory=TimeNote)
     found: list[Candidate] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     searches: int = 0
@@ -219,7 +217,7 @@ class OverlapSearch:
                 break
             raised = self._searched(weights, bound)
             if raised is None:
-                return self._overlapped(bound, cut_short=True)
+                break
             bound = raised
         return self._overlapped(bound)
 
@@ -229,6 +227,7 @@ class OverlapSearch:
         try:
             attempts = self.probe(self._as_weights(weights))
         except NoPlanError:  # a plan fits, so only the time can have ended the search
+            self.time_note.note()
             return None
         if attempts[0].result.lower_bound >= bound:
             bound = attempts[0].result.lower_bound
@@ -254,8 +253,9 @@ class OverlapSearch:
             return None
         known = len(self.found)
         for links in _MORE_LINKS:
-            late = time.perf_counter() >= self.deadline
-            raised = None if late else self._searched(self._equal_weights(links), bound)
+            if self._is_late:
+                break
+            raised = self._searched(self._equal_weights(links), bound)
             if raised is None:
                 break
             bound = raised
@@ -267,12 +267,12 @@ class OverlapSearch:
         if not self._is_near(bound):
             for attempt in self.by_rule(lambda: self._shortest):
                 self._meet(attempt)
-                if time.perf_counter() >= self.deadline:
+                if self._is_late:
                     break
 
-    def _overlapped(self, bound: float, *, cut_short: bool = False) -> Overlapped:
+    def _overlapped(self, bound: float) -> Overlapped:
         ranked = tuple(sorted(self.found, key=lambda candidate: candidate.step_seconds))
-        return Overlapped(ranked, bound, self.searches, self.seconds, cut_short, self.is_short)
+        return Overlapped(ranked, bound, self.searches, self.seconds, self.is_short)
 
     def _bound_without_limit(self) -> float:
         """Meet the plans of a search without the memory limit that fit, and return its bound."""
@@ -289,11 +289,12 @@ class OverlapSearch:
     def _leave_room(self) -> None:
         """Meet plans that leave memory for the window: without it, nothing overlaps."""
         for share in _SHARES:
-            if time.perf_counter() < self.deadline:
-                try:
-                    self._meet(self.fit(share))
-                except NoPlanError:
-                    break
+            if self._is_late:
+                break
+            try:
+                self._meet(self.fit(share))
+            except NoPlanError:
+                break
 
     def _meet(self, attempt: Attempt) -> None:
         self.seconds += attempt.result.seconds
@@ -335,8 +336,7 @@ class OverlapSearch:
         the compute stream alone is taken as it is, for then the links hardly matter, unless memory
         is short: what takes no time there would be anything that takes memory.
         """
-        late = time.perf_counter() >= self.deadline
-        if self._is_near(bound) or late:
+        if self._is_near(bound) or self._is_late:
             return None
         step = max(bound, min(candidate.least_seconds for candidate in self.found))
         height, weights = highest_grouped_weights(self.cuts, self.intervals, len(self._used))
@@ -345,6 +345,10 @@ class OverlapSearch:
             return None
         extreme = self._is_compute(weights) and not self.is_short
         return weights if extreme else (weights + self.center) / 2
+
+    @property
+    def _is_late(self) -> bool:
+        return self.time_note.is_late(self.deadline)
 
     @property
     def _shortest(self) -> float:

@@ -35,6 +35,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress, SearchOptions
+from shardwright.search.time_note import TimeNote
 
 _ROUGH = 2e-3  # gap of searches by weights
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
@@ -114,10 +115,13 @@ class Partitioning(Partitioned):
         Emitted operators, to share them with other searches for the same program and optimizer.
     known : SearchRequest, optional
         A problem of this configuration that has been searched before.
+    time_note : TimeNote
+        Notes whether the time limit ended a search.
     """
 
     emissions: Emissions = field(default_factory=dict)
     known: SearchRequest | None = None
+    time_note: TimeNote = field(default_factory=TimeNote)
 
     @cached_property
     def deadline(self) -> float:
@@ -149,18 +153,19 @@ class Partitioning(Partitioned):
             is_large=len(self.source) > _LARGE,
             intervals=self._intervals,
             passes=self.options.passes,
+            time_note=self.time_note,
         )
         found = search.run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = self._faster(self._in_buckets(fastest, found), others, found)
         further = search.widened(found.lower_bound, best.step_seconds)
         if further is not None:
-            found = replace(further, is_cut_short=found.is_cut_short)
+            found = further
             best = self._faster(best, to_be_bucketed(further.candidates), found)
         if not found.is_short:
             best = self._faster_by_rule(best, found)
-        if not self._is_near(best, found) and time.perf_counter() >= self.deadline:
-            found = replace(found, is_cut_short=True)
+        if not self._is_near(best, found):
+            self.time_note.is_late(self.deadline)
         if self.options.rewrites_programs:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
         result = found.result(best.attempt, best.step_seconds)
@@ -232,8 +237,10 @@ class Partitioning(Partitioned):
                 *(self.source, self.cluster, planner, options, weights, self.emissions),
                 known_micro=self._micro,
             )
-        rules = RulePlans(request, self.deadline) if weights is None else None
-        return Attempts(request, lowering, self.limits, self.deadline, rules=rules)
+        note, rules = self.time_note, None
+        if weights is None:
+            rules = RulePlans(request, self.deadline, note)
+        return Attempts(request, lowering, self.limits, self.deadline, rules=rules, time_note=note)
 
     @cached_property
     def _micro(self) -> MicroBatches | None:
@@ -269,8 +276,10 @@ class Partitioning(Partitioned):
                 *where,
                 intervals=self._intervals,
                 passes=self.options.passes,
+                time_note=self.time_note,
             ).run()
         except NoPlanError:
+            self.time_note.note()
             return None
 
     def _by_rule(
@@ -323,6 +332,7 @@ class Partitioning(Partitioned):
         self, bucketed: Bucketed, prices: Mapping[str, float], *, minimizes_step: bool = False
     ) -> Emitted:
         attempt, timeline = bucketed.attempt, bucketed.timeline
+        result = self.time_note.noted_in(attempt.result)
         memory = attempt.memory
         if timeline is not None:
             memory = overlapped_memory(attempt.program, timeline)
@@ -334,8 +344,8 @@ class Partitioning(Partitioned):
             attempt.program,
             attempt.program.mesh or self.mesh,
             memory,
-            self._serial.request.decisions(attempt.result),
-            attempt.result,
+            self._serial.request.decisions(result),
+            result,
             prices,
             fusion_text(bucketed.fusion),
             minimizes_step,

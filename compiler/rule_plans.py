@@ -20,7 +20,7 @@ from typing import Literal
 
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.ir.errors import ShardwrightError, StrategyError
+from shardwright.ir.errors import ShardwrightError, StrategyError, TimeLimitError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
@@ -33,6 +33,7 @@ from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.heuristics.propagation import ShardingPropagation
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.space.space import Option, RecomputedStrategy, SearchSpace
+from shardwright.search.time_note import TimeNote
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import Identity
 
@@ -100,15 +101,19 @@ class RulePlans:
         The exact search that they are candidates of.
     deadline : float
         When no more are built, by `time.perf_counter`.
+    time_note : TimeNote
+        Notes whether the time limit left some out.
     """
 
     request: SearchRequest
     deadline: float
+    time_note: TimeNote = field(default_factory=TimeNote)
     _spaces: dict[object, SearchSpace | None] = field(default_factory=dict)
     _results: dict[object, SearchResult | None] = field(default_factory=dict)
     _least: dict[object, float] = field(default_factory=dict)
     _found_walks: dict[str, ExpertWalk] = field(default_factory=dict)
     _is_built: list[bool] = field(default_factory=list)
+    _too_large: set[object] = field(default_factory=set)  # spaces not built in time
 
     @cached_property
     def are_allowed(self) -> bool:
@@ -123,7 +128,8 @@ class RulePlans:
         """Build the plans until a deadline; those that are built are not built again."""
         if self.are_allowed and not self._is_built:
             self._is_built.append(True)
-            replace(self, deadline=min(deadline, self.deadline)).cheapest(math.inf)
+            built = replace(self, deadline=min(deadline, self.deadline), time_note=TimeNote())
+            built.cheapest(math.inf)
 
     def cheapest(self, below: float) -> PlanQueue:
         """Return the plans whose serial cost is less."""
@@ -180,7 +186,7 @@ class RulePlans:
         graph = request.source if request.micro is None else request.micro.graph
         found = []
         for walk in expert_walks(graph, self._mesh):
-            if self._is_late and walk.plan.text not in known:
+            if walk.plan.text not in known and self._is_late:
                 break
             walk = known.setdefault(walk.plan.text, walk)
             if walk.named is not None:
@@ -314,7 +320,7 @@ class RulePlans:
 
     @property
     def _is_late(self) -> bool:
-        return time.perf_counter() >= self.deadline
+        return self.time_note.is_late(self.deadline)
 
     @cached_property
     def _sources(self) -> Mapping[str, Graph | None]:
@@ -351,8 +357,13 @@ class RulePlans:
             )
             try:
                 self._spaces[key] = request.space_with({}, regather=regather)
-            except StrategyError:  # the mesh is too fine for the time
+            except TimeLimitError:
                 self._spaces[key] = None
+                self._too_large.add(key)
+            except StrategyError:
+                self._spaces[key] = None
+        if key in self._too_large:
+            self.time_note.note()
         return self._spaces[key]
 
     def _planner(self, mesh: Mesh) -> RedistributionPlanner:

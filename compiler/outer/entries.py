@@ -39,12 +39,15 @@ class Found(Generic[T]):
         Peak memory of its program on a rank.
     plan : T
         The plan itself.
+    is_cut_short : bool
+        Whether the time limit ended its search.
     """
 
     cost: float
     lower_bound: float
     memory_bytes: float
     plan: T
+    is_cut_short: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,14 @@ class Bound:
         Whether the tiers behind it would not raise it.
     proof : str
         What proved it, where that is not what the tier says.
+    is_cut_short : bool
+        Whether the time limit ended its search.
     """
 
     cost: float
     is_last: bool = False
     proof: str = ""
+    is_cut_short: bool = False
 
 
 @dataclass(frozen=True)

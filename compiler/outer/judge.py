@@ -23,6 +23,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.search.options import SearchOptions
+from shardwright.search.time_note import TimeNote
 
 WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
@@ -185,17 +186,21 @@ class ProgramJudge:
         """
         if configuration.stages > 1:
             return self._bound_of_stages(configuration, tier, seconds)
-        request = self._request(configuration, seconds)
+        note, request = TimeNote(), self._request(configuration, seconds)
         limits = SearchOptions(
             None, seconds, max(self.options.gap, _ROUGH) * (self.options.gap > 0)
         )
         free = request.solve(request.space, limits)
-        limit = self.options.memory_on(self.cluster)
+        note.note_end_of(free, limits)
+        limit, late = self.options.memory_on(self.cluster), note.has_ended_a_search
         if tier == 0 or free.memory_bytes <= limit:
-            return Bound(free.lower_bound, is_last=free.memory_bytes <= limit)
+            fits = free.memory_bytes <= limit
+            return Bound(free.lower_bound, is_last=fits, is_cut_short=late)
         space = request.recompute_space if request.recomputes else request.space
         within = request.solve(space, replace(limits, memory_limit=limit))
-        return Bound(max(free.lower_bound, within.lower_bound))
+        note.note_end_of(within, limits)
+        least = max(free.lower_bound, within.lower_bound)
+        return Bound(least, is_cut_short=note.has_ended_a_search)
 
     def _bound_of_stages(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
         """Return the bound of a pipeline by paths through its schedule.
@@ -213,7 +218,9 @@ class ProgramJudge:
         assert configuration.mesh is not None
         search = self.pipeline_of(self.options_of(configuration, seconds), configuration.mesh)
         least = search.bound()
-        return Bound(least / (1 + search.bounds.rounding(1.0)), is_last=True, proof=OF_PATHS)
+        least /= 1 + search.bounds.rounding(1.0)
+        late = search.time_note.has_ended_a_search
+        return Bound(least, is_last=True, proof=OF_PATHS, is_cut_short=late)
 
     def compile(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
         """Return the best plan of a configuration within the memory limit."""

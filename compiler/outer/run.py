@@ -71,7 +71,8 @@ class OuterRun:
         plans = ranked_plans(entries) if explained else ()
         points = memory_points(self.judge, best, end, self.workers) if explained else ()
         tried = tuple(entry.tried() for entry in entries)
-        trace = SearchTrace(tried, best.configuration, plans, points)
+        late = search.is_cut_short or any(item.outcome == "left" for item in tried)
+        trace = SearchTrace(tried, best.configuration, plans, points, late)
         return _answer(best.found.plan, trace, time.perf_counter() - begin)
 
     def _floor(self) -> ComputationFloor:

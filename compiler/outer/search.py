@@ -128,6 +128,7 @@ class OuterSearch(Generic[T]):
     plans: int = 1
     seed: Configuration | None = None
     entries: list[Entry[T]] = field(default_factory=list)
+    is_cut_short: bool = False  # by the time limit: the whole search, or that of a configuration
 
     def run(self) -> list[Entry[T]]:
         """Judge the configurations, and return what became of each."""
@@ -153,6 +154,7 @@ class OuterSearch(Generic[T]):
                 self._reopen_cut()
                 self._judge_all(tasks)
         except OutOfTimeError:
+            self.is_cut_short = True
             self._await_plan(tasks)
         finally:
             tasks.close()
@@ -307,6 +309,8 @@ class OuterSearch(Generic[T]):
             self._take_error(entry, answer)
             return
         entry.seconds += answer.seconds
+        if not isinstance(answer.value, tuple):
+            self.is_cut_short |= answer.value.is_cut_short
         if isinstance(answer.value, Found):
             entry.outcome, entry.found = "compiled", answer.value
             entry.raise_bound(answer.value.lower_bound, "search within the memory limit")
@@ -351,7 +355,7 @@ class OuterSearch(Generic[T]):
         if isinstance(error, InfeasibleError) or entry.is_infeasible:
             entry.outcome = "infeasible"
         elif isinstance(error, TimeLimitError):
-            entry.outcome = "left"
+            entry.outcome, self.is_cut_short = "left", True
         elif isinstance(error, NoPlanError):
             self._take_no_answer(entry)
         elif self._is_refused(entry, error):
@@ -367,6 +371,7 @@ class OuterSearch(Generic[T]):
     def _take_no_answer(self, entry: Entry[T]) -> None:
         """Go on to the next tier without a bound of this one; without a plan, give it up."""
         if entry.tier < len(self.judge.tiers):
+            self.is_cut_short = True
             entry.tier += 1
         else:
             entry.outcome = "not found"

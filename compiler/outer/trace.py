@@ -105,22 +105,20 @@ class SearchTrace:
         The best plans of different configurations, best first.
     memory_points : tuple of MemoryPoint
         The best plans within other memory limits, by rising limit; empty unless asked for.
+    is_cut_short : bool
+        Whether the time limit ended the search, or that of a configuration.
     """
 
     tried: tuple[Tried, ...]
     best: Configuration
     plans: tuple[RankedPlan, ...] = ()
     memory_points: tuple[MemoryPoint, ...] = field(default=())
+    is_cut_short: bool = False
 
     @property
     def lower_bound(self) -> float:
         """Proven: no plan of any configuration costs less."""
         return min((item.lower_bound for item in self.tried), default=0.0)
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether the time limit left configurations out."""
-        return any(item.outcome == "left" for item in self.tried)
 
     def best_by_shape(self) -> dict[str, float]:
         """Return the cost of the best plan found on each shape of the mesh."""

@@ -4,7 +4,6 @@ Stages are priced lazily: first from below by their blocks alone, then exactly w
 far needs them, until all of its stages are exact. The bound covers cuts between the blocks.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -121,7 +120,8 @@ class CutBounds:
 
     @property
     def _is_late(self) -> bool:
-        return self.problems.is_late or time.perf_counter() >= self.deadline
+        problems = self.problems
+        return problems.time_note.is_late(min(problems.deadline, self.deadline))
 
     def balanced(self) -> Cut | None:
         """Return the cut whose stages are most equal."""
@@ -231,7 +231,7 @@ class CutBounds:
             if best.cut is None:
                 return best
             self.met[best.cut] = None
-            if self._is_late or not self._price(best.cut):
+            if not self._price(best.cut):
                 return best
 
     def _least(self, paths: Sequence[PathCounts]) -> LeastCut:

@@ -32,10 +32,12 @@ from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
+from shardwright.search.time_note import TimeNote
 
 _FEW = 40  # cuts up to which all of them are tried
 _CUTS = 3  # that are tried of more
 _ROUNDING = 1e-9
+_SHARE_OF_WEIGHTS = 1 / 4  # of the time limit, after which no other weights are tried
 _SHARE_OF_BOUND = 1 / 2  # of the time limit, after which plans are searched
 
 
@@ -49,12 +51,15 @@ class PipelinePartitioning(Partitioned):
         Level of the cluster whose links the stages use.
     cuts : tuple of str
         The first operators of the stages 1, 2, ..., where they are given.
+    time_note : TimeNote
+        Notes whether the time limit ended a search.
     """
 
     level: int
     cuts: tuple[str, ...] = ()
     began: float = field(default_factory=time.perf_counter)
     emissions: Emissions = field(default_factory=dict)
+    time_note: TimeNote = field(default_factory=TimeNote)
 
     @property
     def overlaps(self) -> bool:
@@ -109,6 +114,7 @@ class PipelinePartitioning(Partitioned):
     @cached_property
     def _weights(self) -> tuple[ResourceWeights, ResourceWeights]:
         """The weights of the resources of a rank, for passes, and with what is done once."""
+        until = self.began + _SHARE_OF_WEIGHTS * self.options.time_limit
         return SegmentWeights(
             len(self.cluster.levels),
             sorted({axis.level for axis in self.mesh.axes if axis.size > 1}),
@@ -116,6 +122,7 @@ class PipelinePartitioning(Partitioned):
             lambda weights: self._by_weights(weights).step_floor(self._frequent),
             self.options.passes,
             self.options.passes > 1 and can_divide(self.source, self.loop),
+            lambda: self.time_note.is_late(until),
         ).best()
 
     @cached_property
@@ -137,7 +144,8 @@ class PipelinePartitioning(Partitioned):
         request = SearchRequest(self.source, self.cluster, planner, options, weights, emissions)
         deadline = self.began + self.options.time_limit
         shared = self.schedule.chunks > 1 and bounds
-        return StageProblems(request, self.blocks, self.limits, deadline, self.level, shared)
+        where = (self.limits, deadline, self.level, shared)
+        return StageProblems(request, self.blocks, *where, self.time_note)
 
     @cached_property
     def lowering(self) -> LowerRedistributions:
@@ -191,7 +199,8 @@ class PipelinePartitioning(Partitioned):
 
     def _best(self, least: LeastCut) -> Candidate:
         target = least.value * (1 + self.limits.gap)
-        race = Race(self.builder, target, self.began + self.options.time_limit)
+        end = self.began + self.options.time_limit
+        race = Race(self.builder, target, end, self.time_note)
         for cut in self._cuts(least):
             for plans in self._kinds:
                 race.enter(cut, plans)
@@ -308,7 +317,7 @@ class PipelinePartitioning(Partitioned):
             time.perf_counter() - self.began,
             self._how(),
         )
-        return bounded(result, max(bound, 0.0))
+        return bounded(self.time_note.noted_in(result), max(bound, 0.0))
 
     def _how(self) -> str:
         blocks = len(self.blocks)
@@ -316,11 +325,10 @@ class PipelinePartitioning(Partitioned):
         searches = self.problems.searches
         if self.overlaps:
             searches += self.bounding.searches
-        how = (
+        return (
             f"{searches} searches of stages, {cuts}; the bound "
             "is of plans that send no partial sums between stages"
         )
-        return f"{how}; the time limit ended the search" if self.problems.is_late else how
 
     @property
     def _configuration(self) -> str:

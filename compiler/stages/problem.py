@@ -18,13 +18,14 @@ from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import InfeasibleError, NoPlanError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.layout import Layout
 from shardwright.operators.models.loss_scale import DynamicLossScale
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.context import StagePart
 from shardwright.search.space.space import SearchSpace
+from shardwright.search.time_note import TimeNote
 
 MANY = 2**26
 """Passes over micro-batches of a problem whose cost is that of the passes alone."""
@@ -100,6 +101,8 @@ class StageProblems:
     alone : bool
         Whether what runs wherever it is read counts nowhere: a device group runs it once for all
         of its chunks.
+    time_note : TimeNote
+        Notes whether the time limit ended a search.
     """
 
     request: SearchRequest
@@ -108,6 +111,7 @@ class StageProblems:
     deadline: float
     level: int = 0
     alone: bool = False
+    time_note: TimeNote = field(default_factory=TimeNote)
     searches: int = 0
     _found: dict[Hashable, _Searched] = field(default_factory=dict)
     _free: dict[Hashable, tuple[int, _Searched]] = field(default_factory=dict)
@@ -119,11 +123,6 @@ class StageProblems:
     def loop(self) -> MicroBatches:
         """The program in micro-batches."""
         return self.blocks.loop
-
-    @property
-    def is_late(self) -> bool:
-        """Whether no time is left."""
-        return time.perf_counter() >= self.deadline
 
     @property
     def constant(self) -> float:
@@ -382,7 +381,13 @@ class StageProblems:
     ) -> SearchResult:
         left = max(self.deadline - time.perf_counter(), 0.0)
         limits = replace(self.limits, memory_limit=memory_limit, time_limit=_SHARE * left)
-        return request.solve(space, limits)
+        try:
+            result = request.solve(space, limits)
+        except NotFoundError:
+            self.time_note.note()
+            raise
+        self.time_note.note_end_of(result, limits)
+        return result
 
 
 def _plan(result: SearchResult, *, unlimited: bool = False) -> StagePlan:

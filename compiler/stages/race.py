@@ -4,7 +4,6 @@ Emitting a program takes longer than planning its stages. So candidates are comp
 of their stage plans first, and emitted only if they can be faster than the best so far.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -14,6 +13,7 @@ from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.named import NamedProblems, NamedStages
 from shardwright.compiler.stages.problem import StagePlan
 from shardwright.ir.mesh import Mesh
+from shardwright.search.time_note import TimeNote
 
 _NEAR = 1.25  # of the least estimate, up to which other ZeRO stages are tried
 _OVERLAPPED = 0.95  # of an estimate, that communication concurrent with computation may leave
@@ -69,6 +69,8 @@ class Race:
         Seconds of a step that is good enough.
     deadline : float
         When no other candidate is tried, by `time.perf_counter`.
+    time_note : TimeNote
+        Notes whether the time limit left candidates out.
     best : Candidate or None
         The fastest that fits.
     plans : StagePlans or None
@@ -78,6 +80,7 @@ class Race:
     builder: CandidateBuilder
     target: float
     deadline: float
+    time_note: TimeNote = field(default_factory=TimeNote)
     best: Candidate | None = None
     plans: StagePlans | None = None
     _entered: set[tuple[Cut, int]] = field(default_factory=set)
@@ -91,16 +94,16 @@ class Race:
     @property
     def is_over(self) -> bool:
         """Whether there is an answer, and no better one is needed, or no time is left."""
-        return self.best is not None and (self.is_late or self.seconds <= self.target)
+        return self.best is not None and (self.seconds <= self.target or self.is_late)
 
     @property
     def is_late(self) -> bool:
         """Whether no time is left."""
-        return time.perf_counter() >= self.deadline
+        return self.time_note.is_late(self.deadline)
 
     def enter(self, cut: Cut, plans: StagePlans) -> bool:
         """Emit a candidate whose program fits, unless the race is over; return whether it leads."""
-        if self.is_over or (cut, id(plans)) in self._entered:
+        if (cut, id(plans)) in self._entered or self.is_over:
             return False
         self._entered.add((cut, id(plans)))
         found = self.builder.fitting(cut, plans)
@@ -130,7 +133,7 @@ class Race:
 
     def enter_if_promising(self, cut: Cut, plans: StagePlans) -> bool:
         """Emit a candidate only if it can lead, by the seconds of its stage plans."""
-        if self.is_over or (cut, id(plans)) in self._entered:
+        if (cut, id(plans)) in self._entered or self.is_over:
             return False
         if self.estimate(cut, plans) * _OVERLAPPED >= self.seconds:
             return False
@@ -167,7 +170,7 @@ class Race:
         most = _FEW if len(problems.source.nodes) > _LARGE else _MANY
         tried = 0
         for entrant in self._ranked([*problems.plans(mesh)], cuts):
-            if self.is_over or (self.best is not None and tried >= most):
+            if (self.best is not None and tried >= most) or self.is_over:
                 return
             if entrant.least(self._ratio) < self.seconds:
                 self._enter_levels(entrant)

@@ -39,6 +39,8 @@ class SegmentWeights:
         Number of micro-batches.
     divides : bool
         Whether the kinds of segments have weights of their own: they do not without a loop.
+    is_late : callable
+        Returns whether no time is left to try other weights.
     """
 
     levels: int
@@ -47,6 +49,7 @@ class SegmentWeights:
     step_seconds: Callable[[ResourceWeights], float]
     passes: int
     divides: bool
+    is_late: Callable[[], bool] = lambda: False
     _rows: list[Shares] = field(default_factory=list)
     _highest: float | None = None
 
@@ -70,9 +73,11 @@ class SegmentWeights:
         self, seconds: Callable[[ResourceWeights], float], tried: Iterable[list[Shares]]
     ) -> None:
         """Take some shares one after the other as long as the bound rises: it is concave."""
-        if self._highest is None:
-            self._highest = seconds(_weights(self._rows))
         for rows in tried:
+            if self.is_late():
+                break
+            if self._highest is None:
+                self._highest = seconds(_weights(self._rows))
             height = seconds(_weights(rows))
             if height <= self._highest:
                 break

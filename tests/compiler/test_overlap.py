@@ -8,6 +8,7 @@ from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.overlap import OverlapSearch
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
@@ -167,3 +168,24 @@ def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(seed:
         if peak <= limit:
             _, timeline = fastest_fusion(program, CPU)
             assert found.result.lower_bound <= timeline.step_seconds * ROUNDING
+
+
+def test_a_plan_says_where_the_time_limit_ended_the_search_for_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = Canonicalize().run(random_graph(3, nodes=5))
+    free = compiled(graph, 4, gap=0.0).result
+    assert free is not None
+    assert "time limit" not in free.how
+    first_bound = OverlapSearch._first_bound
+
+    def only_first(search: OverlapSearch) -> float:
+        bound = first_bound(search)
+        search.deadline = 0.0
+        return bound
+
+    monkeypatch.setattr(OverlapSearch, "_first_bound", only_first)
+    ended = compiled(graph, 4, gap=0.0).result
+    assert ended is not None
+    assert ended.how.endswith("; the time limit ended the search")
+    assert ended.lower_bound <= free.cost * ROUNDING

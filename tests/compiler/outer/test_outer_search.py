@@ -42,6 +42,7 @@ class DrawnJudge:
     asked: list[tuple[Configuration, int]] = field(default_factory=list)
     seconds: float = 0.0
     compile_seconds: float = 0.0
+    late: str = ""
 
     def bound(self, configuration, tier, seconds):
         self.asked.append((configuration, tier))
@@ -49,7 +50,7 @@ class DrawnJudge:
         bound = self.drawn[configuration].bounds[tier]
         if bound == inf:
             raise InfeasibleError("no plan fits", least_memory_bytes=2.0, least_memory_bound=1.0)
-        return Bound(bound)
+        return Bound(bound, is_cut_short=self.late == "bound")
 
     def compile(self, configuration, seconds):
         self.asked.append((configuration, len(self.tiers)))
@@ -57,7 +58,8 @@ class DrawnJudge:
         drawn = self.drawn[configuration]
         if isinstance(drawn.answer, ShardwrightError):
             raise drawn.answer
-        return Found(drawn.answer, (FLOOR, *drawn.bounds)[-1], 1.0, str(configuration))
+        late = self.late == "plan"
+        return Found(drawn.answer, (FLOOR, *drawn.bounds)[-1], 1.0, str(configuration), late)
 
     def holds_for(self, bounded, other):
         return bounded.divides(other)
@@ -176,7 +178,15 @@ def test_what_the_time_limit_leaves_keeps_the_bound_honest():
     search, entries = searched(DrawnJudge(drawn))
     assert search.best.found.cost == 1.4
     assert entries[1].outcome == "left"
+    assert search.is_cut_short
     assert min(entry.tried().lower_bound for entry in entries) == 1.3
+
+
+@pytest.mark.parametrize("late", ["", "bound", "plan"])
+def test_where_the_time_limit_ends_the_search_of_a_configuration_it_is_said(late):
+    (one,) = candidates(1, 1)
+    search, _ = searched(DrawnJudge({one: Drawn((1.1, 1.4), 1.4)}, late=late))
+    assert search.is_cut_short == bool(late)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -184,7 +194,8 @@ def test_the_search_ends_at_the_deadline(workers):
     judge = drawn_judge(3)
     judge.seconds = 0.05
     begin = time.perf_counter()
-    _, entries = searched(judge, workers, seconds=0.1)
+    search, entries = searched(judge, workers, seconds=0.1)
+    assert search.is_cut_short
     assert time.perf_counter() - begin < 5.0
     assert any(entry.outcome is None for entry in entries)
     assert all(entry.tried().lower_bound >= FLOOR for entry in entries)

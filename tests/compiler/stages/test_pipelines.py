@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardwright import zoo
 from shardwright.api import compile
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -200,3 +201,18 @@ def test_many_cuts_are_no_worse_than_even_ones() -> None:
     found = compile(model, 3, stages=3, micro_batches=2, gap=0.02, **options)
     assert "cuts between 65 blocks" in found.plan.document.how
     assert found.plan.document.objective <= even.plan.document.objective
+
+
+@pytest.mark.parametrize("share", ["_SHARE_OF_BOUND", "_SHARE_OF_WEIGHTS"])
+def test_a_pipeline_says_where_the_time_limit_ended_the_search_for_its_bound(
+    share: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = zoo.load(SMALL["mlp"]).graph
+    free = searched(graph, 2, 2, None, "overlapped").emit().result
+    assert free is not None
+    assert "time limit" not in free.how
+    monkeypatch.setattr(f"shardwright.compiler.stages.partitioning.{share}", 0.0)
+    ended = searched(graph, 2, 2, None, "overlapped").emit().result
+    assert ended is not None
+    assert ended.how.endswith("; the time limit ended the search")
+    assert ended.lower_bound <= free.cost
