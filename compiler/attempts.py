@@ -262,7 +262,16 @@ class Attempts:
         return self.request.recompute_space if self.recomputes else self.request.space
 
     def attempt(self, limits: SearchOptions) -> Attempt:
-        """Search within limits and a share of the time that is left, and emit the plan."""
+        """Search within limits and a share of the time that is left, and emit the plan.
+
+        Raises
+        ------
+        NoPlanError
+            If there is none, or none was found; for tighter limits also if no time is left.
+        """
+        if limits.memory_limit != self.limits.memory_limit and not self._left():
+            self.time_note.note()
+            raise NotFoundError("no time is left to search within a tighter limit")
         limits = replace(limits, time_limit=_SHARE * self._left())
         try:
             result = self._solved(limits)

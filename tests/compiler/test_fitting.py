@@ -10,6 +10,7 @@ from shardwright.compiler import attempts
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import CompileOptions, compile_graph
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory
+from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
@@ -17,8 +18,10 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from tests.random_graphs import random_graph
 from tests.random_plans import profile_for, random_plan
@@ -223,3 +226,29 @@ def test_where_the_search_finds_nothing_a_plan_of_a_rule_is_taken_if_it_fits(
 def nothing_fits(_: Attempts, limits: SearchOptions) -> Attempt:
     """Prove that no plan fits without recomputation."""
     raise InfeasibleError(f"no plan fits {limits.memory_limit}")
+
+
+def test_where_no_time_is_left_no_tighter_limit_is_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[float | None] = []
+    solved = SearchRequest.solve
+
+    def solve(request: SearchRequest, space: SearchSpace, options: SearchOptions) -> SearchResult:
+        limits.append(options.memory_limit)
+        return solved(request, space, options)
+
+    graph = zoo.load(SMALL["gpt"]).graph
+    best = min(by_rules(graph, 4, "none"), key=lambda plan: plan.memory.peak_bytes)
+    limit = best.memory.peak_bytes
+    monkeypatch.setattr(SearchRequest, "solve", solve)
+    monkeypatch.setattr(Attempt, "fits", lambda *_: False)
+    monkeypatch.setattr(Attempts, "_left", lambda _: 0.0 if len(limits) > 1 else 60.0)
+    with pytest.raises(NoPlanError):
+        compile_graph(
+            graph,
+            CPU,
+            4,
+            CompileOptions(objective="serial", recompute="none", memory_limit=limit),
+        )
+    assert set(limits) <= {limit, None}
