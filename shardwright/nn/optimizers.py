@@ -5,7 +5,7 @@ from typing import Any, ClassVar, cast
 
 from shardwright.gradients import Gradients
 from shardwright.ir.attributes import Attribute
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import check_names
 from shardwright.operators.models.optimizer import Kind, check_settings
 from shardwright.operators.models.optimizer import Optimizer as Rule
@@ -191,7 +191,13 @@ class AdamWeightDecay(Optimizer):
 
 
 class Adam(AdamWeightDecay):
-    """Adam (Kingma and Ba, 2015)."""
+    """Adam (Kingma and Ba, 2015), without weight decay.
+
+    Raises
+    ------
+    OptionError
+        If a weight decay is given.
+    """
 
     # The weight decay of MindSpore's Adam is added to the gradient, this one's would not be.
     group_settings: ClassVar[Mapping[str, str]] = {"lr": "learning_rate"}
@@ -203,5 +209,11 @@ class Adam(AdamWeightDecay):
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
+        weight_decay: float = 0.0,
     ) -> None:
+        if weight_decay:
+            raise OptionError(
+                f"`Adam` adds no weight decay to gradients, and `weight_decay` is {weight_decay}; "
+                "`AdamWeightDecay` subtracts it from the parameters"
+            )
         super().__init__(params, learning_rate, beta1, beta2, eps)

@@ -220,3 +220,10 @@ def test_states_of_float16_are_float32(kind):
 def test_integers_are_not_trained():
     assert not Parameter(Tensor([1, 2])).requires_grad
     assert Parameter(Tensor([1.0, 2.0])).requires_grad
+
+
+def test_adam_has_no_weight_decay():
+    parameters = nn.Dense(2, 2).trainable_params()
+    assert nn.Adam(parameters, weight_decay=0.0) is not None
+    with pytest.raises(OptionError, match="`AdamWeightDecay` subtracts it from the parameters"):
+        nn.Adam(parameters, weight_decay=0.1)
