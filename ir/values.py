@@ -173,6 +173,16 @@ def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None
             raise OptionError(f"{what} `{name}`", hint=near)
 
 
+def number_in(text: str) -> float | str:
+    """Return the number that a text is; the text itself if it is none."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def suggestion(name: object, known: Collection[str]) -> str | None:
     """Return a hint with the nearest of the known names; None if none is near."""
     near = get_close_matches(name, known, 1, 0.7) if isinstance(name, str) else []

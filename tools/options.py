@@ -14,7 +14,7 @@ from shardwright.compilation import Compilation
 from shardwright.compiler.option_checks import read_fusion
 from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.cost_model.cluster import Cluster
-from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range, number_in
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
 from shardwright.operators.models.precision import PRECISIONS
@@ -143,11 +143,16 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
         _add_option(step, flag, "TYPE")
     step.add_argument(
         "--micro-batches",
-        type=_micro_batches,
+        type=_number_or_word("micro_batches", "--micro-batches"),
         metavar="M",
         help=option_help("micro_batches"),
     )
-    step.add_argument("--stages", type=_stages, metavar="S", help=option_help("stages"))
+    step.add_argument(
+        "--stages",
+        type=_number_or_word("stages", "--stages"),
+        metavar="S",
+        help=option_help("stages"),
+    )
     _add_option(step, "--chunks", "V")
     _add_option(step, "--schedule", "NAME")
     step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
@@ -156,7 +161,7 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
 
 def _loss_scale(text: str) -> LossScale:
     """Return a loss scale from a number or `dynamic`."""
-    return loss_scale(_number(text), "--loss-scale")
+    return loss_scale(number_in(text), "--loss-scale")
 
 
 def _add_option(group: _Arguments, flag: str, metavar: str, *aliases: str) -> None:
@@ -211,41 +216,30 @@ def number(flag: str, allowed: Range) -> Callable[[str], Any]:
     """Return the function that reads the argument of a flag, and refuses it out of range."""
 
     def read(text: str) -> object:
-        value = _number(text)
+        value = number_in(text)
         allowed.check(flag, value)
         return value if allowed.whole else float(value)
 
     return read
 
 
-def _micro_batches(text: str) -> object:
-    value = _number(text)
-    OPTIONS["micro_batches"].check("--micro-batches", value)
-    return value
+def _number_or_word(name: str, flag: str) -> Callable[[str], object]:
+    """Return the function that reads the argument of an option that is a number or a word."""
+
+    def read(text: str) -> object:
+        value = number_in(text)
+        OPTIONS[name].check(flag, value)
+        return value
+
+    return read
 
 
 def _fusion(text: str) -> object:
-    value = _number(text)
+    value = number_in(text)
     if isinstance(value, str):
         return read_fusion(value, "--fusion")
     OPTIONS["fusion"].check("--fusion", value)
     return value
-
-
-def _stages(text: str) -> object:
-    value = _number(text)
-    OPTIONS["stages"].check("--stages", value)
-    return value
-
-
-def _number(text: str) -> float | str:
-    """Return the number that a text is; the text itself if it is none."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def compile_model(model: str, arguments: argparse.Namespace, **others: Any) -> Compilation:

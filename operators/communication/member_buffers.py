@@ -49,7 +49,14 @@ def _part_layouts(splits: Sequence[Any]) -> list[Layout]:
     return [Layout(tuple(tuple(axes) for axes in split)) for split in splits]
 
 
-def _wide(part: Layout, dimension: int, axes: tuple[str, ...]) -> Layout:
+def _wide(
+    parts: Sequence[Layout], dimensions: Sequence[int], axes: tuple[str, ...]
+) -> list[Layout]:
+    """Return the layouts of parts that are joined, each along its dimension."""
+    return [_joined(part, d, axes) for part, d in zip(parts, dimensions, strict=True)]
+
+
+def _joined(part: Layout, dimension: int, axes: tuple[str, ...]) -> Layout:
     """Return the layout of a part that is joined along a dimension."""
     held = part.splits[dimension]
     if held[-len(axes) :] != axes:
@@ -105,8 +112,7 @@ class UnpackGathered(Unpack):
                 f"{list(held.splits[0])}, expected {expected} over {list(wanted.splits[0])}"
             )
         wide = [
-            _wide(part, d, axes).at(held.stage)
-            for part, d in zip(parts, self.attributes["dimensions"], strict=True)
+            layout.at(held.stage) for layout in _wide(parts, self.attributes["dimensions"], axes)
         ]
         return _strategy(wide, wanted), tuple(wide)
 
@@ -148,10 +154,7 @@ class PackDealt(Pack):
         axes = tuple(self.attributes["axes"])
         parts = _part_layouts(self.attributes["splits"])
         _check_count(self.attributes["count"], axes, mesh)
-        wide = [
-            _wide(part, d, axes)
-            for part, d in zip(parts, self.attributes["dimensions"], strict=True)
-        ]
+        wide = _wide(parts, self.attributes["dimensions"], axes)
         shapes = [operand.shape for operand in self.operand_types]
         length, expected = self.rule.sizes["n"], buffer_length(shapes, parts, mesh)
         if [o.splits for o in operands] != [w.splits for w in wide] or length != expected:

@@ -1,8 +1,9 @@
 """Rules of how parameters and optimizer states are divided, as MindSpore's ``hsdp`` says them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
+from math import prod
 from typing import Self
 
 from shardwright.cost_model.roofline import local_bytes
@@ -10,7 +11,13 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.ir.values import NOT_NEGATIVE, check_choice, check_names, wrong_value
+from shardwright.ir.values import (
+    NOT_NEGATIVE,
+    check_choice,
+    check_names,
+    number_in,
+    wrong_value,
+)
 from shardwright.search.space.space import Storage
 
 LEVELS = ("level1", "level2", "level3")
@@ -62,7 +69,7 @@ class OptimizerSharding:
             If it is none.
         """
         pairs = [item.partition("=") for item in text.replace(" ", "").split(",")]
-        settings: dict[str, object] = {key: _number(value) for key, _, value in pairs}
+        settings: dict[str, object] = {key: number_in(value) for key, _, value in pairs}
         check_names("`optimizer_parallel` has no setting", settings, [f.name for f in fields(cls)])
         return cls(**settings)  # type: ignore[arg-type]
 
@@ -75,7 +82,7 @@ class OptimizerSharding:
             If there are none.
         """
         sizes = [axis.size for axis in mesh.of_ranks.axes]
-        made = {_product(c) for n in range(len(sizes) + 1) for c in combinations(sizes, n)}
+        made = {prod(c) for n in range(len(sizes) + 1) for c in combinations(sizes, n)}
         if self.shard_size not in (_ALL, *made):
             raise OptionError(
                 f"`shard_size` is {self.shard_size}, the axes of the mesh {mesh.of_ranks} make "
@@ -119,19 +126,3 @@ class OptimizerSharding:
             return True
         reduced = self.level != "level1" and passes > 1
         return (option.regathered, option.reduced_in_passes) == (self.level == "level3", reduced)
-
-
-def _number(text: str) -> object:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _product(sizes: Iterable[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product

@@ -7,7 +7,7 @@ every run and on every rank: it follows from the seed of `set_seed`, and from th
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -187,7 +187,21 @@ class _Reader(Dataset):
         super().__init__(inner)
 
 
-class MnistDataset(_Reader):
+class _FolderReader(_Reader):
+    """A dataset of the files in a folder, of the training part, the test part or both."""
+
+    files: ClassVar[Callable[..., own.Dataset]]
+
+    def __init__(
+        self, dataset_dir: str | Path, usage: str | None = None, *arguments: Any, **named: Any
+    ) -> None:
+        def make(*shards: Any) -> own.Dataset:
+            return type(self).files(dataset_dir, usage or "all", *shards)
+
+        super().__init__(make, *arguments, **named)
+
+
+class MnistDataset(_FolderReader):
     """Handwritten digits in the files of MNIST; see `shardwright.dataset.MnistDataset`.
 
     Parameters
@@ -200,16 +214,10 @@ class MnistDataset(_Reader):
         Those of every reader: how many samples of a rank are read; shuffled unless False.
     """
 
-    def __init__(
-        self, dataset_dir: str | Path, usage: str | None = None, *arguments: Any, **named: Any
-    ) -> None:
-        def make(*shards: Any) -> own.Dataset:
-            return own.MnistDataset(dataset_dir, usage or "all", *shards)
-
-        super().__init__(make, *arguments, **named)
+    files = own.MnistDataset
 
 
-class Cifar10Dataset(_Reader):
+class Cifar10Dataset(_FolderReader):
     """Coloured pictures in the files of CIFAR-10; see `shardwright.dataset.Cifar10Dataset`.
 
     Parameters
@@ -222,13 +230,7 @@ class Cifar10Dataset(_Reader):
         As of `MnistDataset`.
     """
 
-    def __init__(
-        self, dataset_dir: str | Path, usage: str | None = None, *arguments: Any, **named: Any
-    ) -> None:
-        def make(*shards: Any) -> own.Dataset:
-            return own.Cifar10Dataset(dataset_dir, usage or "all", *shards)
-
-        super().__init__(make, *arguments, **named)
+    files = own.Cifar10Dataset
 
 
 class NumpySlicesDataset(_Reader):
