@@ -1,20 +1,25 @@
-"""Whole training plans of large models, beside the best plan that has a name.
+"""Whole training plans of large models and of the zoo, beside plans that have a name.
 
     python benchmarks/whole_plans.py list
-    python benchmarks/whole_plans.py run llama3-70b-64 --time-limit 300
+    python benchmarks/whole_plans.py run llama3-70b-64 gpt3-175b-1024
     python benchmarks/whole_plans.py run llama3-70b-64 --ablation recompute=none
+    python benchmarks/whole_plans.py run gpt3-175b-1024 --links 0.5
     python benchmarks/whole_plans.py table
 
-A run appends its result to a file of JSON lines; the last result of a row counts. A row that runs
-out of time says so, and the table can be written from whatever is there.
+A row is a search, each of its named plans, and for small models the best of all named plans of one
+stage. Each is measured in a process of its own and appended to a file of JSON lines; what is there
+is not measured again, and the table can be written from whatever is there.
 """
 
 import argparse
 import json
+import os
+import resource
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,14 +29,14 @@ from machine import machine
 import shardwright
 from shardwright.compilation import Compilation
 from shardwright.compiler.options import OPTION_NAMES
-from shardwright.cost_model.cluster import cluster
-from shardwright.ir.errors import NoPlanError, ShardwrightError, StrategyError
-from shardwright.ir.mesh import Mesh
+from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.tools.documents import compile_document
-from shardwright.tools.named_plans import BestNamedPlan, best_named_plan
+from shardwright.tools.named_plans import best_named_plan
 
 HERE = Path(__file__)
+TRAINED = {"optimizer": "adam", "precision": "bfloat16"}
 # Zoo models, with the batch of each device.
 ZOO = {
     "resnet50": 32,
@@ -43,26 +48,22 @@ ZOO = {
     "unet": 4,
     "vgg16": 32,
 }
-# Options that a named plan decides.
-BY_PLAN = ("micro_batches", "recompute")
 # What is compared, and what JSON calls it.
 FIGURES = (
     "overlapped_step_seconds",
-    "predicted_step_seconds",
     "tokens_per_second_per_device",
-    "samples_per_second",
     "model_flops_utilization",
     "memory_bytes_per_device",
-    "memory_by_kind",
+    "memory_limit_bytes",
+    "mesh",
+    "stages",
     "micro_batches",
-    "precision",
-    "objective",
     "lower_bound",
     "lower_bound_covers",
     "gap",
-    "status",
     "how",
 )
+BEST = "best"  # stands for the best named plan of one stage
 
 
 @dataclass(frozen=True)
@@ -73,111 +74,185 @@ class Row:
     ----------
     model, cluster, devices, batch
         The arguments of `compile`.
+    plans : tuple of str
+        Named plans beside the found one; `BEST` for the best one of one stage.
     options : dict
-        Further options.
+        Further options of the search.
     """
 
     model: str
     cluster: str
     devices: int
     batch: int
-    options: dict[str, Any]
+    plans: tuple[str, ...] = (BEST,)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def rows() -> dict[str, Row]:
     """Return the rows of the table by name."""
-    trained = {"optimizer": "adam", "precision": "bfloat16"}
-    large = {**trained, "micro_batches": "search"}
+    sharded = "zero=3,recompute=full"
     table = {
-        f"llama3-70b-{devices}": Row("llama3-70b", "h100-pod", devices, devices, large)
-        for devices in (64, 512)
-    }
-    for devices in (64, 128, 256, 512, 1024):
-        name = f"gpt3-175b-{devices}"
-        table[name] = Row("gpt3-175b", "a100-pod", devices, 1536, large)
-    table["mixtral-8x7b-64"] = Row("mixtral-8x7b", "h100-pod", 64, 64, large)
-    for model, batch in ZOO.items():
+        f"llama3-70b-{devices}": Row(
+            "llama3-70b", "h100-pod", devices, batch, (
+                f"data={devices},{sharded},micro_batch=1",
+                "tensor=8,zero=1,recompute=full,sequence_parallel,micro_batch=1",
+                "tensor=8,pipeline=4,zero=1,sequence_parallel,micro_batch=1",
+                "tensor=8,pipeline=4,zero=1,recompute=full,sequence_parallel,micro_batch=1",
+                "tensor=4,pipeline=4,zero=1,recompute=full,sequence_parallel,micro_batch=1",
+            ),
+        )
+        for devices, batch in ((64, 64), (512, 512))
+    }  # fmt: skip
+    megatron = "tensor=8,pipeline=16,micro_batch=1,"
+    table["gpt3-175b-1024"] = Row(
+        "gpt3-175b", "a100-pod", 1024, 1536,
+        (
+            megatron + "recompute=full",
+            megatron + "recompute=selective,sequence_parallel",
+            megatron + "zero=1,recompute=selective,sequence_parallel",
+            megatron + "chunks=3,zero=1,recompute=selective,sequence_parallel",
+            f"tensor=8,{sharded},sequence_parallel",
+        ),
+    )  # fmt: skip
+    for devices in (64, 256):
+        table[f"gpt3-175b-{devices}-one-stage"] = Row(
+            "gpt3-175b", "a100-pod", devices, 1536,
+            (f"tensor=8,{sharded},sequence_parallel,micro_batch=1",),
+            {"mesh": "search", "micro_batches": "search"},
+        )  # fmt: skip
+    for model, devices, pipeline, chunks, batch, micro in (
+        ("megatron-22b", 8, 1, 1, 4, 4),
+        ("gpt3-175b:vocabulary=51200", 64, 8, 3, 64, 1),
+        ("megatron-530b", 280, 35, 3, 280, 1),
+        ("megatron-1t", 512, 64, 1, 512, 1),
+    ):
+        plan = f"tensor=8,pipeline={pipeline},chunks={chunks},micro_batch={micro},"
+        table[f"korthikanti-{model.partition(':')[0]}"] = Row(
+            model, "a100-pod", devices, batch,
+            (plan + "recompute=full", plan + "recompute=selective,sequence_parallel"),
+        )  # fmt: skip
+    table["llama3-405b-16384"] = Row(
+        "llama3-405b", "h100-pods", 16384, 2048,
+        (
+            megatron + "zero=1,recompute=full,sequence_parallel",
+            megatron + "chunks=8,zero=2,recompute=full,sequence_parallel",
+        ),
+    )  # fmt: skip
+    table["mixtral-8x7b-64"] = Row("mixtral-8x7b", "h100-pod", 64, 64, (
+        "data=64,expert=4,zero=1,recompute=full,micro_batch=1",
+        "data=64,expert=8,zero=1,recompute=full,micro_batch=1",
+    ))  # fmt: skip
+    for name, batch in ZOO.items():
         for devices in (8, 64, 1024):
-            name = f"{model}-{devices}"
-            table[name] = Row(model, "h100-pod", devices, batch * devices, trained)
+            searched = {"mesh": "search"}
+            table[f"{name}-{devices}"] = Row(
+                name, "h100-pod", devices, batch * devices, (BEST,), searched
+            )
     return table
 
 
-# Measuring one row
+# Measuring: a task is the search, or one named plan
 
 
-def measured(name: str, row: Row, ablation: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Return the result of a row: the best named plan, and the search."""
-    options = {**row.options, **ablation}
-    described = cluster(row.cluster)
-    begin = time.perf_counter()
-    settled = {name: value for name, value in options.items() if name not in BY_PLAN}
-    named = best_named_plan(
-        row.model, described, row.devices, batch=row.batch, time_limit=seconds / 2, **settled
-    )
-    enumerated = time.perf_counter() - begin
-    found = searched(row, options, named, seconds)
-    return {
-        "row": name,
-        **asdict(row),
-        "ablation": ablation,
-        "named": None
-        if named.plan is None
-        else {**figures(named.compilation), "plan": named.plan.text},
-        "named_account": named.account,
-        "named_seconds": enumerated,
-        **found,
-    }
+@dataclass(frozen=True)
+class Task:
+    """What one process measures.
+
+    Parameters
+    ----------
+    row : str
+        The name of the row.
+    plan : str or None
+        A named plan, `BEST`, or None for the search.
+    ablation : dict
+        Options that differ from those of the row.
+    links : float
+        Factor on the bandwidth of every link.
+    """
+
+    row: str
+    plan: str | None
+    ablation: dict[str, Any]
+    links: float
+
+    @property
+    def key(self) -> str:
+        """What tells tasks apart."""
+        return json.dumps([self.row, self.plan, self.ablation, self.links], sort_keys=True)
+
+
+def measured(task: Task, seconds: float) -> dict[str, Any]:
+    """Return the figures of a task; a plan that does not fit has some, too."""
+    row = rows()[task.row]
+    where = scaled(cluster(row.cluster), task.links)
+    common = {**TRAINED, **task.ablation}
+    if task.plan == BEST:
+        found = best_named_plan(
+            row.model, where, row.devices, batch=row.batch, time_limit=seconds, **common
+        )
+        if found.compilation is None or found.plan is None:
+            return {"reason": found.account}
+        return {**figures(found.compilation), "plan": found.plan.text, "account": found.account}
+    options = {**row.options, **common, "time_limit": seconds}
+    if task.plan is not None:
+        options = {**common, "plan": task.plan, "memory_limit": inf}
+    try:
+        compilation = shardwright.compile(
+            row.model, row.devices, cluster=where, batch=row.batch, **options
+        )
+    except ShardwrightError as error:
+        return {"reason": str(error)}
+    limit = where.device.usable_bytes
+    return {**figures(compilation), "plan": task.plan, "memory_limit_bytes": limit}
 
 
 def figures(compilation: Compilation) -> dict[str, Any]:
     """Return the figures of a compilation."""
     limit = compilation.plan.document.memory.limit
     document = compile_document(compilation, inf if limit is None else limit)
-    found = {name: document[name] for name in FIGURES}
-    return {**found, "mesh": str(compilation.compiled.mesh)}
+    return {name: document[name] for name in FIGURES}
 
 
-def searched(
-    row: Row, options: dict[str, Any], named: BestNamedPlan, seconds: float
-) -> dict[str, Any]:
-    """Search on the default mesh and on that of the best named plan; return the faster plan."""
-    meshes: list[Mesh | None] = [None]
-    if named.compilation is not None:
-        meshes.append(named.compilation.compiled.mesh.of_ranks)
-    plans, reasons, spent = [], [], 0.0
-    counts = (row.batch & -row.batch).bit_length()  # powers of two that divide the batch
-    searches = len(meshes) * (counts if options.get("micro_batches") == "search" else 1)
-    for mesh in meshes:
-        begin = time.perf_counter()
-        try:
-            compilation = shardwright.compile(
-                row.model,
-                row.devices,
-                cluster=row.cluster,
-                batch=row.batch,
-                mesh=mesh,
-                time_limit=seconds / 2 / searches,
-                **options,
-            )
-            plans.append(figures(compilation))
-        except (NoPlanError, StrategyError) as error:
-            reasons.append(f"{type(error).__name__}: {error}")
-        spent += time.perf_counter() - begin
-    best = min(plans, key=lambda plan: plan["overlapped_step_seconds"], default=None)
-    return {"found": best, "on_meshes": plans, "reasons": reasons, "search_seconds": spent}
+def scaled(described: Cluster, factor: float) -> Cluster:
+    """Return the cluster with the bandwidth of every link times a factor."""
+    levels = [
+        level.model_copy(update={"bandwidth": factor * level.bandwidth})
+        for level in described.levels
+    ]
+    return described.model_copy(update={"levels": tuple(levels)})
+
+
+def run(task: Task, arguments: argparse.Namespace) -> None:
+    """Measure a task in a process of its own, and append the result."""
+    words = [sys.executable, str(HERE), "task", task.key, str(arguments.time_limit)]
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    lines = ended.stdout.splitlines()
+    told = json.loads(lines[-1]) if ended.returncode == 0 and lines else {"reason": ended.stderr}
+    told |= {
+        "seconds": time.perf_counter() - begin,
+        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "key": task.key,
+        "load": os.getloadavg()[1],
+    }
+    with arguments.results.open("a") as file:
+        file.write(json.dumps(told, default=str) + "\n")
+    step = told.get("overlapped_step_seconds")
+    print(task.key, told["reason"] if step is None else seconds_text(step), flush=True)
 
 
 # The table
 
 
 HEAD = (
-    "run", "batch", "ours: step", "tokens/s a device", "MFU", "memory", "bound", "gap",
-    "search s", "best named plan", "its step", "MFU", "memory", "ours faster by",
+    "run", "batch", "ours: step", "mesh, stages, micro-batches", "tokens/s a device", "MFU",
+    "memory", "bound", "gap", "s, CPU s", "named plan", "its step", "MFU", "memory",
+    "ours faster by",
 )  # fmt: skip
 
 
-def document(results: Sequence[dict[str, Any]]) -> str:
+def document(results: dict[str, dict[str, Any]]) -> str:
     """Return the page."""
     lines = [f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *table(results))]
     template = HERE.with_suffix(".template.md").read_text()
@@ -185,111 +260,134 @@ def document(results: Sequence[dict[str, Any]]) -> str:
     return template.format(table="\n".join(lines), machine=machine(), remarks=notes)
 
 
-def table(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each row."""
-    for result in results:
-        ours, named = result["found"], result["named"]
-        yield (
-            label(result),
-            f"{result['batch']:,}",
-            *(our_cells(ours) if ours else ("no plan found",) + ("",) * 5),
-            f"{result['search_seconds']:.0f}",
-            *(named_cells(named) if named else (untold(result), "", "", "")),
-            f"{named['overlapped_step_seconds'] / ours['overlapped_step_seconds'] - 1:.1%}"
-            if ours and named
-            else "",
-        )
+def variants(results: dict[str, dict[str, Any]]) -> Iterator[tuple[Task, list[Task]]]:
+    """Yield the searches that were measured, each with its named plans."""
+    tasks = [Task(*json.loads(key)) for key in results]
+    order = [*rows()]
+    searches = [task for task in tasks if task.plan is None]
+    searches.sort(key=lambda task: (order.index(task.row), bool(task.ablation), -task.links))
+    for search in searches:
+        yield search, [task for task in tasks if task.plan and replace(task, plan=None) == search]
 
 
-def label(result: dict[str, Any]) -> str:
-    """Return the name of a row with what its ablation sets."""
-    changed = ", ".join(f"{name}={value}" for name, value in result["ablation"].items())
-    name = f"{result['model']} on {result['devices']:,} of {result['cluster']}"
-    return f"{name}, {changed}" if changed else name
+def table(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells: a line for each search, and one for each further named plan."""
+    for search, plans in variants(results):
+        ours = results[search.key]
+        own = (label(search), f"{rows()[search.row].batch:,}", *our_cells(ours))
+        named = [results[plan.key] for plan in plans] or [{}]
+        for place, result in enumerate(named):
+            yield (
+                *(own if place == 0 else ("",) * len(own)),
+                *named_cells(result),
+                faster(ours, result),
+            )
+
+
+def label(task: Task) -> str:
+    """Return the name of a search with what it changes."""
+    row = rows()[task.row]
+    changed = [f"{name}={value}" for name, value in task.ablation.items()]
+    changed += [f"links x {task.links}"] if task.links != 1 else []
+    return ", ".join([f"{row.model} on {row.devices:,} of {row.cluster}", *changed])
 
 
 def our_cells(plan: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of the plan of the search."""
-    tokens = plan["tokens_per_second_per_device"]
+    spent = f"{plan['seconds']:.0f}, {plan['cpu_seconds']:.0f}"
+    if "overlapped_step_seconds" not in plan:
+        return ("no plan found", *("",) * 6, spent)
+    tokens, bound = plan["tokens_per_second_per_device"], plan["lower_bound"]
+    shape = "x".join(map(str, plan["mesh"].values()))
     return (
         seconds_text(plan["overlapped_step_seconds"]),
+        f"{shape}, {plan['stages']}, {plan['micro_batches']}",
         "" if tokens is None else f"{tokens:,.0f}",
         f"{plan['model_flops_utilization']:.1%}",
         bytes_text(plan["memory_bytes_per_device"]),
-        bound_text(plan) if plan["lower_bound"] else "",
-        gap_text(plan["gap"]) if plan["lower_bound"] else "",
+        seconds_text(bound) if bound else "",
+        gap_text(plan["gap"]) if bound else "",
+        spent,
     )
 
 
-def bound_text(plan: dict[str, Any]) -> str:
-    """Return the lower bound; with its objective where that is not the step that is shown."""
-    bound = seconds_text(plan["lower_bound"])
-    overlapped = plan["objective"] == plan["overlapped_step_seconds"]
-    return bound if overlapped else f"{bound} of {seconds_text(plan['objective'])} serial"
-
-
-def untold(result: dict[str, Any]) -> str:
-    """Return why no named plan is shown."""
-    return "not tried" if result["named_account"].startswith("0 of 0 ") else "none fits"
-
-
 def named_cells(plan: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of the best named plan."""
+    """Return the cells of a named plan."""
+    if "overlapped_step_seconds" not in plan:
+        return ("none that can be built fits" if plan else "", "", "", "")
+    fits = plan["memory_bytes_per_device"] <= plan["memory_limit_bytes"]
     return (
         f"`{plan['plan']}`",
         seconds_text(plan["overlapped_step_seconds"]),
         f"{plan['model_flops_utilization']:.1%}",
-        bytes_text(plan["memory_bytes_per_device"]),
+        bytes_text(plan["memory_bytes_per_device"]) + ("" if fits else ", does not fit"),
     )
 
 
-def remarks(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+def faster(ours: dict[str, Any], named: dict[str, Any]) -> str:
+    """Return by how much our plan is faster than a named one that fits."""
+    steps = [plan.get("overlapped_step_seconds") for plan in (named, ours)]
+    if None in steps or named["memory_bytes_per_device"] > named["memory_limit_bytes"]:
+        return ""
+    return f"{steps[0] / steps[1] - 1:.1%}"
+
+
+def remarks(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Yield what the cells leave out: reasons without a plan, and plans that were not tried."""
-    for result in results:
-        for reason in result["reasons"]:
-            yield f"{label(result)}: {reason}"
-        if "left out" in result["named_account"]:
-            yield f"{label(result)}: {result['named_account']}"
+    for search, plans in variants(results):
+        for task in (search, *plans):
+            result = results[task.key]
+            if "reason" in result:
+                yield f"{label(task)}, {task.plan or 'search'}: {result['reason']}"
+            if "left out" in result.get("account", ""):
+                yield f"{label(task)}: {result['account']}"
 
 
 # The command
 
 
 def main() -> None:
-    """Run one row, or write the table."""
+    """Run rows, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="print the names of the rows")
-    run = commands.add_parser("run", help="measure one row")
-    run.add_argument("row", choices=tuple(rows()), metavar="ROW")
-    run.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="(600)")
-    run.add_argument(
+    measure = commands.add_parser("run", help="measure rows")
+    measure.add_argument("row", nargs="+", choices=tuple(rows()), metavar="ROW")
+    measure.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="(60)")
+    measure.add_argument(
         "--ablation", action="append", default=[], metavar="OPTION=VALUE", help="repeatable"
     )
+    measure.add_argument("--links", type=float, default=1.0, help="factor on bandwidths (1)")
+    measure.add_argument("--search-only", action="store_true", help="without named plans")
+    measure.add_argument("--again", action="store_true", help="also what was measured before")
     write = commands.add_parser("table", help="write the page")
     write.add_argument("--out", type=Path, default=HERE.with_suffix(".md"))
-    for command in (run, write):
+    for command in (measure, write):
         command.add_argument("--results", type=Path, default=HERE.with_suffix(".jsonl"))
+    one = commands.add_parser("task")  # in a process of its own
+    one.add_argument("key")
+    one.add_argument("seconds", type=float)
     arguments = parser.parse_args()
     if arguments.command == "list":
         print("\n".join(rows()))
     elif arguments.command == "run":
-        append(arguments)
+        run_rows(arguments)
+    elif arguments.command == "task":
+        task = Task(*json.loads(arguments.key))
+        print(json.dumps(measured(task, arguments.seconds), default=str))
     else:
         arguments.out.write_text(document(read(arguments.results)))
 
 
-def append(arguments: argparse.Namespace) -> None:
-    """Measure a row and append the result."""
-    try:
-        ablation = dict(setting(text) for text in arguments.ablation)
-        row = rows()[arguments.row]
-        result = measured(arguments.row, row, ablation, arguments.time_limit)
-    except ShardwrightError as error:
-        sys.exit(f"whole_plans: {error}")
-    with arguments.results.open("a") as file:
-        file.write(json.dumps(result, default=str) + "\n")
-    print(" | ".join(next(table([result]))))
+def run_rows(arguments: argparse.Namespace) -> None:
+    """Measure the tasks of some rows that are not measured yet."""
+    ablation = dict(map(setting, arguments.ablation))
+    for name in arguments.row:
+        plans = () if arguments.search_only else rows()[name].plans
+        for plan in (None, *plans):
+            task = Task(name, plan, ablation, arguments.links)
+            if arguments.again or task.key not in read(arguments.results):
+                run(task, arguments)
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -303,14 +401,11 @@ def setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the last result of each row and ablation, in the order of the rows."""
-    if not path.is_file():
-        sys.exit(f"whole_plans: there are no results in `{path}`: run a row first")
-    results = [json.loads(line) for line in path.read_text().splitlines()]
-    last = {(item["row"], json.dumps(item["ablation"])): item for item in results}
-    order = [*rows()]
-    return sorted(last.values(), key=lambda item: order.index(item["row"]))
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the last result of each task by its key."""
+    lines: Sequence[str] = path.read_text().splitlines() if path.is_file() else ()
+    results = [json.loads(line) for line in lines]
+    return {result["key"]: result for result in results}
 
 
 if __name__ == "__main__":
