@@ -217,7 +217,8 @@ def schedule(tasks: Sequence[Task], window: float) -> list[float]:
     tasks : sequence of Task
         The tasks, in program order; each waits for earlier ones only.
     window : float
-        Bytes that may be early or late at once; 0 runs everything in program order.
+        Bytes that may be early at once, and as many that may be late; 0 runs everything in program
+        order. One window for both would be taken by what is early, and what is late would wait.
     """
     if window <= 0:
         starts, now = [], 0.0
@@ -230,7 +231,7 @@ def schedule(tasks: Sequence[Task], window: float) -> list[float]:
 
 @dataclass
 class _Simulation:
-    """The state of a schedule: what has started, what is busy, and the bytes in the window."""
+    """The state of a schedule: what has started, what is busy, and the bytes in the windows."""
 
     tasks: Sequence[Task]
     window: float
@@ -302,7 +303,7 @@ class _Simulation:
             yield local
         if self.ready_sums:
             yield self.ready_sums[0]
-        if self.line and not self.waiting[self.line[0]] and self._fits(0.0):
+        if self.line and not self.waiting[self.line[0]] and self.bytes_behind <= self.window:
             yield self.line[0]
         for resource in self.gathers:
             i = self._head_gather(resource) if resource != COMPUTE else None
@@ -319,19 +320,14 @@ class _Simulation:
         if not queue or not self._is_head(queue[0], resource, self.gathers):
             return None
         reached = queue[0] < self.passed
-        return queue[0] if reached or self._has_room(self.tasks[queue[0]].nbytes) else None
+        room = self.bytes_ahead + self.tasks[queue[0]].nbytes <= self.window
+        return queue[0] if reached or room else None
 
     def _is_head(self, i: int, resource: str, queues: dict[str, deque[int]]) -> bool:
         """Return whether a task is ready and the first of all its queues, seen from the first."""
         resources = self.tasks[i].placement.resources
         first = resources[0] == resource
         return first and not self.waiting[i] and all(queues[r][0] == i for r in resources)
-
-    def _fits(self, nbytes: float) -> bool:
-        return not self.bytes_behind or self._has_room(nbytes)
-
-    def _has_room(self, nbytes: float) -> bool:
-        return self.bytes_ahead + self.bytes_behind + nbytes <= self.window
 
     def _start(self, i: int) -> bool:
         """Start a task; return whether it ended at once."""

@@ -7,8 +7,8 @@ stands for all. The schedule is greedy, and nothing is interrupted:
 - Computation and blocking communication run in program order.
 - Gathers of parameters run ahead, in program order, as far as the window of bytes allows.
 - Reductions of gradients run behind, in program order on each level; computation waits for them
-  only where the gradients that are still to be reduced exceed the window. The updates start after
-  the backward computation, each as soon as its gradient is reduced.
+  only where the gradients that are still to be reduced exceed a window as large. The updates start
+  after the backward computation, each as soon as its gradient is reduced.
 - Where several wait for a resource, local work on parameters comes first, then the accumulation of
   gradients over micro-batches, then computation and blocking communication, then gathers, then
   reductions.
@@ -39,7 +39,7 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 
 _HALVINGS = 10  # of the window, where all deferrable bytes at once exceed the memory limit
-_COARSE = 3  # halvings at once, of large programs
+_COARSE = 2  # halvings at once, of large programs
 _SMALL = 600  # nodes of a program up to which every window is tried
 _MOST_TASKS = 4_000  # up to so many, every pass over micro-batches is simulated
 _FEWEST_PASSES = 4  # of more, that are simulated
@@ -49,8 +49,9 @@ _MOST_PASSES = 16  # that are simulated until they repeat
 def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> Timeline:
     """Return the fastest timeline found of a program, lowered to collectives, within a limit.
 
-    The window is as large as the memory allows: unbounded, or halved until the peak memory is
-    within the limit. Where not even the serial step is, it is the serial step.
+    The window is as large as the memory allows: unbounded, or what the serial step leaves of the
+    memory, halved until the peak is within the limit. Where not even the serial step is, it is the
+    serial step.
 
     Parameters
     ----------
@@ -73,9 +74,13 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     widest = program.timeline(program.widest)
     if widest is not None and widest.peak_bytes <= memory_limit:
         return widest
+    serial = program.serial_timeline()
+    if serial.peak_bytes > memory_limit:
+        return serial
     every = 1 if len(graph) <= _SMALL else _COARSE
-    windows = [program.deferrable_bytes / 2**i for i in range(every, _HALVINGS + 1, every)]
-    found: dict[float, Timeline | None] = {0.0: program.serial_timeline()}
+    first = min(memory_limit - serial.peak_bytes, program.deferrable_bytes)
+    windows = [first / 2**i for i in range(0, _HALVINGS + 1, every)] if first else []
+    found: dict[float, Timeline | None] = {0.0: serial}
     low, high = 0, len(windows)
     while low < high:  # more bytes in the window take more memory, but for a few anomalies
         middle = (low + high) // 2

@@ -1,7 +1,6 @@
 """``shardwright estimate``: the step, rates and memory of a plan given by its degrees."""
 
 import argparse
-import math
 import textwrap
 from math import prod
 
@@ -13,12 +12,8 @@ from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import compile_document, print_document, timeline_of
-from shardwright.tools.options import (
-    add_compile_options,
-    add_model,
-    compile_model,
-    memory_limit,
-)
+from shardwright.tools.named_plans import compile_named
+from shardwright.tools.options import add_compile_options, add_model, memory_limit
 from shardwright.tools.report import groups_text, training_text
 from shardwright.tools.tables import styled, width
 
@@ -50,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = NamedPlan.parse(arguments.plan)
     if arguments.devices is None:
         arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))
-    compilation = compile_model(arguments.model, arguments, memory_limit=math.inf)
+    compilation = compile_named(arguments.model, arguments)
     limit = memory_limit(arguments, compilation.cluster)
     timeline = timeline_of(compilation, limit)
     document = compile_document(compilation, limit, timeline=timeline)
@@ -76,8 +71,10 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     if document.precision != MASTER:
         title += f", {document.precision}"
     print(styled(title, "bold") + "\n")
+    fits = document.memory.peak_bytes <= limit
     serial = seconds_text(document.predicted_step_seconds)
-    _line("step", f"{seconds_text(timeline.step_seconds)} overlapped, {serial} serial")
+    step = f"{seconds_text(timeline.step_seconds)} overlapped, {serial} serial"
+    _line("step", step if fits else f"{step}, with memory enough")
     tokens = found.tokens_per_second_per_device
     training = training_text(document)
     if training is not None:
@@ -101,9 +98,9 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     kinds = ", ".join(
         f"{k} {bytes_text(size)}" for k, size in memory.by_kind.items() if round(size)
     )
-    fits = "fits" if memory.peak_bytes <= limit else "does not fit"
-    peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}, {fits}"
-    _line("memory", f"{peak}: {kinds}{groups_text(memory)}")
+    peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}"
+    verdict = "fits" if fits else "does not fit"
+    _line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
     _line(
         "figures",
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "

@@ -217,6 +217,27 @@ class _Enumeration:
         return True
 
 
+def compile_named(model: str, arguments: argparse.Namespace, **options: Any) -> Compilation:
+    """Compile a named plan; where it does not fit, without a memory limit.
+
+    Then its memory is that of the program in its order: gathers that run ahead would add to it.
+
+    Parameters
+    ----------
+    model : str
+        The model.
+    arguments : Namespace
+        The command line.
+    **options
+        Options of `compile` that are not the command line's.
+    """
+    try:
+        return compile_model(model, arguments, **options)
+    except NoPlanError:
+        free = {**options, "memory_limit": inf, "objective": "serial"}
+        return compile_model(model, arguments, **free)
+
+
 # In `bench strategies`
 
 
@@ -249,7 +270,7 @@ def named_rows(
         plans += [best.plan] if best.plan is not None else []
     rows = []
     for plan in plans:
-        compilation = compile_model(model, arguments, plan=plan, mesh=None, memory_limit=inf)
+        compilation = compile_named(model, arguments, plan=plan, mesh=None)
         rows.append(compile_document(compilation, limit))
         del rows[-1]["strategies"]
     if reason is not None and len(plans) > len(arguments.plans):

@@ -25,7 +25,7 @@ from shardwright.dataflow.schedule_paths import (
 from shardwright.dataflow.stages import GroupProgram, Pipeline
 from shardwright.ir.graph import Node
 
-_HALVINGS = (2, 4, 6, 8, 10)  # of the window, where all deferrable bytes exceed the memory limit
+_HALVINGS = (0, 1, 2, 4, 6, 8)  # of the window, where all deferrable bytes exceed the memory limit
 _MOST_EVENTS = 20_000  # of more nodes, only those of the first micro-batches are listed
 _FEWEST_LISTED = 2  # micro-batches
 
@@ -33,9 +33,9 @@ _FEWEST_LISTED = 2  # micro-batches
 def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float) -> Timeline:
     """Return the timeline of a pipeline within a memory limit.
 
-    The window of bytes that gathers ahead and gradients that wait to be reduced may take is
-    unbounded, or halved until every device group is within the limit. Where not even the serial
-    order is, it is that.
+    The window of bytes that gathers ahead may take, and as many the gradients that wait to be
+    reduced, is unbounded, or what the serial order leaves of the memory, halved until every device
+    group is within the limit. Where not even the serial order is, it is that.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float)
     """
     times = SegmentTimes(pipeline, cluster)
     steps = _Steps(times, PipelineMemory(pipeline, times.maker.buffers))
-    for window in steps.windows() if memory_limit > 0 else ():
+    for window in steps.windows(memory_limit) if memory_limit > 0 else ():
         step = steps.step(window)
         if step.peak_bytes <= memory_limit:
             return step.timeline()
@@ -83,10 +83,12 @@ class _Steps:
     times: SegmentTimes
     memory: PipelineMemory
 
-    def windows(self) -> Iterator[float]:
-        """Yield the windows to try, the largest first."""
+    def windows(self, memory_limit: float) -> Iterator[float]:
+        """Yield the windows to try, the largest first; none where the serial order is too large."""
         yield math.inf
-        yield from (self.times.deferrable_bytes / 2**i for i in _HALVINGS)
+        left = memory_limit - self.step(0.0).peak_bytes
+        if left > 0:
+            yield from (left / 2**i for i in _HALVINGS)
 
     def step(self, window: float) -> "_Step":
         """Return the step with a window."""

@@ -12,7 +12,8 @@ from shardwright.cost_model.cluster import Cluster, Device, Level, cluster
 from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.streams import COMPUTE, loads
+from shardwright.cost_model.schedule import Task, schedule
+from shardwright.cost_model.streams import COMPUTE, Placement, loads
 from shardwright.cost_model.timeline import (
     Timeline,
     serial_timeline,
@@ -114,6 +115,22 @@ def test_by_hand_the_window_bounds_the_bytes_that_are_early_or_late() -> None:
     assert serial.peak_bytes == 64
     assert serial.window_bytes == 0
     assert simulate(parse(REDUCED), SLOW, memory_limit=80).step_seconds == 112
+
+
+def test_by_hand_what_is_early_does_not_make_wait_what_is_late() -> None:
+    gather, reduction = Placement("gathers", ("node",)), Placement("reductions", ("pod",))
+    tasks = [
+        Task(Placement(COMPUTE), 3.0, ()),
+        Task(Placement(COMPUTE), 3.0, ()),
+        Task(reduction, 2.0, (1,), 4.0),
+        Task(Placement(COMPUTE), 3.0, ()),
+        Task(gather, 1.0, (), 4.0),
+        Task(gather, 1.0, (), 4.0),
+        Task(Placement(COMPUTE), 1.0, (4, 5)),
+    ]
+    assert schedule(tasks, 8.0) == [0, 3, 6, 6, 0, 1, 9]
+    assert schedule(tasks, 4.0) == [0, 3, 6, 6, 0, 6, 9]  # one gather is early
+    assert schedule(tasks, 3.0) == [0, 3, 6, 8, 8, 9, 11]  # none is, and the gradient not late
 
 
 def test_by_hand_communication_of_activations_blocks() -> None:

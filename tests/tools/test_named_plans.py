@@ -70,6 +70,20 @@ def test_a_plan_that_does_not_fit_is_printed_all_the_same(capsys):
     assert captured.err.endswith(f"; {NamedPlan.parse(PLAN).hint}\n")
 
 
+def test_gathers_that_run_ahead_do_not_decide_what_fits(capsys):
+    # Every parameter is gathered twice: with no limit, gathers of all layers would run ahead.
+    plan = "data=8,zero=3,recompute=full"
+    model = SMALL.replace("layers=2", "layers=6")
+    least = document(capsys, model, "--plan", plan, "--memory", "1e-6", code=3)
+    needed = least["memory_bytes_per_device"]
+    gib = str(1.001 * needed / 2**30)
+    found = document(capsys, model, "--plan", plan, "--memory", gib)
+    assert found["fits"] is True
+    assert found["memory_bytes_per_device"] <= 1.001 * needed
+    free = document(capsys, model, "--plan", plan)
+    assert free["memory_bytes_per_device"] > 1.001 * needed
+
+
 def test_a_person_reads_what_the_figures_are(capsys):
     assert main(["estimate", SMALL, "--plan", PLAN]) == 0
     text = capsys.readouterr().out
