@@ -6,7 +6,8 @@ import sys
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from shardwright.operators.info import Array
 Made = TypeVar("Made")
 _BLOCK = 1021  # words of a block of a checksum
 _PAUSE = 0.002  # seconds between two looks for a message: waiting takes no processor
+_GRACE = 2.0  # seconds in which the other processes may fail, too
 
 
 def from_first(make: Callable[[], Made]) -> Made:
@@ -78,6 +80,64 @@ def gathered(kind: str, item: Made) -> list[Made]:
                 hint="let all processes run one program",
             )
     return [other[1] for other in found]
+
+
+def in_all(make: Callable[[], Made]) -> Made:
+    """Return what this process makes, where every process makes its own.
+
+    Raises
+    ------
+    ShardwrightError
+        In every process the error of the first one that fails.
+    """
+    made: Any = None
+    error: ShardwrightError | None = None
+    try:
+        made = make()
+    except ShardwrightError as failure:
+        error = failure
+    first = next(filter(None, gathered("outcome", error)), None)
+    if first is not None:
+        raise first
+    own: Made = made
+    return own
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Raise an error that all processes have in the first one alone; the others exit."""
+    try:
+        yield
+    except ShardwrightError:
+        if _world().rank:  # the first process's exit code is that of `mpiexec`
+            raise SystemExit(0) from None
+        raise
+
+
+@lru_cache(maxsize=1)
+def failure_messages() -> Any:
+    """Return the communicator of messages about failures; the first call is of all processes."""
+    return _world().Dup()
+
+
+def failing_processes() -> list[int]:
+    """Return the processes that fail together with this one, which tells the others that it does.
+
+    The others may wait in a collective for this one, and never hear of it.
+    """
+    messages, status = failure_messages(), _mpi().Status()
+    failing, deadline = {messages.rank}, time.monotonic() + _GRACE
+    others = [process for process in range(messages.size) if process != messages.rank]
+    sends = [messages.isend(None, dest=process) for process in others]
+    while len(failing) <= len(others) and time.monotonic() < deadline:
+        if messages.iprobe(status=status):
+            messages.recv(source=status.source)
+            failing.add(status.source)
+        else:
+            time.sleep(_PAUSE)
+    if len(failing) > len(others):
+        _mpi().Request.waitall(sends)
+    return sorted(failing)
 
 
 def check_processes(size: int) -> None:

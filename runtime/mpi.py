@@ -8,7 +8,9 @@ instead; their order differs, and so do the last digits (1e-12 relative in float
 mpi4py is imported with the first communicator, since the import starts MPI.
 """
 
+import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -30,8 +32,10 @@ from shardwright.operators.communication.rings import Message, Turns
 from shardwright.operators.halo import deal
 from shardwright.operators.info import Array
 from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
+from shardwright.runtime.agreement import failing_processes, failure_messages, told_once
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 
+_KILLED = 10.0  # seconds in which the process that tells an error ends this one
 _MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
 
 
@@ -68,6 +72,7 @@ class MpiCommunicator:
                 f"processes",
                 hint=f"start it with `mpiexec -n {self.mesh.size}`",
             )
+        failure_messages()
         self.ranks: tuple[int, ...] = (self._world.rank,)
         self._groups: dict[tuple[int, ...], Any] = {}
         self._sends: list[tuple[Any, Array]] = []
@@ -93,15 +98,23 @@ class MpiCommunicator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End every process if this one fails."""
-        if error is None or self._world.size == 1:
+        """End every process if this one fails; the first one that fails tells the error."""
+        if error is None or isinstance(error, SystemExit) or self._world.size == 1:
             return
         if isinstance(error, ShardwrightError):
-            sys.stderr.write(f"rank {self.ranks[0]}: {error}\n")
-        else:
+            failing = failing_processes()
+            if len(failing) == self._world.size:
+                with told_once():
+                    raise error
+            if failing[0] != self.ranks[0]:
+                time.sleep(_KILLED)
+            sys.stderr.write(f"shardwright: rank {self.ranks[0]}: {error}\n")
+        elif not isinstance(error, KeyboardInterrupt):
             traceback.print_exception(error)
         sys.stderr.flush()
-        self._world.Abort(1)
+        code = 2 if isinstance(error, ShardwrightError) else 1
+        self._world.Abort(code)
+        os._exit(code)  # the launcher ends this process; what follows would speak once more
 
     def exchange(
         self, operator: Communication, axes: tuple[str, ...], parts: Parts

@@ -156,10 +156,16 @@ def prove(plan: str | Path | Plan | Compilation) -> Proof:
     return prove_plan(as_plan(plan))
 
 
-def verify(plan: str | Path | Plan | Compilation, steps: int = 3, *, full: bool = False) -> Verdict:
+def verify(
+    plan: str | Path | Plan | Compilation,
+    steps: int = 3,
+    *,
+    full: bool = False,
+    communicator: Communicator | None = None,
+) -> Verdict:
     """Prove a plan, and compare it with the program of one device by numbers; see `judge`."""
     POSITIVE_INTEGER.check("steps", steps)
-    return judge(as_plan(plan), steps, full=full)
+    return judge(as_plan(plan), steps, full=full, communicator=communicator)
 
 
 def run(

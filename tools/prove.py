@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prove; exit code 1 for a plan that is refused, 4 where no proof can be tried."""
-    proof = prove(plan_to_check(arguments.plan))
+    plan = read_plan(arguments.plan, allow_edited=True)
+    tell_of_edits(arguments.plan, plan)
+    proof = prove(plan)
     if arguments.json:
         print_document(prove_document(proof))
     else:
@@ -32,12 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code(proof.proven)
 
 
-def plan_to_check(directory: Path) -> Plan:
-    """Return a plan, with a line on standard error if its program was edited."""
-    plan = read_plan(directory, allow_edited=True)
+def tell_of_edits(directory: Path, plan: Plan) -> None:
+    """Write a line on standard error if the program of a plan was edited."""
     if is_edited(directory, plan):
         say("`program.ir` was edited after the plan was written")
-    return plan
 
 
 def exit_code(is_right: bool | None) -> int:

@@ -1,6 +1,7 @@
 """``shardwright run``: train on a plan."""
 
 import argparse
+import hashlib
 import math
 import signal
 import statistics
@@ -15,7 +16,9 @@ from shardwright.api import run as train
 from shardwright.batches import samples_for
 from shardwright.compiler.plans.files import read_plan
 from shardwright.compiler.plans.plan import Plan
+from shardwright.ir.errors import ExecutionError
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import to_text
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.ir.values import POSITIVE_INTEGER, SEED
 from shardwright.runtime import (
@@ -25,6 +28,7 @@ from shardwright.runtime import (
     StepRecord,
     check_capacity,
 )
+from shardwright.runtime.agreement import differing_process, in_all, told_once
 from shardwright.tools.documents import print_document, run_document
 from shardwright.tools.main import INTERRUPTED, UsageError, say
 from shardwright.tools.options import add_number
@@ -38,12 +42,7 @@ _BAR = 40  # columns of the highest loss
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="directory of a plan")
-    parser.add_argument(
-        "--backend",
-        choices=("local", "mpi"),
-        default="local",
-        help="local: all ranks in this process (default); mpi: one process per rank, under mpiexec",
-    )
+    add_backend(parser)
     add_number(parser, "--steps", POSITIVE_INTEGER, "steps to train (default 20)", "N", 20)
     parser.add_argument(
         "--data",
@@ -71,15 +70,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses in which processes the ranks run."""
+    parser.add_argument(
+        "--backend",
+        choices=("local", "mpi"),
+        default="local",
+        help="local: all ranks in this process (default); mpi: one process per rank, under mpiexec",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print the losses."""
     if arguments.save_every is not None and arguments.save is None:
         raise UsageError("`--save-every` has no effect without `--save`", hint="add `--save FILE`")
-    plan = read_plan(arguments.plan)
+    plan = agreed_plan(arguments.backend, lambda: read_plan(arguments.plan))
     seed = plan.document.seed if arguments.seed is None else arguments.seed
     records: list[StepRecord] = []
     with (
-        _communicator(arguments.backend, plan.mesh) as communicator,
+        communicator_of(arguments.backend, plan.mesh) as communicator,
         _heard_later(lambda: arguments.save is not None and bool(records)) as interrupted,
     ):
         speaks = communicator.ranks[0] == 0
@@ -132,8 +141,31 @@ def _heard_later(can_wait: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+def agreed_plan(backend: str, read: Callable[[], Plan]) -> Plan:
+    """Return the plan that is read; several processes must read the same.
+
+    Raises
+    ------
+    ShardwrightError
+        In the first process, if one of them cannot read it, or reads another one.
+    """
+    if backend == "local":
+        return read()
+    with told_once():
+        plan = in_all(read)
+        texts = plan.document.to_text(), to_text(plan.program)
+        process = differing_process(hashlib.sha256(repr(texts).encode()).digest())
+        if process is not None:
+            raise ExecutionError(
+                f"process {process} has read another plan than process 0",
+                hint="give all processes the same folder, or copies of it",
+            )
+    return plan
+
+
 @contextmanager
-def _communicator(backend: str, mesh: Mesh) -> Iterator[Communicator]:
+def communicator_of(backend: str, mesh: Mesh) -> Iterator[Communicator]:
+    """Yield the communicator of a backend, which hosts ranks of a mesh."""
     if backend == "local":
         yield LocalCommunicator(mesh)
         return

@@ -4,11 +4,14 @@ import argparse
 import math
 from pathlib import Path
 
+from shardwright.compiler.plans.files import read_plan
+from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.tools.documents import print_document, verify_document
 from shardwright.tools.options import add_number
 from shardwright.tools.progress import counting
-from shardwright.tools.prove import exit_code, plan_to_check, print_proof
+from shardwright.tools.prove import exit_code, print_proof, tell_of_edits
+from shardwright.tools.run import add_backend, agreed_plan, communicator_of
 from shardwright.tools.tables import styled
 from shardwright.verification.comparison import TOLERANCE
 from shardwright.verification.rounding import Rounding
@@ -18,6 +21,7 @@ from shardwright.verification.verdict import Verdict, judge
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="directory of a plan")
+    add_backend(parser)
     text = "steps to train and compare (default 3)"
     add_number(parser, "--steps", POSITIVE_INTEGER, text, "N", 3)
     parser.add_argument(
@@ -28,19 +32,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify; exit code 1 for a plan that differs, 4 where nothing is known."""
-    plan = plan_to_check(arguments.plan)
-    with counting("verifying", arguments.steps) as advance:
-        verdict = judge(plan, arguments.steps, full=arguments.full, progress=advance)
+    backend, directory = arguments.backend, arguments.plan
+    plan = agreed_plan(backend, lambda: read_plan(directory, allow_edited=True))
+    with communicator_of(backend, plan.mesh) as communicator:
+        speaks = communicator.ranks[0] == 0
+        if speaks:
+            tell_of_edits(directory, plan)
+        with counting("verifying", arguments.steps if speaks else 0) as advance:
+            verdict = judge(
+                plan,
+                arguments.steps,
+                full=arguments.full,
+                progress=advance,
+                communicator=communicator,
+            )
+    if speaks:
+        _tell(arguments, plan, verdict)
+    return exit_code(verdict.is_right)
+
+
+def _tell(arguments: argparse.Namespace, plan: Plan, verdict: Verdict) -> None:
     if arguments.json:
         print_document(verify_document(verdict))
-    else:
-        print_proof(verdict.proof)
-        _print_numbers(verdict, f"on {plan.mesh.size} ranks", arguments.steps)
-        print(
-            "trusted: rules, kernels and gradients of operators, collectives, the runtime, real "
-            "arithmetic\n(`shardwright prove` lists the assumptions)"
-        )
-    return exit_code(verdict.is_right)
+        return
+    print_proof(verdict.proof)
+    ranks = f"on {plan.mesh.size} ranks"
+    if arguments.backend == "mpi":
+        ranks += " in as many processes"
+    _print_numbers(verdict, ranks, arguments.steps)
+    print(
+        "trusted: rules, kernels and gradients of operators, collectives, the runtime, real "
+        "arithmetic\n(`shardwright prove` lists the assumptions)"
+    )
 
 
 def _print_numbers(verdict: Verdict, ranks: str, steps: int) -> None:

@@ -25,6 +25,7 @@ measured apart, by `shardwright.verification.rounding`.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -50,10 +51,12 @@ from shardwright.runtime import (
     magnitude,
     scatter,
 )
+from shardwright.runtime.agreement import from_first, gathered
 from shardwright.verification.rounding import Rounding, policy_rounding
 
 TOLERANCE = 1e-9
 _EXACT = "float64"
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ def verify_plan(
     seed : int
         Seed of the random batches.
     communicator : Communicator, optional
-        Hosts all ranks of the plan.
+        Hosts ranks of the plan; by default all of them in this process. Every process returns the
+        same.
     static : bool
         Whether the rules of the IR are checked first.
     progress : callable, optional
@@ -134,17 +138,16 @@ def verify_plan(
         return _failed(plan, names, error)
     if static:
         check_capacity(plan.program, communicator.ranks, _EXACT)
-    try:
-        side = _prepare(plan, communicator)
-    except ShardwrightError as error:
-        return _failed(plan, names, error)
+    side = _prepared(plan, communicator)
+    if isinstance(side, ShardwrightError):
+        return _failed(plan, names, side)
     reference = Reference(graph, tuple(n for n, kind in names.items() if kind == "gradient"))
     state: Mapping[str, Array] = _initial(plan, graph)
     _give_own_parts(side, state)
     result = Verification(True, 0.0, None, len(names), {})
     for batch in random_batches(plan.document.inputs, steps, seed):
         now, state = _compare_step(plan, batch, reference, state, side, names)
-        result = _worst(result, now)
+        result = _worst(result, _first_different(of_all(communicator, now)))
         if progress is not None:
             progress(f"largest relative error {result.max_relative_error:.2g}")
         if not result.equal:
@@ -153,7 +156,28 @@ def verify_plan(
     if not result.equal:
         return result
     batch = next(random_batches(plan.document.inputs, 1, seed))
-    return replace(result, rounding=policy_rounding(plan, batch))
+    rounding = made_once(communicator, lambda: policy_rounding(plan, batch))
+    return replace(result, rounding=rounding)
+
+
+def hosts_all(communicator: Communicator) -> bool:
+    """Return whether this process hosts all ranks."""
+    return len(communicator.ranks) == communicator.mesh.size
+
+
+def of_all(communicator: Communicator, item: Item) -> list[Item]:
+    """Return the items of all processes, which call this together."""
+    return [item] if hosts_all(communicator) else gathered("verdict", item)
+
+
+def made_once(communicator: Communicator, make: Callable[[], Item]) -> Item:
+    """Return in every process what the first one makes."""
+    return make() if hosts_all(communicator) else from_first(make)
+
+
+def _first_different(results: Sequence[Verification]) -> Verification:
+    """Return the verdict of all processes: that of the first one which finds a difference."""
+    return next((result for result in results if not result.equal), results[0])
 
 
 def random_batches(
@@ -183,6 +207,17 @@ def _compared(graph: Graph, program: Graph) -> dict[str, str]:
     changed = dict.fromkeys(name for name, _ in graph.updates)
     changed |= dict.fromkeys(name for name, _ in program.updates if name in names)
     return kinds | dict.fromkeys(changed, "state")
+
+
+def _prepared(plan: Plan, communicator: Communicator) -> "_Side | ShardwrightError":
+    """Return the program, ready to run in every process, or the error of the first that fails."""
+    found: _Side | ShardwrightError
+    try:
+        found = _prepare(plan, communicator)
+    except ShardwrightError as error:
+        found = error
+    own = found if isinstance(found, ShardwrightError) else None
+    return next(filter(None, of_all(communicator, own)), found)
 
 
 def _prepare(plan: Plan, communicator: Communicator) -> _Side:
@@ -250,12 +285,20 @@ def _compare_step(
     side: _Side,
     names: Mapping[str, str],
 ) -> tuple[Verification, Mapping[str, Array]]:
-    """Compare one step; return the result, and the state of one device after the step."""
+    """Compare one step; return the result, and the state of one device after the step.
+
+    Raises
+    ------
+    ShardwrightError
+        If the step fails in one of several processes.
+    """
     expected = reference.step(batch, state)
     following = {name: expected.values[name] for name in state}
     try:
         found = _step(side, batch, reference)
     except ShardwrightError as error:
+        if not hosts_all(side.communicator):  # the other processes may wait for this one
+            raise
         return _failed(plan, names, error), following
     if plan.document.gradients_mean:
         found = _with_mean_loss(found, reference.graph.outputs[0])

@@ -15,7 +15,8 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.operators.info import info_of
 from shardwright.proof import Proof, prove
 from shardwright.proof.samples import Samples, run_samples
-from shardwright.verification.comparison import Verification, verify_plan
+from shardwright.runtime import Communicator, LocalCommunicator
+from shardwright.verification.comparison import Verification, made_once, verify_plan
 from shardwright.verification.rounding import Rounding
 
 # Plans beyond one of these are not run: floating-point operations and nodes of a step on all
@@ -110,8 +111,11 @@ def judge(
     *,
     full: bool = False,
     progress: Callable[[str], None] | None = None,
+    communicator: Communicator | None = None,
 ) -> Verdict:
     """Prove a plan, and compare numbers.
+
+    Several processes prove it once, run their own ranks, and return the same verdict.
 
     Parameters
     ----------
@@ -123,12 +127,18 @@ def judge(
         Run the plan however large it is.
     progress : callable, optional
         Called after every step with a line of progress.
+    communicator : Communicator, optional
+        Hosts ranks of the plan; by default all of them in this process.
     """
-    proof = prove(plan)
+    communicator = communicator or LocalCommunicator(plan.mesh)
+    proof = made_once(communicator, lambda: prove(plan))
     if full or is_small(plan):
-        return Verdict(proof, verify_plan(plan, steps, progress=progress), None)
-    shrinkable = proof.proven and plan.program.mesh is not None
-    return Verdict(proof, None, run_samples(plan.program) if shrinkable else None)
+        numbers = verify_plan(plan, steps, progress=progress, communicator=communicator)
+        return Verdict(proof, numbers, None)
+    if not proof.proven or plan.program.mesh is None:
+        return Verdict(proof, None, None)
+    samples = made_once(communicator, lambda: run_samples(plan.program))
+    return Verdict(proof, None, samples)
 
 
 def is_small(plan: Plan) -> bool:
