@@ -14,8 +14,9 @@ one pass of all blocks over a micro-batch,
 A pass over a micro-batch costs no less than its part of a pass over a larger one, so M P bounds
 those of multiples of M too, and a finer mesh bounds those that merge its axes.
 
-The estimate takes the seconds of a pass one after the other, and the bubble of the schedule. It is
-no bound: it only decides what is compiled first.
+The estimate takes what a pass takes at least, as bounded by weights or half of its serial seconds
+(no step is shorter than the longer of two parts of it), and the bubble of the schedule. It is no
+bound: it only decides what is compiled first.
 """
 
 import time
@@ -203,7 +204,14 @@ class BlockPricing:
         most = _MUCH * pipeline.limits.limit_bytes * configuration.stages
         fits = sum(kind.count * kind.memory_bytes for kind in usual) <= most
         alone = configuration.stages == 1
-        least = _kinds(blocks, weighted, options.passes if alone or options.passes == 1 else MANY)
+        passes = options.passes if alone or options.passes == 1 else MANY
+        least = _kinds(blocks, weighted, passes)
+        usual = tuple(
+            replace(
+                kind, seconds=max(kind.seconds / 2, one.seconds / (1 if passes == MANY else passes))
+            )
+            for kind, one in zip(usual, least, strict=True)
+        )
         step = sum(kind.count * kind.seconds for kind in least) if alone else 0.0
         own = replace(configuration, chunks=1, schedule=None)
         return BlockPrices(own, step, () if alone else least, usual, fits, self.is_one_program)

@@ -21,6 +21,7 @@ _GROUP = 2  # configurations of one mesh that are priced together
 _COMPILED = 2  # that are compiled at once
 _NEAR = 1.05  # times the least estimate, of what is compiled before there is a plan
 _SOON = 1.2  # the same, of what has a plan soon
+_ALONE = 1.5  # the same, of what is compiled first in one stage
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
 
@@ -98,10 +99,24 @@ class PricedOrder(Generic[T]):
         if len(compiling) >= _COMPILED:
             return []
         priced = [e for e in self.entries if e.is_open and e.is_priced and e.estimate is not None]
+        if alone := self._alone(priced):
+            return alone
         least = inf if best is None or best.estimate is None else best.estimate
         under_way = [_NEAR * (entry.estimate or inf) for entry in compiling]
         found = [entry for entry in priced if (entry.estimate or 0.0) < min([least, *under_way])]
         return self._simple(found) if best is None else found
+
+    def _alone(self, priced: list[Entry[T]]) -> list[Entry[T]]:
+        """Return what has one stage and is not much slower than others, while none is compiled.
+
+        Estimates leave out what pipelines wait for, and what one stage hides.
+        """
+        ones = [entry for entry in self.entries if entry.configuration.stages == 1]
+        if any(one.found or one.outcome or (one.is_running and one.is_priced) for one in ones):
+            return []
+        least = min((entry.estimate or 0.0 for entry in priced), default=0.0)
+        near = [one for one in priced if (one.estimate or 0.0) <= _ALONE * least]
+        return [one for one in near if one.configuration.stages == 1]
 
     def _simple(self, among: list[Entry[T]]) -> list[Entry[T]]:
         """Return those of some configurations that have a plan soon, of about the least estimate.
