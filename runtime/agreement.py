@@ -206,6 +206,33 @@ class Agreement:
             )
 
 
+class Vote:
+    """A question to all processes, step by step: whether one of them says yes.
+
+    The answers of a step are awaited in the next, so that no process waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._pending: tuple[Any, Any] | None = None
+
+    def cast(self, answer: bool) -> bool:
+        """Answer, and return whether any process said yes in the step before."""
+        found = False
+        if self._pending is not None:
+            request, (_, received) = self._pending
+            request.Wait()
+            found = bool(received[0])
+        sent, received = np.array([int(answer)]), np.empty(1, np.int64)
+        self._pending = _world().Iallreduce(sent, received, op=_mpi().MAX), (sent, received)
+        return found
+
+    def settle(self) -> None:
+        """Wait for the last answers, before MPI ends."""
+        if self._pending is not None:
+            self._pending[0].Wait()
+            self._pending = None
+
+
 def all_equal(arrays: Sequence[Array]) -> bool:
     """Return whether all processes have the same arrays."""
     shapes = [(array.shape, array.dtype.name) for array in arrays]

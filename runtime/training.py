@@ -45,6 +45,7 @@ def train(
     steps_per_epoch: int | None = None,
     log_every: int = 1,
     callbacks: Sequence[Callable[[StepRecord], None]] = (),
+    steps_before: int = 0,
 ) -> Iterator[StepRecord]:
     """Run a training program on each batch, and yield a record of each step.
 
@@ -64,6 +65,8 @@ def train(
         Steps between lines of the log.
     callbacks : sequence of callable
         Called with the record of each step.
+    steps_before : int
+        Steps of the run before it was resumed; logs are continued then.
 
     Raises
     ------
@@ -71,8 +74,9 @@ def train(
         If the program has no scalar loss with a replicated layout, or a step fails.
     """
     name = _loss_name(executor)
-    logs = {} if log_directory is None else _open_logs(log_directory, executor)
-    for step, batch in enumerate(batches, 1):
+    resumed = steps_before > 0
+    logs = {} if log_directory is None else _open_logs(log_directory, executor, resumed)
+    for step, batch in enumerate(batches, steps_before + 1):
         begin = perf_counter()
         result = executor.step(batch, state)
         seconds = perf_counter() - begin
@@ -89,7 +93,7 @@ def train(
 
 def saving(
     records: Iterable[StepRecord],
-    save: Callable[[], None],
+    save: Callable[[StepRecord], None],
     every: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[StepRecord]:
@@ -100,23 +104,24 @@ def saving(
     records : iterable of StepRecord
         The records of `train`.
     save : callable
-        Saves the state.
+        Saves the state after a step.
     every : int, optional
         Steps between saves; by default only at the end.
     stop : callable
         Called after every step; returns whether to stop early, with the state saved.
     """
-    saved = False
+    saved, last = True, None
     for record in records:
+        last = record
         stopped = stop()
         saved = stopped or (every is not None and record.step % every == 0)
         if saved:
-            save()
+            save(record)
         yield record
         if stopped:
             return
-    if not saved:
-        save()
+    if not saved and last is not None:
+        save(last)
 
 
 def _loss_name(executor: Executor) -> str:
@@ -147,15 +152,16 @@ def losses_of(executor: Executor, parts: Mapping[int, Array]) -> dict[int, float
     return dict.fromkeys(communicator.ranks, first)
 
 
-def _open_logs(directory: Path, executor: Executor) -> dict[int, Path]:
-    """Return an empty log for each hosted rank."""
+def _open_logs(directory: Path, executor: Executor, resumed: bool) -> dict[int, Path]:
+    """Return a log for each hosted rank; an empty one unless the run is resumed."""
     logs = {}
     for rank in executor.communicator.ranks:
         log = directory / f"rank.{rank}" / "stdout"
         with failing_as(_LOG, log):
             log.parent.mkdir(parents=True, exist_ok=True)
             check_file(log, _LOG, begins(b"epoch: "))
-            log.write_bytes(b"")
+            if not resumed:
+                log.write_bytes(b"")
         logs[rank] = log
     return logs
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from shardwright.runtime import (
     Communicator,
     Executor,
     LocalCommunicator,
+    State,
     StepRecord,
     any_process,
     check_capacity,
@@ -43,7 +45,18 @@ from shardwright.runtime import (
     saving,
     train,
 )
-from shardwright.search.options import Progress
+from shardwright.runtime.checkpoints import (
+    KEPT,
+    Checkpoint,
+    CheckpointWriter,
+    Progress,
+    begin_writing,
+    check_keeping,
+    is_sliced,
+    load_slices,
+    open_checkpoint,
+)
+from shardwright.search.options import Progress as SearchProgress
 from shardwright.tracing import Definition
 from shardwright.verification.verdict import Verdict, judge
 
@@ -60,7 +73,7 @@ def compile(
     strategies: str | Path | Mapping[str, SplitCounts] | None = None,
     dataset_strategy: DatasetStrategy | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: SearchProgress | None = None,
     **options: Any,
 ) -> Compilation:
     """Compile a model for a number of devices.
@@ -179,6 +192,8 @@ def run(
     resume: str | Path | None = None,
     save: str | Path | None = None,
     save_every: int | None = None,
+    checkpoints: str | Path | None = None,
+    keep: int = KEPT,
     stop: Callable[[], bool] | None = None,
 ) -> Iterator[StepRecord]:
     """Train on a plan, and yield a record of each step.
@@ -196,11 +211,20 @@ def run(
     log_directory : Path, optional
         Folder for the log of each rank.
     seed : int, optional
-        Seed of initial values and of the order of samples; by default the plan's.
-    resume, save : Path, optional
-        Checkpoint to start from, and checkpoint to write at the end.
+        Seed of initial values and of the order of samples; by default the plan's, or that of the
+        checkpoint.
+    resume : Path, optional
+        Checkpoint to start from: a file of `save`, whose parameters begin a new training; or a
+        checkpoint of `checkpoints`, or the folder of several, whose newest is continued where it
+        stopped, with the bits that the unbroken training has.
+    save : Path, optional
+        File of whole tensors to write at the end.
     save_every : int, optional
-        Number of steps after which the checkpoint is written, too.
+        Number of steps after which `save` and `checkpoints` are written, too.
+    checkpoints : Path, optional
+        Folder in which every rank writes its slices, at the end too.
+    keep : int
+        How many checkpoints stay in the folder; 0: all.
     stop : callable, optional
         Called after every step; training ends with the checkpoint written if it returns True.
 
@@ -211,33 +235,69 @@ def run(
     """
     POSITIVE_INTEGER.check("steps", steps)
     plan = as_plan(plan)
-    seed = plan.document.seed if seed is None else seed
-    SEED.check("seed", seed)
     resume, save = _path("resume", resume), _path("save", save)
+    folder = _path("checkpoints", checkpoints)
+    check_keeping(keep)
     communicator = communicator or LocalCommunicator(plan.mesh)
     check_capacity(plan.program, communicator.ranks)
-    _check_saving(save, save_every, communicator)
+    _check_saving(save, folder, save_every, communicator)
+    opened = _opened(resume)
+    seed = _seed(plan, seed, opened)
     samples = _samples(plan, data, seed)
-    if resume is not None:
-        state = load_checkpoint(resume, plan.program, communicator)
-    else:
-        state = initialize(plan.program, seed, communicator, plan.initial)
+    before = 0 if opened is None else _steps_before(opened, samples)
+    state = _begun(plan, seed, communicator, resume if opened is None else opened)
     records = train(
         Executor(plan.program, communicator, in_place=True),
         state,
-        samples.batches(steps, seed),
+        samples.batches(steps, seed, before),
         log_directory=log_directory,
         steps_per_epoch=samples.per_epoch,
+        steps_before=before,
     )
-
-    def write() -> None:
-        if save is not None:
-            save_checkpoint(save, plan.program, state, communicator)
+    writer = None
+    if folder is not None:
+        program = plan.program
+        writer = begin_writing(folder, program, communicator, keep=keep, resumed=opened)
+    saver = _Saver(plan, state, communicator, save, writer, samples, seed)
 
     def stopped() -> bool:
+        saver.raise_error()
         return stop is not None and any_process(stop(), communicator)
 
-    yield from saving(records, write, save_every, stopped)
+    yield from saving(records, saver.save, save_every, stopped)
+    saver.settle()
+
+
+@dataclass(frozen=True)
+class _Saver:
+    """Saves the state of a run: in a file of whole tensors, as slices, or both, or not at all."""
+
+    plan: Plan
+    state: State
+    communicator: Communicator
+    file: Path | None
+    writer: CheckpointWriter | None
+    samples: Samples
+    seed: int
+
+    def save(self, record: StepRecord) -> None:
+        if self.file is not None:
+            save_checkpoint(self.file, self.plan.program, self.state, self.communicator)
+        if self.writer is not None:
+            epoch, batch = divmod(record.step, self.samples.per_epoch)
+            digest = self.samples.digest
+            place = Progress(
+                step=record.step, epoch=epoch + 1, batch=batch, seed=self.seed, data=digest
+            )
+            self.writer.save(self.state, place)
+
+    def raise_error(self) -> None:
+        if self.writer is not None:
+            self.writer.raise_error()
+
+    def settle(self) -> None:
+        if self.writer is not None:
+            self.writer.settle()
 
 
 def _samples(plan: Plan, data: Samples | str | Path | None, seed: int) -> Samples:
@@ -246,12 +306,75 @@ def _samples(plan: Plan, data: Samples | str | Path | None, seed: int) -> Sample
     return samples_for(plan.document.inputs, _path("data", data), seed)
 
 
-def _check_saving(save: Path | None, every: int | None, communicator: Communicator) -> None:
+def seed_of_run(plan: Plan, seed: int | None, resume: Path | None) -> int:
+    """Return the seed with which `run` trains; see there."""
+    return _seed(plan, seed, _opened(resume))
+
+
+def _opened(resume: Path | None) -> Checkpoint | None:
+    """Return the checkpoint that a run continues; None if it starts from a file, or from anew."""
+    return open_checkpoint(resume) if resume is not None and is_sliced(resume) else None
+
+
+def _seed(plan: Plan, seed: int | None, opened: Checkpoint | None) -> int:
+    """Return the seed of the run, which a resumed one has from its checkpoint.
+
+    Raises
+    ------
+    PlanError
+        If another one is asked for.
+    """
+    if seed is not None:
+        SEED.check("seed", seed)
+    if opened is None:
+        return plan.document.seed if seed is None else seed
+    before = opened.manifest.progress.seed
+    if seed not in (None, before):
+        raise PlanError(
+            f"the run had the seed {before}, and is to be resumed with the seed {seed}",
+            str(opened.path),
+            "leave the seed out",
+        )
+    return before
+
+
+def _steps_before(opened: Checkpoint, samples: Samples) -> int:
+    """Return the steps of a run before it was resumed.
+
+    Raises
+    ------
+    PlanError
+        If it was trained on other data.
+    """
+    progress = opened.manifest.progress
+    if progress.data != samples.digest:
+        raise PlanError(
+            f"the run was trained on other data ({progress.data or 'not told'}) than is given now "
+            f"({samples.digest})",
+            str(opened.path),
+            "name the same data",
+        )
+    return progress.step
+
+
+def _begun(
+    plan: Plan, seed: int, communicator: Communicator, resume: Path | Checkpoint | None
+) -> State:
+    if isinstance(resume, Checkpoint):
+        return load_slices(resume, plan.program, communicator)
+    if resume is not None:
+        return load_checkpoint(resume, plan.program, communicator)
+    return initialize(plan.program, seed, communicator, plan.initial)
+
+
+def _check_saving(
+    save: Path | None, folder: Path | None, every: int | None, communicator: Communicator
+) -> None:
     """Refuse a checkpoint that cannot be written, before training for it."""
     if every is not None:
         POSITIVE_INTEGER.check("save_every", every)
-        if save is None:
-            raise OptionError("`save_every` has no effect without `save`")
+        if save is None and folder is None:
+            raise OptionError("`save_every` has no effect without `save` or `checkpoints`")
     if save is not None and 0 in communicator.ranks:
         check_checkpoint(save)
 

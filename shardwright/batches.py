@@ -8,6 +8,7 @@ few random batches.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -17,6 +18,7 @@ from shardwright.compiler.plans.document import InputDocument
 from shardwright.dataset import ArrayDataset, Cifar10Dataset, MnistDataset, digits
 from shardwright.ir.errors import ExecutionError, PackageError
 from shardwright.operators.info import Array
+from shardwright.runtime.agreement import checksum
 
 _BYTES = 256  # tokens are bytes
 _FIXED_BATCHES = 4  # of random samples
@@ -46,15 +48,23 @@ class Samples:
         """Number of batches in an epoch."""
         return max(1, len(next(iter(self.arrays.values()))) // self.batch)
 
-    def batches(self, count: int, seed: int = 0) -> Iterator[dict[str, Array]]:
-        """Yield batches; every epoch shuffles the samples."""
+    @cached_property
+    def digest(self) -> str:
+        """Number and sum of the samples, by which a resumed run knows them again."""
+        arrays = [self.arrays[name] for name in sorted(self.arrays)]
+        return f"{len(arrays[0])} samples, sum {checksum(arrays):08x}, batches of {self.batch}"
+
+    def batches(self, count: int, seed: int = 0, begin: int = 0) -> Iterator[dict[str, Array]]:
+        """Yield batches from number `begin` on; every epoch shuffles the samples."""
         random = np.random.default_rng(seed)
         size = len(next(iter(self.arrays.values())))
         order = np.zeros(0, np.int64)
-        for _ in range(count):
+        for number in range(begin + count):
             while len(order) < self.batch:
                 order = np.concatenate([order, random.permutation(size)])
             chosen, order = order[: self.batch], order[self.batch :]
+            if number < begin:
+                continue
             yield {name: array[chosen] for name, array in self.arrays.items()}
 
 

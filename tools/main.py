@@ -30,6 +30,7 @@ COMMANDS = {
     "estimate": "print the step, rates and memory of a plan given by its degrees",
     "run": "train on a plan",
     "launch": "run a script as several processes, one for each rank",
+    "reshard": "cut a checkpoint anew for another plan, or merge it to one file",
     "prove": "prove that a plan computes its model, at full size, without running it",
     "verify": "prove a plan, and compare its numbers with one device",
     "dump": "print a model, a plan, or the graph after a pass",
@@ -52,12 +53,17 @@ EXAMPLES = {
     "run": (
         "plans/mlp-8 --steps 100",
         "plans/mlp-8 --data path/to/mnist --save trained.npz",
+        "plans/mlp-8 --checkpoints checkpoints --save-every 50 --keep 2",
         "plans/mlp-8 --backend mpi      (started as: mpiexec -n 8 shardwright run ...)",
     ),
     "launch": (
         "-n 4 train.py",
         "--worker_num=8 --local_worker_num=8 --log_dir=logs train.py --epochs 3",
         "--worker_num=8 --local_worker_num=4 --master_addr=10.0.0.1 --node_rank=1 train.py",
+    ),
+    "reshard": (
+        "checkpoints --to plans/mlp-4 --out for-four",
+        "checkpoints/step-200 --merge --out whole",
     ),
     "prove": ("plans/mlp-8",),
     "verify": ("plans/mlp-8",),

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from shardwright.api import run as train
+from shardwright.api import seed_of_run
 from shardwright.batches import samples_for
 from shardwright.compiler.plans.files import read_plan
 from shardwright.compiler.plans.plan import Plan
@@ -20,7 +21,7 @@ from shardwright.ir.errors import ExecutionError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.ir.values import POSITIVE_INTEGER, SEED
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER, SEED
 from shardwright.runtime import (
     Communicator,
     LocalCommunicator,
@@ -29,6 +30,7 @@ from shardwright.runtime import (
     check_capacity,
 )
 from shardwright.runtime.agreement import differing_process, in_all, told_once
+from shardwright.runtime.checkpoints import KEPT
 from shardwright.tools.documents import print_document, run_document
 from shardwright.tools.main import INTERRUPTED, UsageError, say
 from shardwright.tools.options import add_number
@@ -58,13 +60,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the logs `rank.N/stdout` (default PLAN/logs)",
     )
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="start from a checkpoint")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="PATH",
+        help="start from a file of `--save`; or continue from a checkpoint, or the newest in a "
+        "folder of `--checkpoints`",
+    )
     parser.add_argument(
         "--save",
         type=Path,
         metavar="FILE",
-        help="write a checkpoint at the end and at an interrupt",
+        help="write a checkpoint of whole tensors at the end and at an interrupt",
     )
+    parser.add_argument(
+        "--checkpoints",
+        type=Path,
+        metavar="DIR",
+        help="write checkpoints there at the end and at an interrupt, every rank its slices",
+    )
+    text = f"how many of these stay, the newest (default {KEPT}; 0: all)"
+    add_number(parser, "--keep", NOT_NEGATIVE_INTEGER, text, "N", KEPT)
     text = "write the checkpoint after every N steps, too"
     add_number(parser, "--save-every", POSITIVE_INTEGER, text, "N")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -82,17 +98,21 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print the losses."""
-    if arguments.save_every is not None and arguments.save is None:
-        raise UsageError("`--save-every` has no effect without `--save`", hint="add `--save FILE`")
+    saves = arguments.save is not None or arguments.checkpoints is not None
+    if arguments.save_every is not None and not saves:
+        raise UsageError(
+            "`--save-every` has no effect without `--save` or `--checkpoints`",
+            hint="add `--save FILE`",
+        )
     plan = agreed_plan(arguments.backend, lambda: read_plan(arguments.plan))
-    seed = plan.document.seed if arguments.seed is None else arguments.seed
     records: list[StepRecord] = []
     with (
         communicator_of(arguments.backend, plan.mesh) as communicator,
-        _heard_later(lambda: arguments.save is not None and bool(records)) as interrupted,
+        _heard_later(lambda: saves and bool(records)) as interrupted,
     ):
         speaks = communicator.ranks[0] == 0
         check_capacity(plan.program, communicator.ranks)
+        seed = seed_of_run(plan, arguments.seed, arguments.resume)
         samples = samples_for(plan.document.inputs, arguments.data, seed)
         steps = train(
             plan,
@@ -104,6 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
             resume=arguments.resume,
             save=arguments.save,
             save_every=arguments.save_every,
+            checkpoints=arguments.checkpoints,
+            keep=arguments.keep,
             stop=interrupted,
         )
         with counting("training", arguments.steps if speaks else 0) as advance:
@@ -111,7 +133,8 @@ def run(arguments: argparse.Namespace) -> int:
                 records.append(record)
                 advance(f"loss {record.loss:.4f}")
     if speaks and len(records) < arguments.steps:
-        say(f"interrupted after step {len(records)}, its state is in {arguments.save}")
+        place = arguments.save or arguments.checkpoints
+        say(f"interrupted after step {records[-1].step}, its state is in {place}")
     elif speaks:
         _tell(arguments, plan, records, samples.description)
     return 0 if len(records) == arguments.steps else INTERRUPTED
@@ -130,15 +153,16 @@ def _heard_later(can_wait: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         heard.append(number)
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # a handler that ignores it, for example
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, hear)
+    # A signal that somebody else handles, or ignores, is left alone.
+    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    taken = {number: before for number, before in own.items() if signal.getsignal(number) is before}
+    for number in taken:
+        signal.signal(number, hear)
     try:
         yield lambda: bool(heard)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, before in taken.items():
+            signal.signal(number, before)
 
 
 def agreed_plan(backend: str, read: Callable[[], Plan]) -> Plan:
@@ -175,7 +199,8 @@ def communicator_of(backend: str, mesh: Mesh) -> Iterator[Communicator]:
 
 def _tell(arguments: argparse.Namespace, plan: Plan, records: list[StepRecord], data: str) -> None:
     if arguments.json:
-        print_document(run_document(plan, records, data, _logs(arguments), arguments.save))
+        place = arguments.save or arguments.checkpoints
+        print_document(run_document(plan, records, data, _logs(arguments), place))
         return
     seconds = statistics.median(record.seconds for record in records)
     title = f"{plan.document.model} on {plan.mesh.size} ranks, training on {data}"

@@ -50,6 +50,13 @@ class Dataset:
         """Return the samples of one epoch in turn."""
         raise NotImplementedError
 
+    def resumed(self, epoch: int, begin: int) -> Iterator[Sample]:
+        """Return the samples of one epoch from number `begin` on; skips the others at once."""
+        samples = self.samples(epoch)
+        for _ in islice(samples, begin):
+            pass
+        return samples
+
     def __len__(self) -> int:
         raise NotImplementedError
 
@@ -266,13 +273,13 @@ class GeneratorDataset(_Source):
 
     def samples(self, epoch: int) -> Iterator[Sample]:
         """Return the samples of one epoch in turn."""
-        rows = self._source if can_be_indexed(self._source) else self._rows()
+        rows = self._source if can_be_indexed(self._source) else self._rows(epoch)
         for i in self._order(epoch):
             yield self._sample(rows[i])
 
-    def _rows(self) -> list[Any]:
-        """Return the samples of the next epoch: at first those that are counted already."""
-        rows, self._first = self._first, None
+    def _rows(self, epoch: int) -> list[Any]:
+        """Return the samples of an epoch: of the first one those that are counted already."""
+        rows, self._first = self._first if epoch == 0 else None, None
         rows = self._read() if rows is None else rows
         if len(rows) != self._total:
             raise ModelError(

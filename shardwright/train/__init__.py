@@ -20,6 +20,7 @@ from shardwright.train.metrics import (
     TopKCategoricalAccuracy,
 )
 from shardwright.train.model import Model
+from shardwright.train.runs import Checkpoints
 
 __all__ = [
     "MAE",
@@ -27,6 +28,7 @@ __all__ = [
     "Accuracy",
     "Callback",
     "CheckpointConfig",
+    "Checkpoints",
     "DynamicLossScaleManager",
     "FixedLossScaleManager",
     "Loss",

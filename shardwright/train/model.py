@@ -1,6 +1,7 @@
 """Models: a network with its loss and optimizer, to train, evaluate and predict with."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +18,14 @@ from shardwright.operators.info import Array
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.precision import precision_of_amp
 from shardwright.parallel import AutoParallel
+from shardwright.runtime.checkpoints import Checkpoint
 from shardwright.session import ParallelOptions, Session, begin, one_precision
 from shardwright.tensor import Tensor
 from shardwright.tracing import Network
 from shardwright.train.callbacks import Callback, RunArguments, RunContext, as_callbacks, tell
 from shardwright.train.loss_scale import DynamicLossScaleManager, FixedLossScaleManager
 from shardwright.train.metrics import Loss, metrics_of
+from shardwright.train.runs import rest_of_epoch, restore, resumption
 
 Callbacks = Callback | Sequence[Callback] | None
 
@@ -80,6 +83,7 @@ class Model:
         self._seed = seed
         self.session: Session | None = None
         self._sessions: ByShape[Session] = ByShape()
+        self._continued: Checkpoint | None = None
 
     def __repr__(self) -> str:
         state = "compiled" if self.session else "not compiled yet"
@@ -118,13 +122,29 @@ class Model:
         followers = as_callbacks(callbacks)
         run = RunContext(arguments=self._arguments("train", followers, train_dataset))
         run.arguments.epoch_num, run.arguments.dataset_sink_mode = epoch, dataset_sink_mode
+        self._continued = resumption(followers, train_dataset)
+        if self._continued is not None:
+            progress = self._continued.manifest.progress
+            run.epoch, run.step, run.total_steps = progress.epoch, progress.batch, progress.step
+        with ExitStack() as stack:
+            for follower in followers:
+                stack.enter_context(follower)
+            return self._train(run, train_dataset, followers)
+
+    def _train(
+        self, run: RunContext, dataset: Dataset, followers: Sequence[Callback]
+    ) -> list[float]:
         losses: list[float] = []
         tell(followers, "on_train_begin", run)
-        for number in range(1, epoch + 1):
-            run.epoch = run.arguments.cur_epoch_num = number
-            self._train_epoch(run, train_dataset, followers, losses)
+        for number in range(max(1, run.epoch), run.arguments.epoch_num + 1):
+            if number != run.epoch:
+                run.epoch, run.step = number, 0
+            run.arguments.cur_epoch_num = number
+            self._train_epoch(run, dataset, followers, losses)
             if run.get_stop_requested():
                 break
+        if self._continued is not None:  # no step was left
+            self._session_of(next(iter(dataset.samples(0))), dataset)
         tell(followers, "on_train_end", run)
         return losses
 
@@ -135,10 +155,11 @@ class Model:
         followers: Sequence[Callback],
         losses: list[float],
     ) -> None:
-        """Train for an epoch; a callback may end it."""
-        run.step, arguments = 0, run.arguments
+        """Train for an epoch, or for the rest of one; a callback may end it."""
+        arguments, before = run.arguments, run.step
         tell(followers, "on_train_epoch_begin", run)
-        for step, batch in enumerate(dataset.samples(run.epoch - 1), 1):
+        batches = rest_of_epoch(dataset, run.epoch - 1, before, self._continued)
+        for step, batch in enumerate(batches, before + 1):
             tell(followers, "on_train_step_begin", run)
             losses.append(self._step(batch, dataset, arguments))
             run.step, run.total_steps, run.loss = step, run.total_steps + 1, losses[-1]
@@ -148,10 +169,17 @@ class Model:
                 break
         tell(followers, "on_train_epoch_end", run)
 
-    def _step(self, batch: Mapping[str, Array], dataset: Dataset, run: RunArguments) -> float:
+    def _session_of(self, batch: Mapping[str, Array], dataset: Dataset) -> Session:
+        """Return the session for a batch, with the state of the checkpoint that is continued."""
         arrays = tuple(batch.values())
         self.session = self._sessions.session(arrays, lambda: self._begin(batch, dataset))
-        loss = self.session.step(arrays)
+        if self._continued is not None:
+            restore(self._continued, self.session)
+            self._continued = None
+        return self.session
+
+    def _step(self, batch: Mapping[str, Array], dataset: Dataset, run: RunArguments) -> float:
+        loss = self._session_of(batch, dataset).step(tuple(batch.values()))
         run.net_outputs = Tensor(np.float32(loss))
         return loss
 

@@ -213,7 +213,8 @@ def test_where_a_checkpoint_cannot_be_written(case, plan, here, capsys):
 
 def test_intervals_without_a_file(plan, capsys):
     found = run(capsys, "run", "plan", "--save-every", "2")
-    assert found == (2, "`--save-every` has no effect without `--save`; add `--save FILE`")
+    what = "`--save-every` has no effect without `--save` or `--checkpoints`; add `--save FILE`"
+    assert found == (2, what)
 
 
 # Memory of the machine

@@ -46,6 +46,10 @@ class Dataset(own.Dataset):
         """Return the samples of one epoch in turn."""
         return self.inner.samples(epoch)
 
+    def resumed(self, epoch: int, begin: int) -> Iterator[dict[str, Array]]:
+        """Return the samples of one epoch from number `begin` on."""
+        return self.inner.resumed(epoch, begin)
+
     def __len__(self) -> int:
         return len(self.inner)
 
