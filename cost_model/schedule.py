@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
+from itertools import accumulate
 
 from shardwright.cost_model.buffers import Buffers, buffers
 from shardwright.cost_model.cluster import Cluster
@@ -219,6 +220,9 @@ def schedule(tasks: Sequence[Task], window: float) -> list[float]:
     window : float
         Bytes that may be early at once, and as many that may be late; 0 runs everything in program
         order. One window for both would be taken by what is early, and what is late would wait.
+        What is early counts with all gathers before it that computation has not reached: where a
+        parameter is gathered over one level and then over another, the first gathers would take
+        the room of the second ones.
     """
     if window <= 0:
         starts, now = [], 0.0
@@ -241,14 +245,15 @@ class _Simulation:
     running: list[tuple[float, int]] = field(default_factory=list)  # ends and positions
     ready_sums: list[int] = field(default_factory=list)  # work on reduced gradients of a pass
     ready_locals: list[int] = field(default_factory=list)  # the same outside of the loop
-    bytes_ahead: float = 0.0
+    bytes_reached: float = 0.0  # of gathers before the place of computation
     bytes_behind: float = 0.0
 
     def __post_init__(self) -> None:
         count = len(self.tasks)
         self.starts = [math.nan] * count
         self.done = [False] * count
-        self.ahead = [False] * count  # started before its place in the program order
+        gathered = (task.nbytes if task.placement.queue == "gathers" else 0 for task in self.tasks)
+        self.bytes_until = list(accumulate(gathered))  # of gathers up to each task
         self.waiting = [len(task.after) for task in self.tasks]
         self.dependents: list[list[int]] = [[] for _ in range(count)]
         self.line: deque[int] = deque()
@@ -320,7 +325,7 @@ class _Simulation:
         if not queue or not self._is_head(queue[0], resource, self.gathers):
             return None
         reached = queue[0] < self.passed
-        room = self.bytes_ahead + self.tasks[queue[0]].nbytes <= self.window
+        room = self.bytes_until[queue[0]] - self.bytes_reached <= self.window
         return queue[0] if reached or room else None
 
     def _is_head(self, i: int, resource: str, queues: dict[str, deque[int]]) -> bool:
@@ -348,9 +353,6 @@ class _Simulation:
         elif task.placement.queue == "gathers":
             for resource in task.placement.resources:
                 self.gathers[resource].popleft()
-            if i >= self.passed:
-                self.ahead[i] = True
-                self.bytes_ahead += task.nbytes
         elif task.placement.levels:
             for resource in task.placement.resources:
                 self.reductions[resource].popleft()
@@ -380,10 +382,9 @@ class _Simulation:
         end = self.line[0] if self.line else len(self.tasks)
         for i in range(self.passed, end):
             task = self.tasks[i]
-            if self.ahead[i]:
-                self.bytes_ahead -= task.nbytes
-            elif task.placement.queue == "reductions" and not self.done[i]:
+            if task.placement.queue == "reductions" and not self.done[i]:
                 self.bytes_behind += task.nbytes
         self.passed = end
+        self.bytes_reached = self.bytes_until[end - 1] if end else 0
         if not self.bytes_behind > 0:
             self.bytes_behind = 0.0

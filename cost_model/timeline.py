@@ -5,7 +5,8 @@ concurrently with computation (`streams`). All ranks run the same program in loc
 stands for all. The schedule is greedy, and nothing is interrupted:
 
 - Computation and blocking communication run in program order.
-- Gathers of parameters run ahead, in program order, as far as the window of bytes allows.
+- Gathers of parameters run ahead, in program order, as far as the window of bytes allows: a gather
+  runs early where all gathers between computation and it fit the window.
 - Reductions of gradients run behind, in program order on each level; computation waits for them
   only where the gradients that are still to be reduced exceed a window as large. The updates start
   after the backward computation, each as soon as its gradient is reduced.

@@ -133,6 +133,18 @@ def test_by_hand_what_is_early_does_not_make_wait_what_is_late() -> None:
     assert schedule(tasks, 3.0) == [0, 3, 6, 8, 8, 9, 11]  # none is, and the gradient not late
 
 
+def test_by_hand_what_is_gathered_over_one_level_leaves_room_for_the_next_level() -> None:
+    tasks = [Task(Placement(COMPUTE), 3.0, ())]
+    for first in (1, 4, 7):
+        tasks += [
+            Task(Placement("gathers", ("pod",)), 1.0, (), 1.0),
+            Task(Placement("gathers", ("node",)), 1.0, (first,), 4.0),
+            Task(Placement(COMPUTE), 3.0, (first + 1,)),
+        ]
+    assert schedule(tasks, 5.0) == [0, 0, 1, 3, 1, 2, 6, 3, 4, 9]  # one parameter is early
+    assert schedule(tasks, 10.0) == [0, 0, 1, 3, 1, 2, 6, 2, 3, 9]
+
+
 def test_by_hand_communication_of_activations_blocks() -> None:
     text = REDUCED.replace("from d as gradient_redistribution of w", "")
     timeline = simulate(parse(text), SLOW)
