@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ import shardwright
 from shardwright.compilation import Compilation
 from shardwright.compiler.options import OPTION_NAMES
 from shardwright.cost_model.cluster import Cluster, cluster
-from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.errors import NoPlanError, ShardwrightError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.tools.documents import compile_document
 from shardwright.tools.named_plans import best_named_plan
@@ -195,11 +196,14 @@ def measured(task: Task, seconds: float) -> dict[str, Any]:
         return {**figures(found.compilation), "plan": found.plan.text, "account": found.account}
     options = {**row.options, **common, "time_limit": seconds}
     if task.plan is not None:
-        options = {**common, "plan": task.plan, "memory_limit": inf}
+        options = {**common, "plan": task.plan}
+    compiled = partial(shardwright.compile, row.model, row.devices, cluster=where, batch=row.batch)
     try:
-        compilation = shardwright.compile(
-            row.model, row.devices, cluster=where, batch=row.batch, **options
-        )
+        compilation = compiled(**options)
+    except NoPlanError as error:
+        if task.plan is None:
+            return {"reason": str(error)}
+        compilation = compiled(**options, memory_limit=inf, objective="serial")
     except ShardwrightError as error:
         return {"reason": str(error)}
     limit = where.device.usable_bytes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, PipelineOf
 from shardwright.compiler.outer.configuration import Configuration
@@ -31,6 +32,7 @@ OF_PATHS = "paths through the schedule of the pipeline"
 _ROUGH = 5e-3  # gap of a search for a bound
 _LINKS = 0.05  # weight of the links together in a bound on the overlapped step
 _SHARE = 1 / 4  # of the time of a task that a search for a bound takes, once its problem is built
+_SMALL = 300  # operators of a program whose searches are short
 _ALONE = Mesh((MeshAxis("x", 1, 0),))
 _KEPT = 2  # problems that a process keeps for the next task
 
@@ -135,8 +137,13 @@ class ProgramJudge:
 
     @property
     def prices_blocks(self) -> bool:
-        """Whether the blocks of pipelines are priced before their configurations are judged."""
-        return self.options.stages != 1 and self._is_bounded and self._is_in_seconds
+        """Whether blocks are priced before their configurations are judged.
+
+        Those of pipelines are, and those of large programs in several numbers of micro-batches.
+        """
+        several = self.options.micro_batches == SEARCHED and len(self.source_of(1)) > _SMALL
+        many = self.options.stages != 1 or several
+        return many and self._is_bounded and self._is_in_seconds
 
     def price(self, configuration: Configuration, seconds: float) -> BlockPrices:
         """Return the prices of the blocks on a mesh in a number of micro-batches.

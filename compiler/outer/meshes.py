@@ -14,7 +14,10 @@ from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import ClusterError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import item_bytes
 from shardwright.ir.values import wrong_value
+from shardwright.operators.info import operator_class
+from shardwright.operators.models.precision import MASTER, PRECISIONS
 
 DEFAULT = "default"
 """The mesh that the cluster suggests, whatever the size of the model."""
@@ -41,18 +44,37 @@ def with_search_of_large(
     """Return what is compiled where no mesh is given: for a large model, everything is searched.
 
     A model is large if its parameters, gradients and optimizer states take the memory of at least
-    `LARGE` devices, and no more than there are. Where the user gives a mesh, stages, micro-batches,
-    a plan, passes, or another mode, search or objective, nothing changes.
+    `LARGE` devices, and no more than there are. Of another one whose batch is large, the number of
+    micro-batches is searched: what all operators make of it in the forward pass takes more memory
+    than all devices have. Where the user gives a mesh, stages, micro-batches, a plan, passes, or
+    another mode, search or objective, nothing changes.
     """
     asked = {name for name in _GIVEN if getattr(options, name) != DEFAULTS[name]}
-    if mesh is not None or asked or graph.cuts or devices < LARGE:
+    if mesh is not None or asked or graph.cuts:
         return mesh, options
     parameters = sum(one.value.type.nbytes for one in graph.parameters if one.trainable)
-    held = parameters * (2 + len(options.optimizer.states))
+    # The devices whose memory is taken by what is trained, and by one pass over the batch.
+    trained = parameters * (2 + len(options.optimizer.states)) / options.memory_on(cluster)
+    passed = _forward_bytes(graph, options) / options.memory_on(cluster)
     # Where even so many devices do not hold it, the search on one mesh proves that nothing fits.
-    if not LARGE <= held / options.memory_on(cluster) <= devices:
-        return mesh, options
-    return SEARCHED, replace(options, stages=SEARCHED, micro_batches=SEARCHED)
+    if LARGE <= trained <= devices:
+        return SEARCHED, replace(options, stages=SEARCHED, micro_batches=SEARCHED)
+    if trained <= devices < passed:
+        return mesh, replace(options, micro_batches=SEARCHED)
+    return mesh, options
+
+
+def _forward_bytes(graph: Graph, options: CompileOptions) -> float:
+    """Return about the bytes of all that operators make in the forward pass, views apart."""
+    compute = PRECISIONS[options.precision].compute
+    lower = item_bytes(compute) / item_bytes(MASTER)
+    made = (
+        result.type.nbytes * (lower if result.type.dtype == MASTER else 1.0)
+        for node in graph.nodes
+        if not operator_class(node.operator).is_view
+        for result in node.results
+    )
+    return sum(made)
 
 
 def meshes_of(

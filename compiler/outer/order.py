@@ -1,9 +1,9 @@
 """The order in which configurations are priced, and compiled by their estimates.
 
 First the seeds are priced: of every number of device groups the mesh with the fewest axes, in about
-eight times as many micro-batches. Then configurations are compiled whose estimate is below that of
-the best plan, least estimate first, in turn with pricing the others: first those on the mesh of the
-least estimate, then least bound first.
+eight times as many micro-batches, and of one stage in 1, 4 and 16. Then configurations are compiled
+whose estimate is below that of the best plan, least estimate first, in turn with pricing the
+others: first those on the mesh of the least estimate, then least bound first.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ _SOON = 1.2  # the same, of what has a plan soon
 _ALONE = 1.5  # the same, of what is compiled first in one stage
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
+_SOME = (1, 4, 16)  # micro-batches of the seeds of one stage
 
 
 _Key = tuple[int, Mesh | None]  # numbers of micro-batches and meshes
@@ -148,7 +149,7 @@ class PricedOrder(Generic[T]):
             equal = [entry for entry in self.entries if entry.configuration.stages == stages]
             axes = min(entry.configuration.axes for entry in equal)
             coarse = [entry for entry in equal if entry.configuration.axes == axes]
-            few = 1 if stages == 1 else _FEW * stages
-            enough = [e for e in coarse if e.configuration.micro_batches >= few] or coarse[-1:]
-            found.add(_key(min(enough, key=lambda e: e.configuration.micro_batches)))
+            for few in _SOME if stages == 1 else (_FEW * stages,):
+                enough = [e for e in coarse if e.configuration.micro_batches >= few] or coarse[-1:]
+                found.add(_key(min(enough, key=lambda e: e.configuration.micro_batches)))
         return frozenset(found)

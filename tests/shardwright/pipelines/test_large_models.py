@@ -78,3 +78,26 @@ def test_a_model_is_large_that_takes_the_memory_of_eight_devices_and_fits_all():
         assert (mesh, chosen.stages) == (("search", "search") if is_large else (None, 1))
     adam = CompileOptions(memory_limit=held / 7.9, optimizer=Optimizer("adam"))
     assert meshes.with_search_of_large(graph, described, 16, None, adam)[0] == "search"
+
+
+def test_a_large_batch_is_searched_in_micro_batches():
+    graph, described = zoo.load("mlp:batch=4096,hidden=16").graph, cluster("a100-pod")
+    made = sum(result.type.nbytes for node in graph.nodes for result in node.results)
+    held = 2 * sum(one.value.type.nbytes for one in graph.parameters)
+    assert made > 4 * held
+    for share, chosen in ((0.5, "search"), (2, 1)):
+        options = CompileOptions(memory_limit=share * made / 2)
+        found = meshes.with_search_of_large(graph, described, 2, None, options)
+        assert (found[0], found[1].micro_batches) == (None, chosen)
+    few = CompileOptions(memory_limit=0.5 * made / 2, micro_batches=2)
+    assert meshes.with_search_of_large(graph, described, 2, None, few)[1].micro_batches == 2
+
+
+def test_the_plan_of_a_large_batch_accumulates_gradients():
+    model = "mlp:batch=256,inputs=16,hidden=16,classes=4"
+    free = shardwright.compile(model, 2, cluster="cpu", mesh="2", recompute="none")
+    needed = free.plan.document.memory.peak_bytes
+    options = {"cluster": "cpu", "memory_limit": 0.6 * needed, "recompute": "none", "gap": 0.5}
+    found = shardwright.compile(model, 2, workers=1, **options)
+    assert found.plan.document.micro_batches > 1
+    assert found.plan.document.memory.peak_bytes <= 0.6 * needed
