@@ -18,6 +18,7 @@ from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
 from shardwright.ir.types import DTYPES, TensorType, numpy_dtype
+from shardwright.ir.values import check_flag
 from shardwright.operators.info import Array
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
@@ -287,7 +288,13 @@ class Parameter(Tensor):
         self.requires_grad = requires_grad and self.type.is_float
         self.layerwise_parallel = layerwise_parallel
         self.comm_fusion: int | None = None
+        self.is_served = False  # whether it is on parameter servers
         self._kept: tuple[Keeper, str] | None = None
+
+    def set_param_ps(self, init_in_server: bool = False) -> None:
+        """Put the parameter on parameter servers, which draw its initial value either way."""
+        check_flag("init_in_server", init_in_server)
+        self.is_served = True
 
     def keep_in(self, keeper: Keeper, name: str) -> None:
         """Let a session keep the value from now on, under a name."""

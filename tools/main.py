@@ -31,6 +31,7 @@ COMMANDS = {
     "run": "train on a plan",
     "launch": "run a script as several processes, one for each rank",
     "reshard": "cut a checkpoint anew for another plan, or merge it to one file",
+    "certificates": "make certificates, to try encrypted messages with",
     "prove": "prove that a plan computes its model, at full size, without running it",
     "verify": "prove a plan, and compare its numbers with one device",
     "dump": "print a model, a plan, or the graph after a pass",
@@ -60,11 +61,13 @@ EXAMPLES = {
         "-n 4 train.py",
         "--worker_num=8 --local_worker_num=8 --log_dir=logs train.py --epochs 3",
         "--worker_num=8 --local_worker_num=4 --master_addr=10.0.0.1 --node_rank=1 train.py",
+        "--worker_num=2 --server_num=2 train.py      (with parameter servers)",
     ),
     "reshard": (
         "checkpoints --to plans/mlp-4 --out for-four",
         "checkpoints/step-200 --merge --out whole",
     ),
+    "certificates": ("certificates", "certificates --host 10.0.0.1 --server_password secret"),
     "prove": ("plans/mlp-8",),
     "verify": ("plans/mlp-8",),
     "dump": (

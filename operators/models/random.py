@@ -176,8 +176,33 @@ def initial_value(
     IRError
         If there is no such initializer.
     """
+    index = global_index(shape, region)
+    return _initial(initializer, name, seed, shape, index, dtype)
+
+
+def initial_rows(
+    initializer: str, name: str, seed: int, shape: Shape, rows: Array, dtype: DTypeLike
+) -> Array:
+    """Return the initial values of some rows of a parameter, each with its elements in sequence.
+
+    Parameters
+    ----------
+    initializer, name, seed, shape, dtype
+        As for `initial_value`.
+    rows : array of int
+        Indices along the first dimension.
+    """
+    width = prod(shape[1:])
+    begins: Index = np.asarray(rows, np.uint64)[:, None]
+    index: Index = np.add(begins * np.uint64(width), np.arange(width, dtype=np.uint64))
+    return _initial(initializer, name, seed, shape, index, dtype)
+
+
+def _initial(
+    initializer: str, name: str, seed: int, shape: Shape, index: Index, dtype: DTypeLike
+) -> Array:
+    """Return the initial values of the elements with some linear indices."""
     kind, argument = _parsed(initializer)
     draw, factor = _INITIALIZERS[kind]
-    index = global_index(shape, region)
     numbers = draw(seed, name, index.reshape(-1)).reshape(index.shape)
     return (numbers * factor(shape, argument)).astype(dtype)

@@ -4,6 +4,7 @@ Reads the variables that MPI's launchers set; starts nothing, and imports no MPI
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardwright.ir.errors import ModelError
@@ -33,6 +34,8 @@ class Processes:
 
 
 _JOINED: list[Processes] = []  # where this process has met others at a scheduler
+_WORKERS: list[Processes] = []  # where it is one of the workers of parameter servers
+_MEETING: list[Callable[[], object]] = []  # how it meets others, if not over MPI
 
 
 def joined(process: Processes) -> None:
@@ -40,10 +43,32 @@ def joined(process: Processes) -> None:
     _JOINED[:] = [process]
 
 
+def joined_servers(process: Processes) -> None:
+    """Note that this process is a worker of parameter servers: each trains alone, by them."""
+    _WORKERS[:] = [process]
+
+
+def workers() -> Processes | None:
+    """Return this process among the workers of parameter servers; None if it is none."""
+    return _WORKERS[0] if _WORKERS else None
+
+
+def meet_by(meet: Callable[[], object] | None) -> None:
+    """Set how `init` meets the other processes; None for MPI."""
+    _MEETING[:] = [] if meet is None else [meet]
+
+
+def met_otherwise() -> bool:
+    """Meet the others, where that is not over MPI; return whether it is not."""
+    for meet in _MEETING:
+        meet()
+    return bool(_MEETING)
+
+
 def awaited_role() -> str | None:
     """Return the role that MindSpore's variables give this process, if others are started too."""
     several = os.environ.get("MS_WORKER_NUM", "1") != "1"
-    return os.environ.get("MS_ROLE") if several and not _JOINED else None
+    return os.environ.get("MS_ROLE") if several and not (_JOINED or _WORKERS) else None
 
 
 def processes() -> Processes | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from shardwright.communication.processes import awaited_role, processes
+from shardwright.communication.processes import awaited_role, met_otherwise, processes, workers
 from shardwright.communication.ranks import NumberedRank, Rank
 from shardwright.communication.rendezvous import take_part
 from shardwright.ir.errors import ModelError
@@ -69,7 +69,7 @@ def init(backend_name: str | None = None) -> None:
 
     Processes of MPI's launcher have met already, and a script that runs alone meets none. Workers
     by MindSpore's variables meet at their scheduler; a process that is the scheduler serves them,
-    and ends here when they have ended.
+    and ends here when they have ended, and so does a parameter server.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def init(backend_name: str | None = None) -> None:
     """
     if backend_name is not None:
         check_choice("backend_name", backend_name, _BACKENDS)
-    role = awaited_role()
+    role = None if met_otherwise() else awaited_role()
     if role is not None and "PMI_RANK" not in os.environ:
         take_part(role)
 
@@ -105,7 +105,7 @@ def get_group_size() -> int:
     inside = _WORLD.get()
     if inside is not None:
         return inside[0]
-    started = processes()
+    started = processes() or workers()
     if started is not None:
         return started.size
     text = os.environ.get(_ENVIRONMENT, "1")
@@ -118,6 +118,6 @@ def get_group_size() -> int:
 def get_rank() -> Rank | NumberedRank:
     """Return the rank of this process, or the symbol of all ranks where one process has all."""
     size, inside = get_group_size(), _WORLD.get()
-    started = processes() if inside is None or inside[1] else None
+    started = (processes() or workers()) if inside is None or inside[1] else None
     symbol = Rank(size)
     return symbol if started is None or started.size != size else NumberedRank(started.rank, symbol)

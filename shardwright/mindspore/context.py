@@ -21,6 +21,9 @@ from shardwright.ir.values import (
     check_names,
     wrong_value,
 )
+from shardwright.server import get_ps_context as get_ps_context
+from shardwright.server import reset_ps_context as reset_ps_context
+from shardwright.server import set_ps_context as set_ps_context
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
@@ -162,26 +165,6 @@ def get_auto_parallel_context(attr_key: str) -> Any:
 def has_parallel_setting(name: str) -> bool:
     """Return whether a setting of `set_auto_parallel_context` was made."""
     return name in _SETTINGS.parallel
-
-
-def set_ps_context(**settings: Any) -> None:
-    """Set up parameter servers, which are not supported.
-
-    Parameters
-    ----------
-    **settings
-        ``enable_ps`` and ``enable_ssl``, both False.
-
-    Raises
-    ------
-    OptionError
-        If one is True: there are no parameter servers, and messages are not encrypted.
-    """
-    check_names("`set_ps_context` has no setting", settings, ("enable_ps", "enable_ssl"))
-    for name, value in settings.items():
-        check_flag(name, value)
-        if value:
-            raise wrong_value(name, True, "False", "leave it out: it is not supported")
 
 
 def set_seed(seed: int) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright import server
 from shardwright.feeding import ByShape
 from shardwright.ir.values import check_names
 from shardwright.mindspore.context import get_context, get_seed
@@ -45,9 +46,11 @@ class Step:
         return Tensor(np.float32(session.step(arrays)))
 
     def _begin(self, arrays: list[Array]) -> Session:
-        options = ParallelOptions.of_this_world(deterministic=get_context("deterministic") == "ON")
         batch = {f"input{i}": array for i, array in enumerate(arrays)}
         network: Network = self.function
+        if server.is_on():
+            return server.begin(network, batch, ParallelOptions(), seed=get_seed() or 0)
+        options = ParallelOptions.of_this_world(deterministic=get_context("deterministic") == "ON")
         return begin(network, batch, options, seed=get_seed() or 0)
 
 

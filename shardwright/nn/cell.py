@@ -154,6 +154,22 @@ class Cell:
             parameter.comm_fusion = fusion_type
         return self
 
+    def set_param_ps(self, recurse: bool = True, init_in_server: bool = False) -> None:
+        """Put the parameters of the cell on parameter servers.
+
+        Parameters
+        ----------
+        recurse : bool
+            Whether those of inner cells are, too.
+        init_in_server : bool
+            Has no effect: a server draws initial values itself wherever it can.
+        """
+        check_flag("recurse", recurse)
+        items = self.get_parameters() if recurse else vars(self).values()
+        for item in items:
+            if isinstance(item, Parameter):
+                item.set_param_ps(init_in_server)
+
     def recompute(
         self,
         *values: object,

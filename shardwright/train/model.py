@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright import server
 from shardwright.compiler.options import DEFAULTS
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
@@ -295,6 +296,8 @@ class Model:
 
     def _begin(self, batch: Mapping[str, Array], dataset: Dataset) -> Session:
         spread = self._spread()
+        if server.is_on():
+            return self._begin_worker(batch)
         session = begin(
             self.network,
             batch,
@@ -309,3 +312,15 @@ class Model:
         if spread:
             spread.note(session)
         return session
+
+    def _begin_worker(self, batch: Mapping[str, Array]) -> Session:
+        """Begin a session whose parameters are on servers."""
+        return server.begin(
+            self.network,
+            batch,
+            self._options(),
+            loss_fn=self._loss_fn,
+            optimizer=self._optimizer,
+            loss_scale=self._loss_scale,
+            seed=self._seed,
+        )

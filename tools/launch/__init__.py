@@ -17,6 +17,7 @@ from pathlib import Path
 from shardwright.communication.rendezvous import Meeting, Scheduler
 from shardwright.ir.errors import ModelError, PackageError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER
+from shardwright.tools.launch.servers import WORKER, Run
 from shardwright.tools.main import UsageError, say
 from shardwright.tools.options import add_number
 
@@ -40,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--master_port", POSITIVE_INTEGER, text, "PORT", 8118)
     text = "number of this host, from 0 (default 0)"
     add_number(parser, "--node_rank", NOT_NEGATIVE_INTEGER, text, "N", 0)
+    text = "parameter servers, on the one host of all processes (default none)"
+    add_number(parser, "--server_num", NOT_NEGATIVE_INTEGER, text, "N", 0)
+    text = "how often a parameter server that fails is started again (default 0)"
+    add_number(parser, "--server_restarts", NOT_NEGATIVE_INTEGER, text, "N", 0)
     parser.add_argument(
         "--log_dir",
         type=Path,
@@ -75,6 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
     for i in range(arguments.node_rank * local, (arguments.node_rank + 1) * local):
         (arguments.log_dir / f"worker_{i}.log").unlink(missing_ok=True)
     environment = _environment(local)
+    if arguments.server_num:
+        return _with_servers(arguments, hosts, environment)
+    if arguments.server_restarts:
+        raise UsageError(
+            "`--server_restarts` is given, and there are no parameter servers",
+            hint="add `--server_num N`",
+        )
     if hosts == 1:
         return _by_mpi(arguments, environment)
     return _by_scheduler(arguments, local, environment)
@@ -118,6 +130,40 @@ def _by_mpi(arguments: argparse.Namespace, environment: dict[str, str]) -> int:
         log.flush()
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         return _ended(arguments, [process], 0, log.fileno())
+
+
+def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[str, str]) -> int:
+    """Start a scheduler, parameter servers and workers, which meet as the script says."""
+    if hosts > 1 or arguments.join == "False":
+        raise UsageError(
+            "parameter servers are started on one host, and their launcher waits for them",
+            hint="on several hosts start the script once for each role, by `MS_ROLE`",
+        )
+    environment |= {
+        "MS_SCHED_HOST": arguments.master_addr,
+        "MS_SCHED_PORT": str(arguments.master_port),
+    }
+    script = [str(arguments.script), *arguments.arguments]
+    run = Run(
+        script,
+        arguments.log_dir,
+        environment,
+        arguments.server_num,
+        arguments.worker_num,
+        arguments.server_restarts,
+    )
+    run.start()
+    printed, path = 0, run.log(WORKER, 0)
+    try:
+        while run.goes_on():
+            printed = _print_from(path, printed)
+            time.sleep(_PAUSE)
+        _print_from(path, printed)
+        code = run.end()
+    except KeyboardInterrupt:
+        run.stop()
+        raise
+    return _exit_code(code, arguments.log_dir)
 
 
 def _by_scheduler(arguments: argparse.Namespace, local: int, environment: dict[str, str]) -> int:
@@ -192,8 +238,13 @@ def _ended(
         raise
     _print_from(path, printed)
     code = next((process.returncode for process in processes if process.returncode), 0)
+    return _exit_code(code, arguments.log_dir)
+
+
+def _exit_code(code: int, logs: Path) -> int:
+    """Say that a process failed, if one did, and return the exit code of the command."""
     if code:
-        say(f"a process ended with the code {code}; its log is in {arguments.log_dir}")
+        say(f"a process ended with the code {code}; its log is in {logs}")
     return code if 0 <= code < 128 else 1
 
 

@@ -1,0 +1,263 @@
+"""What a worker sends to the servers, and gets from them."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardwright.ir.errors import ModelError
+from shardwright.ir.types import numpy_dtype
+from shardwright.operators.info import Array
+from shardwright.server.member import ARRIVAL, Member
+from shardwright.server.messages import message
+from shardwright.server.security import Security
+from shardwright.server.store import NEVER, Task
+from shardwright.server.tables import Division, Ids, divisions
+from shardwright.server.transport import LONG, PIECE_BYTES, WAIT, CallError, Connection
+
+RETURN = 120.0  # seconds for a server to come back
+_PAUSE = 0.1
+T = TypeVar("T")
+Sparse = Mapping[int, tuple[Ids, Array]]
+
+
+@dataclass
+class _Link:
+    """The connection to one server, and what it may have to be sent again.
+
+    Parameters
+    ----------
+    number : int
+        Number of the server.
+    address : str
+        Where it listens.
+    connection : Connection
+        The connection.
+    log : dict of int to list
+        The pushes that are not in its checkpoint, by step.
+    """
+
+    number: int
+    address: str = ""
+    connection: Connection | None = None
+    log: dict[int, list[Any]] = field(default_factory=dict)
+
+
+class Client:
+    """The servers, as a worker sees them.
+
+    Parameters
+    ----------
+    member : Member
+        The place of this process.
+    task : Task
+        What the servers hold.
+    security : Security
+        How messages are encrypted.
+    initial : callable
+        Returns the initial values of a table that no server can draw.
+    """
+
+    def __init__(
+        self, member: Member, task: Task, security: Security, initial: Callable[[int], Array]
+    ) -> None:
+        self.member, self.task, self._security, self._initial = member, task, security, initial
+        member.wait_for(lambda: member.view.ready, ARRIVAL, "not all members have arrived")
+        count = len(member.servers)
+        self.divisions = divisions(task.tables, count)
+        self._links = [_Link(number) for number in range(count)]
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="servers")
+        self.step = 0
+        for link, standing in zip(self._links, self._each(self._connected), strict=True):
+            self.step = max(self.step, int(standing.applied)) if link.number else standing.applied
+
+    def _each(self, work: Callable[[_Link], T]) -> list[T]:
+        """Work with all servers at the same time."""
+        return list(self._threads.map(work, self._links))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._threads.shutdown()
+        for link in self._links:
+            if link.connection is not None:
+                link.connection.close()
+
+    # Connections
+
+    def _connected(self, link: _Link) -> Any:
+        """Connect to a server that has just come, and send it what it lacks."""
+        member, number = self.member, link.number
+        member.wait_for(
+            lambda: member.servers[number],
+            RETURN,
+            f"server {number} has ended early, and has not come back",
+        )
+        if link.connection is not None:
+            link.connection.close()
+        link.address = member.servers[number]
+        link.connection = Connection("ParameterServer", link.address, self._security)
+        standing = self._declared(link)
+        for step in sorted(link.log):
+            if step >= standing.applied:
+                standing = link.connection.call("Push", iter(link.log[step]), LONG)
+        self._forget(link, standing)
+        return standing
+
+    def _declared(self, link: _Link) -> Any:
+        assert link.connection is not None
+        task = self.task
+        model = message(
+            "Model",
+            token=self.member.token,
+            worker=self.member.number,
+            workers=task.workers,
+            synchronous=task.synchronous,
+            seed=task.seed,
+            tables=[table.as_message() for table in task.tables],
+        )
+        standing = link.connection.call("Declare", model, LONG)
+        if standing.wanted and self.member.number == 0:
+            pieces = self._filling(link, standing.wanted)
+            standing = link.connection.call("Fill", pieces, LONG)
+        return standing
+
+    def _filling(self, link: _Link, tables: Sequence[int]) -> Iterator[Any]:
+        for table in tables:
+            whole = self._initial(table).reshape(self.task.tables[table].rows, -1)
+            rows = self.divisions[table].rows_of(link.number)
+            yield from self._pieces(table, np.ascontiguousarray(whole[rows]), 0)
+
+    def _persistently(self, link: _Link, work: Callable[[Connection], T]) -> T:
+        """Call a server until it answers; a server that is lost may come back.
+
+        Raises
+        ------
+        ModelError
+            If the run ends early, or the call is refused.
+        """
+        while True:
+            try:
+                assert link.connection is not None
+                return work(link.connection)
+            except CallError as error:
+                self.member.check()
+                if error.is_lost:
+                    self._reconnect(link)
+                elif error.code != WAIT:
+                    raise ModelError(f"server {link.number} refuses a call: {error}") from None
+            time.sleep(_PAUSE)
+
+    def _reconnect(self, link: _Link) -> None:
+        """Connect again, where the server has come back or a call was lost."""
+        try:
+            self._connected(link)
+        except CallError as error:
+            self.member.check()
+            if not (error.is_lost or error.code == WAIT):
+                raise ModelError(f"server {link.number} refuses a call: {error}") from None
+
+    # Values
+
+    def pull(self, tables: Sequence[int]) -> dict[int, Array]:
+        """Return whole tables: after the updates of all steps so far, in synchronous mode."""
+        arrays = {}
+        for table in tables:
+            described = self.task.tables[table]
+            shape = (described.rows, described.width)
+            arrays[table] = np.empty(shape, numpy_dtype(described.type.dtype))
+        self._each(lambda link: self._pull_from(link, arrays))
+        return {
+            table: array.reshape(self.task.tables[table].type.shape)
+            for table, array in arrays.items()
+        }
+
+    def _pull_from(self, link: _Link, arrays: Mapping[int, Array]) -> None:
+        number = link.number
+        tables = [table for table in arrays if self.divisions[table].count(number)]
+        wish = message("Wish", **self._sender, clock=self._clock, tables=tables)
+
+        def pull(connection: Connection) -> None:
+            for piece in connection.calls("Pull", wish):
+                _put(piece, arrays[piece.table], self.divisions[piece.table], number)
+
+        if tables:
+            self._persistently(link, pull)
+
+    @property
+    def _clock(self) -> int:
+        """The updates that values must have."""
+        return self.step if self.task.synchronous else 0
+
+    @property
+    def _sender(self) -> dict[str, int]:
+        return {"token": self.member.token, "worker": self.member.number}
+
+    # Gradients
+
+    def push(self, dense: Mapping[int, Array], by_rows: Sparse) -> None:
+        """Send the gradients of a step."""
+        self._each(lambda link: self._push_to(link, dense, by_rows))
+        self.step += 1
+
+    def _push_to(self, link: _Link, dense: Mapping[int, Array], by_rows: Sparse) -> None:
+        head = message("Piece", **self._sender, step=self.step)
+        number = link.number
+
+        def pieces() -> Iterator[Any]:
+            yield head
+            for table, gradient in dense.items():
+                division = self.divisions[table]
+                if division.count(number):
+                    rows = gradient.reshape(division.rows, -1)
+                    held = rows[division.begins[number] : division.begins[number + 1]]
+                    yield from self._pieces(table, held, self.step)
+
+        sent = list(pieces()) if self._keeps else None
+        if sent is not None:
+            link.log[self.step] = sent
+        standing = self._persistently(
+            link, lambda c: c.call("Push", iter(sent) if sent is not None else pieces(), LONG)
+        )
+        self._forget(link, standing)
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether pushes are kept until they are in a checkpoint."""
+        return False
+
+    def _forget(self, link: _Link, standing: Any) -> None:
+        if standing.durable == NEVER:
+            link.log.clear()
+        for step in [step for step in link.log if step < standing.durable]:
+            del link.log[step]
+
+    def _pieces(self, table: int, values: Array, step: int) -> Iterator[Any]:
+        flat = values.reshape(-1)
+        each = PIECE_BYTES // flat.itemsize
+        for begin in range(0, flat.size, each):
+            data = flat[begin : begin + each].tobytes()
+            yield message("Piece", **self._sender, step=step, table=table, begin=begin, data=data)
+
+
+def _put(piece: Any, whole: Array, division: Division, server: int) -> None:
+    """Write a piece of a server into the whole table.
+
+    Raises
+    ------
+    ModelError
+        If it does not fit.
+    """
+    data = np.frombuffer(piece.data, whole.dtype)
+    width = whole.shape[1]
+    end = int(piece.begin) + data.size
+    if end > division.count(server) * width:
+        raise ModelError(f"server {server} sends more of a table than it has")
+    if not division.hashed:
+        first = int(division.begins[server]) * width
+        whole.reshape(-1)[first + piece.begin : first + end] = data
+        return
+    places = np.arange(piece.begin // width, end // width)
+    whole[division.rows_of(server, places)] = data.reshape(-1, width)

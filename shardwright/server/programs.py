@@ -1,0 +1,123 @@
+"""The program of a worker: a training step that returns gradients instead of updating.
+
+Before::
+
+    w.next, w.m.next = momentum_update(w, w.grad, w.momentum)
+    update w = w.next, w.momentum = w.m.next
+    return loss
+
+After, where servers hold ``w``::
+
+    return loss, w.grad
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shardwright.ir.errors import ModelError
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.reachability import live
+from shardwright.operators.info import info_of, operator_class
+from shardwright.operators.models.optimizer import STEP, Update
+from shardwright.server.tables import Table
+
+
+@dataclass(frozen=True)
+class WorkerProgram:
+    """The program of a worker, and the tables that servers hold for it.
+
+    Parameters
+    ----------
+    graph : Graph
+        Computes the loss, and then the gradient of each table.
+    tables : tuple of Table
+        The tables.
+    gradients : tuple of str
+        The value that is the gradient of each.
+    """
+
+    graph: Graph
+    tables: tuple[Table, ...]
+    gradients: tuple[str, ...]
+
+
+def worker_program(graph: Graph, served: Sequence[str]) -> WorkerProgram:
+    """Return the program of a worker, of a training step on one device.
+
+    Parameters
+    ----------
+    graph : Graph
+        The training step.
+    served : sequence of str
+        The parameters on servers.
+
+    Raises
+    ------
+    ModelError
+        If servers cannot do the update of one.
+    """
+    updates = {node.operands[0]: node for node in graph.nodes if is_update(node)}
+    missing = [name for name in served if name not in updates]
+    if missing:
+        raise ModelError(
+            f"the parameter `{missing[0]}` is on the servers, and the optimizer does not update it",
+            hint="give the optimizer all parameters on servers",
+        )
+    nodes = [updates[name] for name in served]
+    tables = tuple(_table(graph, node) for node in nodes)
+    gradients = tuple(node.operands[1] for node in nodes)
+    return WorkerProgram(_without(graph, nodes, gradients), tables, gradients)
+
+
+def is_update(node: Node) -> bool:
+    """Return whether a node updates a parameter."""
+    return issubclass(operator_class(node.operator), Update)
+
+
+def _table(graph: Graph, node: Node) -> Table:
+    info = info_of(graph, node)
+    assert isinstance(info, Update)
+    parameters = {parameter.name: parameter for parameter in graph.parameters}
+    name, gradient, *rest = node.operands
+    if info.is_guarded:
+        raise ModelError(
+            f"the parameter `{name}` is on the servers, under a dynamic loss scale",
+            hint="use a `FixedLossScaleManager`",
+        )
+    scalars = rest[info.states :]
+    if any(scalar != f"{STEP}.next" for scalar in scalars):
+        raise ModelError(f"the update `{node.operator}` of `{name}` cannot be done on a server")
+    own = parameters[name]
+    return Table(
+        name,
+        own.value.type,
+        str(own.attributes.get("initializer", "normal")),
+        node.operator,
+        tuple(sorted(node.attributes.items())),
+        tuple(
+            str(parameters[state].attributes.get("initializer", "zeros"))
+            for state in rest[: info.states]
+        ),
+        graph.values[gradient].type.dtype,
+    )
+
+
+def _without(graph: Graph, dropped: Sequence[Node], gradients: Sequence[str]) -> Graph:
+    """Return the program without some updates, and with the gradients as outputs."""
+    gone = {result.name for node in dropped for result in node.results}
+    updates = tuple((old, new) for old, new in graph.updates if new not in gone)
+    outputs = (*graph.outputs, *gradients)
+    others = [new for old, new in updates if old != STEP]
+    needed = live(graph.nodes, [*outputs, *others])
+    kept = {result.name for node in needed.nodes for result in node.results}
+    updates = tuple((old, new) for old, new in updates if new in kept or new in needed.values)
+    states: Mapping[str, str] = dict(updates)
+    return replace(
+        graph,
+        nodes=needed.nodes,
+        outputs=outputs,
+        updates=updates,
+        parameters=tuple(
+            p for p in graph.parameters if p.name in needed.values or p.name in states
+        ),
+    )

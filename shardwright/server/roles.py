@@ -1,0 +1,250 @@
+"""The roles of processes: scheduler, servers and workers, and how they begin and end."""
+
+import atexit
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from shardwright.communication.processes import Processes, joined_servers, meet_by
+from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.values import check_choice
+from shardwright.operators.info import Array
+from shardwright.server import context
+from shardwright.server.client import Client
+from shardwright.server.context import SCHEDULER, Roles, Settings, settings
+from shardwright.server.member import ARRIVAL, Member
+from shardwright.server.scheduler import SERVER, WORKER, Members
+from shardwright.server.security import PLAIN, Security
+from shardwright.server.service import ParameterServer
+from shardwright.server.store import Store, Task
+from shardwright.server.transport import Service
+
+_PAUSE = 0.2
+_END = 30.0  # seconds that servers have to end
+
+
+@dataclass
+class _Part:
+    """The part of this process, once it has one."""
+
+    member: Member | None = None
+    client: Client | None = None
+    security: Security = PLAIN
+
+
+_PART = _Part()
+
+
+def say(line: str) -> None:
+    """Write a line of a log."""
+    print(line, flush=True)
+
+
+def take_part() -> Member:
+    """Join the others as a worker; a scheduler or a server serves them, and ends here.
+
+    Raises
+    ------
+    ModelError
+        If the variables are wrong, or the others cannot be met.
+    """
+    if _PART.member is None:
+        how, roles = settings(), Roles.of_environment()
+        _PART.security = how.security()
+        if roles.role == SCHEDULER:
+            raise SystemExit(schedule(how, roles, _PART.security))
+        if roles.role == SERVER:
+            raise SystemExit(serve(how, roles, _PART.security))
+        member = Member(
+            WORKER,
+            roles.scheduler,
+            roles.servers,
+            roles.workers,
+            _PART.security,
+            roles.number,
+            silence=how.heartbeat_timeout,
+        )
+        _PART.member = member
+        joined_servers(Processes(member.number, roles.workers))
+        atexit.register(_leave, member)
+    return _PART.member
+
+
+def _leave(member: Member) -> None:
+    """End as a worker; an error that ended the script ends the part of this worker early."""
+    error = getattr(sys, "last_value", None)
+    if _PART.client is not None:
+        _PART.client.close()
+    member.leave("" if error is None else f"{type(error).__name__}: {error}")
+
+
+def client_for(task: Task, initial: Callable[[int], Array]) -> Client:
+    """Return the servers, which hold the tables of a task.
+
+    Raises
+    ------
+    ModelError
+        If they hold those of another task, or the run ends early.
+    """
+    member = take_part()
+    if _PART.client is None:
+        _PART.client = Client(member, task, _PART.security, initial)
+    elif _PART.client.task != task:
+        raise ModelError(
+            "the servers hold the parameters of another model, or another optimizer updates them",
+            hint="train one model in a run",
+        )
+    return _PART.client
+
+
+def set_ps_context(**given: Any) -> None:
+    """Set how parameters are trained on servers.
+
+    Parameters
+    ----------
+    **given
+        ``enable_ps``: whether parameters may be on servers; ``enable_ssl``, ``config_file_path``,
+        ``server_password``, ``client_password``, ``security_ctx``: encryption; ``synchronous``,
+        ``checkpoint_dir``, ``checkpoint_interval``, ``heartbeat_timeout``: see `Settings`.
+
+    Raises
+    ------
+    OptionError
+        If a setting is unknown or has a value that is not allowed.
+    """
+    context.update(**given)
+    how = settings()
+    meet_by(take_part if how.enable_ps else _refuse_encryption if how.enable_ssl else None)
+
+
+def _refuse_encryption() -> None:
+    """Refuse to meet over MPI with encrypted messages.
+
+    Raises
+    ------
+    OptionError
+        Always.
+    """
+    raise OptionError(
+        "`enable_ssl` is True without parameter servers, expected False: messages of MPI are not "
+        "encrypted",
+        hint="leave it out, or add `enable_ps=True`",
+    )
+
+
+def get_ps_context(attr_key: str) -> Any:
+    """Return a setting of `set_ps_context`."""
+    check_choice("attr_key", attr_key, [item.name for item in fields(Settings)])
+    return getattr(settings(), attr_key)
+
+
+def reset_ps_context() -> None:
+    """Forget the settings of `set_ps_context`."""
+    context.reset()
+    meet_by(None)
+
+
+# The scheduler
+
+
+def schedule(how: Settings, roles: Roles, security: Security) -> int:
+    """Serve the members of a run until they have ended; return 0, or 1 if it ends early."""
+
+    def log(line: str) -> None:
+        say(f"scheduler: {line}")
+
+    members = Members(
+        roles.servers,
+        roles.workers,
+        how.synchronous,
+        how.checkpoint_dir is not None,
+        how.heartbeat_timeout,
+        log,
+    )
+    threads = roles.servers + roles.workers + 8
+    service = Service("Scheduler", members.handlers, roles.scheduler, security, threads)
+    log(f"listening at {roles.scheduler} for {roles.servers} servers and {roles.workers} workers")
+    code = _followed(members)
+    service.stop()
+    log("the run has ended early" if code else "all members have ended")
+    return code
+
+
+def _followed(members: Members) -> int:
+    begin = time.monotonic()
+    while not (members.failure or members.workers_ended):
+        time.sleep(_PAUSE)
+        members.look()
+        if not members.is_ready and time.monotonic() - begin > ARRIVAL:
+            members.fail("not all members have arrived")
+    end = time.monotonic() + _END
+    while not (members.servers_ended and members.workers_ended) and time.monotonic() < end:
+        time.sleep(_PAUSE)
+        members.look()
+    return int(bool(members.failure))
+
+
+# A server
+
+
+class _Server:
+    """A parameter server: it listens, joins, and answers until the workers have ended."""
+
+    def __init__(self, how: Settings, roles: Roles, security: Security) -> None:
+        self.how, self.roles, self.security = how, roles, security
+        self.member: Member | None = None
+        self.answers = ParameterServer(-1, roles.servers, self._admits, self._store)
+        threads = 2 * roles.workers + 8
+        address = f"{_own_host(roles)}:0"
+        handlers = self.answers.handlers
+        self.service = Service("ParameterServer", handlers, address, security, threads)
+
+    def _admits(self, worker: int, token: int) -> bool:
+        return self.member is not None and self.member.admits(worker, token)
+
+    def _store(self, task: Task) -> Store:
+        return Store(task, self.answers.number, self.roles.servers)
+
+    def run(self) -> int:
+        """Answer calls until the run ends; return 0, or 1 if it ends early."""
+        roles = self.roles
+        member = Member(
+            SERVER,
+            roles.scheduler,
+            roles.servers,
+            roles.workers,
+            self.security,
+            roles.number,
+            f"{_own_host(roles)}:{self.service.port}",
+            self.how.heartbeat_timeout,
+        )
+        self.answers.number, self.member = member.number, member
+        say(f"server {member.number}: listening at {_own_host(roles)}:{self.service.port}")
+        with member.changed:
+            member.changed.wait_for(lambda: member.failure or member.view.ended)
+        why = member.failure
+        if why and self.answers.store is not None:
+            self.answers.store.fail(why)
+        self.service.stop()
+        member.leave()
+        say(f"server {member.number}: {why or 'the workers have ended'}")
+        return int(bool(why))
+
+
+def serve(how: Settings, roles: Roles, security: Security) -> int:
+    """Be a parameter server until the workers have ended; return 0, or 1 if that is early."""
+    return _Server(how, roles, security).run()
+
+
+def _own_host(roles: Roles) -> str:
+    """Return the address of this host, as the scheduler sees it."""
+    host, _, port = roles.scheduler.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, int(port)))  # sends nothing
+        except OSError as error:
+            raise ModelError(f"the host `{host}` of the scheduler is not known: {error}") from None
+        return str(probe.getsockname()[0])

@@ -1,0 +1,309 @@
+"""The calls that a parameter server answers."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from shardwright.operators.info import Array
+from shardwright.server.messages import message
+from shardwright.server.shards import Shard
+from shardwright.server.store import Push, Store, Task, gradient_dtype
+from shardwright.server.tables import Ids, Table, divisions
+from shardwright.server.transport import LATE, PIECE_BYTES, STRANGER, WAIT, CallError, Handler
+
+_MOST_TABLES = 100_000
+_MOST_WORKERS = 4096
+_SHARE = 0.9  # of the machine's memory that tables may take
+_WAIT = 10.0  # seconds that a call waits for others
+Admission = Callable[[int, int], bool]
+
+
+class ParameterServer:
+    """The service of one parameter server.
+
+    Parameters
+    ----------
+    number, servers : int
+        Number of this server, and of all.
+    admits : callable
+        Takes the number of a worker and its token; returns whether the scheduler gave it.
+    begin : callable
+        Makes the store for a task, or returns the one of a checkpoint.
+    """
+
+    def __init__(
+        self, number: int, servers: int, admits: Admission, begin: Callable[[Task], Store]
+    ) -> None:
+        self.number, self.servers = number, servers
+        self._admits, self._begin = admits, begin
+        self.store: Store | None = None
+        self._lock = threading.Lock()
+        self._pushing: set[int] = set()
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """The handlers of the methods."""
+        return {
+            "Declare": self.declare,
+            "Fill": self.fill,
+            "Push": self.push,
+            "Pull": self.pull,
+            "PullRows": self.pull_rows,
+        }
+
+    # Beginning
+
+    def declare(self, model: Any, seconds: float) -> Any:
+        """Take what is to be held; every worker says the same."""
+        self._admit(model)
+        with self._lock:
+            if self.store is None:
+                task = self._task(model)
+                self.store = self._begin(task)
+            elif self._task(model) != self.store.task:
+                raise CallError(
+                    f"worker {model.worker} trains another model than the workers before it, or in "
+                    f"another mode"
+                )
+        return self._standing(self.store, model.worker)
+
+    def _task(self, model: Any) -> Task:
+        if len(model.tables) > _MOST_TABLES or not 0 < model.workers <= _MOST_WORKERS:
+            raise CallError(f"{len(model.tables)} tables of {model.workers} workers are too many")
+        if model.worker >= model.workers:
+            raise CallError(f"worker {model.worker} of {model.workers}", STRANGER)
+        tables = tuple(map(Table.of_message, model.tables))
+        parts = zip(tables, divisions(tables, self.servers), strict=True)
+        size = sum(division.count(self.number) * table.row_bytes for table, division in parts)
+        limit = _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if size > limit:
+            raise CallError(
+                f"the tables of server {self.number} have {size:,} bytes, this machine has "
+                f"{limit:,.0f} for them"
+            )
+        return Task(tables, model.workers, model.synchronous, model.seed)
+
+    def fill(self, pieces: Iterable[Any], seconds: float) -> Any:
+        """Take the initial values of tables."""
+        store, worker, gathered = self._gathered(
+            pieces, lambda shard: shard.values.dtype, lambda store: store.wanted
+        )
+        store.fill(gathered.dense)
+        return self._standing(store, worker)
+
+    # Gradients
+
+    def push(self, pieces: Iterable[Any], seconds: float) -> Any:
+        """Take the gradients of a step; they count when the last piece has arrived."""
+        store, worker, push = self._gathered(
+            pieces,
+            gradient_dtype,
+            lambda store: [i for i, s in enumerate(store.shards) if not s.table.by_rows and s.rows],
+        )
+        store.push(push)
+        return self._standing(store, worker)
+
+    def _gathered(
+        self,
+        pieces: Iterable[Any],
+        dtype_of: Callable[[Shard], Any],
+        expected: Callable[[Store], list[int]],
+    ) -> tuple[Store, int, Push]:
+        """Return the arrays of a stream of pieces.
+
+        Raises
+        ------
+        CallError
+            If one does not fit, or some are missing.
+        """
+        stream = iter(pieces)
+        first = next(stream, None)
+        if first is None:
+            raise CallError("a stream has no messages")
+        store = self._known(first)
+        with self._alone(first.worker):
+            push, ends = Push(first.worker, first.step), dict.fromkeys(expected(store), 0)
+            while first is not None:
+                if (first.worker, first.step) != (push.worker, push.step):
+                    raise CallError("a stream has messages of several steps")
+                self._take(first, store, push, ends, dtype_of)
+                first = next(stream, None)
+            for table, end in ends.items():
+                if end < store.shards[table].values.size:
+                    name = store.shards[table].table.name
+                    raise CallError(f"a stream ends after {end} elements of `{name}`")
+        return store, push.worker, push
+
+    def _take(
+        self,
+        piece: Any,
+        store: Store,
+        push: Push,
+        ends: dict[int, int],
+        dtype_of: Callable[[Shard], Any],
+    ) -> None:
+        if piece.table >= len(store.shards):
+            raise CallError(f"there is no table {piece.table}")
+        if not piece.data:
+            return  # the first message of a stream
+        shard = store.shards[piece.table]
+        array = numbers(piece.data, dtype_of(shard))
+        if piece.rows:
+            self._take_rows(piece, shard, push, array)
+            return
+        if piece.table not in ends or piece.begin != ends[piece.table]:
+            raise CallError(f"a piece of `{shard.table.name}` at {piece.begin} is not expected")
+        ends[piece.table] += len(array)
+        if ends[piece.table] > shard.values.size:
+            raise CallError(f"`{shard.table.name}` has {shard.values.size} elements here")
+        if piece.table not in push.dense:
+            push.dense[piece.table] = np.empty(shard.values.size, array.dtype)
+        push.dense[piece.table][piece.begin : piece.begin + len(array)] = array
+
+    def _take_rows(self, piece: Any, shard: Shard, push: Push, array: Array) -> None:
+        """Take the gradients of some rows; they come in ascending order."""
+        places = places_of(piece.rows, shard)
+        if array.size != len(places) * shard.table.width:
+            raise CallError(
+                f"{len(places)} rows of `{shard.table.name}` have {array.size} elements"
+            )
+        gradient = array.reshape(len(places), shard.table.width)
+        before = push.by_rows.get(piece.table)
+        if before is not None:
+            places = np.concatenate([before[0], places])
+            gradient = np.concatenate([before[1], gradient])
+        if (np.diff(places) <= 0).any():
+            raise CallError(f"rows of `{shard.table.name}` are not in ascending order")
+        push.by_rows[piece.table] = places, gradient
+
+    # Values
+
+    def pull(self, wish: Any, seconds: float) -> Iterator[Any]:
+        """Send tables, after some number of updates."""
+        store = self._known(wish)
+        for table in wish.tables:
+            if table >= len(store.shards) or not store.shards[table].rows:
+                raise CallError(f"there is no table {table} here")
+        store.wait_for(wish.clock, min(_WAIT, seconds / 2))
+        for table in wish.tables:
+            yield from self._sent(store, table)
+
+    def _sent(self, store: Store, table: int) -> Iterator[Any]:
+        shard = store.shards[table]
+        step = max(1, PIECE_BYTES // max(1, shard.values[0].nbytes))
+        for row in range(0, shard.rows, step):
+            part = np.arange(row, min(row + step, shard.rows))
+            with store.changed:
+                values = shard.at(part)[0] if shard.table.by_rows else shard.values[part]
+            yield from _pieces(table, row * shard.table.width, values)
+
+    def pull_rows(self, wishes: Iterable[Any], seconds: float) -> Iterator[Any]:
+        """Send rows that have changed since the worker got them."""
+        for wish in wishes:
+            store = self._known(wish)
+            if wish.table >= len(store.shards) or not store.shards[wish.table].table.by_rows:
+                raise CallError(f"the rows of table {wish.table} cannot be pulled one by one")
+            shard = store.shards[wish.table]
+            places = places_of(wish.rows, shard)
+            known = numbers(wish.versions, np.dtype(np.uint64))
+            if len(known) != len(places):
+                raise CallError(f"{len(places)} rows have {len(known)} versions")
+            store.wait_for(wish.clock, min(_WAIT, seconds / 2))
+            with store.changed:
+                values, versions = shard.at(places)
+            changed = np.flatnonzero(versions != known)
+            step = max(1, PIECE_BYTES // max(1, values[:1].nbytes))
+            for begin in range(0, max(1, len(changed)), step):
+                at = changed[begin : begin + step]
+                yield message(
+                    "Piece",
+                    table=wish.table,
+                    rows=at.astype("<i8").tobytes(),
+                    data=values[at].tobytes(),
+                    versions=versions[at].tobytes(),
+                    step=len(places),
+                )
+
+    # Checks
+
+    def _known(self, item: Any) -> Store:
+        """Return the store, for a message of a worker that may use it."""
+        self._admit(item)
+        if self.store is None:
+            raise CallError("the server has not been told what to hold", LATE)
+        self.store.check_worker(item.worker)
+        return self.store
+
+    def _admit(self, item: Any) -> None:
+        if not self._admits(item.worker, item.token):
+            raise CallError(f"worker {item.worker} is not known to the scheduler", STRANGER)
+
+    def _alone(self, worker: int) -> "_Alone":
+        return _Alone(worker, self._pushing, self._lock)
+
+    def _standing(self, store: Store, worker: int) -> Any:
+        return message(
+            "Standing",
+            clock=store.clock,
+            applied=store.counted(worker),
+            durable=store.durable[worker],
+            wanted=store.wanted,
+        )
+
+
+class _Alone:
+    """One stream at a time for each worker, so that a worker fills no more memory than its own."""
+
+    def __init__(self, worker: int, busy: set[int], lock: threading.Lock) -> None:
+        self.worker, self.busy, self.lock = worker, busy, lock
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.worker in self.busy:
+                raise CallError(f"another stream of worker {self.worker} has not ended", WAIT)
+            self.busy.add(self.worker)
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.busy.discard(self.worker)
+
+
+def numbers(data: bytes, dtype: "np.dtype[Any]") -> Array:
+    """Return the numbers in a message.
+
+    Raises
+    ------
+    CallError
+        If the bytes are no whole number of them.
+    """
+    if len(data) % dtype.itemsize:
+        raise CallError(f"{len(data)} bytes are no whole number of {dtype}")
+    return np.frombuffer(data, dtype)
+
+
+def places_of(data: bytes, shard: Shard) -> Ids:
+    """Return the places of rows in a message.
+
+    Raises
+    ------
+    CallError
+        If one is outside.
+    """
+    if not shard.table.by_rows:
+        raise CallError(f"`{shard.table.name}` is not divided into rows")
+    places = numbers(data, np.dtype("<i8"))
+    if len(places) and not 0 <= places.min() <= places.max() < shard.rows:
+        raise CallError(f"a row of `{shard.table.name}` is outside of the {shard.rows} rows here")
+    return places
+
+
+def _pieces(table: int, begin: int, values: Array) -> Iterator[Any]:
+    """Yield the pieces of some rows, each of which may be longer than a message."""
+    flat = values.reshape(-1)
+    step = PIECE_BYTES // flat.itemsize
+    for first in range(0, flat.size, step):
+        data = flat[first : first + step].tobytes()
+        yield message("Piece", table=table, begin=begin + first, data=data)
