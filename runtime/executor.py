@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwright.dataflow.stages import Pipeline, pipeline_of
 from shardwright.ir.errors import ExecutionError, ShardwrightError
-from shardwright.ir.graph import Graph, Value
+from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, accumulates, check_loop, dying_values, loop_of
 from shardwright.ir.text import node_text
 from shardwright.ir.types import is_low
@@ -25,7 +25,9 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import Array
 from shardwright.runtime.accumulators import Accumulators
+from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
+from shardwright.runtime.flat.program import FlatProgram, Source
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened
 from shardwright.runtime.memory import LiveBytes, TurnsMemory
@@ -36,7 +38,7 @@ from shardwright.runtime.pipeline import (
     prepare_groups,
     run_pipeline,
 )
-from shardwright.runtime.state import State, hosted_ranks, scatter
+from shardwright.runtime.state import State
 from shardwright.runtime.under_way import UnderWay
 from shardwright.runtime.updates import update_in_place
 
@@ -112,6 +114,8 @@ class Executor:
         communicator has another mesh.
     """
 
+    steps_are_equal = True  # a step does nothing but run the nodes
+
     def __init__(
         self,
         graph: Graph,
@@ -131,6 +135,7 @@ class Executor:
             )
         self._prepared = Preparation(graph, communicator, float_dtype, in_place=in_place)
         self._locals = self._prepared.locals
+        self._binding = Binding(graph, self._locals, communicator, float_dtype)
         self._under_way = UnderWay(communicator)
         self._updated = {name for name, _ in graph.updates}
         check_loop(graph)
@@ -140,6 +145,9 @@ class Executor:
             self._program = self._prepare()
         else:
             self._groups = prepare_groups(self.pipeline, self._prepared)
+        one = len(communicator.ranks) == 1 and self.loop is None and self.pipeline is None
+        self._is_flat = one and self.steps_are_equal
+        self._flat: dict[tuple[str, ...], FlatProgram] = {}
         # Numbers of 16 bits overflow in the course of training; dynamic loss scales look for it.
         overflows = any(is_low(local.dtype) for local in self._locals.values())
         overflows |= any(node.operator == "loss_scale_update" for node in graph.nodes)
@@ -190,9 +198,11 @@ class Executor:
         ExecutionError
             If inputs, state or names do not fit the program, or an operator fails.
         """
+        if self._is_flat:
+            return self._run_flat(inputs, state, tuple(fetch))
         kept = self._kept(fetch)
         values = self._bind(inputs, state)
-        slices = self._slices(inputs, values)
+        slices = self._binding.slices(inputs, values)
         if self.pipeline is not None:
             return self._run_groups(self.pipeline, values, slices, state, fetch)
         step = _Step(values, state, self.communicator.ranks[0], kept, slices)
@@ -212,6 +222,35 @@ class Executor:
         )
         state.update([(name, values[new]) for name, new in self.graph.updates])
         return result
+
+    def _run_flat(
+        self, inputs: Mapping[str, Array | Parts], state: State, fetch: tuple[str, ...]
+    ) -> StepResult:
+        """Run the program of the one rank of this process, and update the state."""
+        flat = self._flat.get(fetch)
+        if flat is None:
+            flat = self._flat[fetch] = self._flattened(fetch)
+        self._binding.check_names(inputs)
+        with self._errors():
+            flat.step(inputs, state)
+        result = StepResult(flat.results(self.graph.outputs), flat.results(fetch), flat.peak_bytes)
+        found = flat.results(new for _, new in self.graph.updates)
+        state.update([(name, found[new]) for name, new in self.graph.updates])
+        flat.clear()
+        return result
+
+    def _flattened(self, fetch: tuple[str, ...]) -> FlatProgram:
+        return FlatProgram(
+            Source(
+                self.graph,
+                self._program,
+                self._locals,
+                self.communicator,
+                self._run,
+                self._binding,
+                self._kept(fetch),
+            )
+        )
 
     def _run_groups(
         self,
@@ -311,24 +350,6 @@ class Executor:
                 if name in self._updated:
                     del step.state[name]
 
-    def _slices(
-        self, inputs: Mapping[str, Array | Parts], values: Environment
-    ) -> dict[str, list[dict[int, Array]]]:
-        """Return the slices of inputs that are split over the passes, for each pass."""
-        slices = {}
-        for value in self.graph.inputs:
-            if value.layout is None or not value.layout.mentions(self.mesh.in_time):
-                continue
-            whole, others = inputs[value.name], range(1, self.mesh.passes)
-            if isinstance(whole, Mapping):
-                raise ExecutionError(
-                    f"`{value.name}` is given by its slices, which differ between micro-batches",
-                    hint="give the whole tensor",
-                )
-            parts = (scatter(value, whole, self.communicator, self.float_dtype, i) for i in others)
-            slices[value.name] = [values[value.name], *parts]
-        return slices
-
     def _kept(self, fetch: Sequence[str]) -> frozenset[str]:
         for name in fetch:
             if name not in self._locals:
@@ -341,57 +362,13 @@ class Executor:
         return self.graph.kept() | frozenset(fetch)
 
     def _bind(self, inputs: Mapping[str, Array | Parts], state: State) -> Environment:
-        expected = {value.name for value in self.graph.inputs}
-        if expected != set(inputs):
-            raise ExecutionError(
-                f"the inputs are {sorted(inputs)}, "
-                f"graph `{self.graph.name}` expects {sorted(expected)}"
-            )
-        values = {}
-        for value in self.graph.inputs:
-            given = inputs[value.name]
-            if isinstance(given, Mapping):
-                values[value.name] = self._own_slices(value, given)
-            else:
-                values[value.name] = scatter(value, given, self.communicator, self.float_dtype)
-        for parameter in self.graph.parameters:
-            values[parameter.name] = self._held(parameter.value, state)
-        return values
-
-    def _own_slices(self, value: Value, parts: Parts) -> dict[int, Array]:
-        """Return the slices of an input that hosted ranks have, in its element type."""
-        local = self._locals[value.name]
-        slices = {rank: np.asarray(parts[rank], local.dtype, order="C") for rank in local.shapes}
-        for rank, part in slices.items():
-            if part.shape != local.shapes[rank]:
-                raise ExecutionError(
-                    f"`{value.name}` was given a slice of shape {part.shape} on rank {rank}, "
-                    f"expected {local.shapes[rank]}"
-                )
-        return slices
+        return self._binding.values(inputs, state)
 
     @cached_property
     def _made_in_passes(self) -> frozenset[str]:
         assert self.loop is not None
         body = self.graph.nodes[self.loop.start : self.loop.stop]
         return frozenset(r.name for n in body for r in n.results) - self.loop.accumulated
-
-    def _held(self, value: Value, state: State) -> dict[int, Array]:
-        if value.name not in state:
-            raise ExecutionError(
-                f"the state has no value for the parameter `{value.name}`",
-                hint="start from `initialize` or a checkpoint; a failed step leaves gaps",
-            )
-        local, parts = self._locals[value.name], state[value.name]
-        for rank in hosted_ranks(value, self.communicator):
-            part = parts.get(rank)
-            if part is None or part.shape != local.shapes[rank] or part.dtype != local.dtype:
-                found = "nothing" if part is None else f"{part.dtype}{list(part.shape)}"
-                raise ExecutionError(
-                    f"the state of `{value.name}` on rank {rank} is {found}, "
-                    f"expected {local.dtype}{list(local.shapes[rank])}"
-                )
-        return parts
 
     def _run(self, instruction: Instruction, values: Values, number: int = 0) -> float:
         """Run a node; return the bytes that a rank holds meanwhile, beside operands."""

@@ -34,8 +34,10 @@ from shardwright.operators.info import Array
 from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
 from shardwright.runtime.agreement import failing_processes, failure_messages, told_once
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
+from shardwright.runtime.under_way import Request
 
 _KILLED = 10.0  # seconds in which the process that tells an error ends this one
+_NATIVE = (np.float32, np.float64, np.int32, np.int64)  # element types that MPI reduces
 _MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
 
 
@@ -153,6 +155,22 @@ class MpiCommunicator:
         kind = operator.attributes["reduction"]
         result = np.empty_like(part)
         return group.Iallreduce(part, result, op=self._operation(kind)), {rank: result}
+
+    def starts(
+        self, operator: Communication, axes: tuple[str, ...], dtype: "np.dtype[np.generic]"
+    ) -> bool:
+        """Return whether a reduction can run while this rank computes: in any order of its sums."""
+        if self.deterministic or operator.name != "all_reduce" or dtype not in _NATIVE:
+            return False
+        return bool(self._group(axes, operator.groups).size > 1)
+
+    def reduce_in_place(
+        self, operator: Communication, axes: tuple[str, ...], buffer: Array
+    ) -> Request:
+        """Start to reduce a buffer, which holds the result when the request has ended."""
+        group, kind = self._group(axes, operator.groups), operator.attributes["reduction"]
+        request: Request = group.Iallreduce(self._mpi.IN_PLACE, buffer, op=self._operation(kind))
+        return request
 
     def take_turns(
         self, axes: tuple[str, ...], members: Mapping[int, Turns]
@@ -367,7 +385,7 @@ class MpiCommunicator:
         return found
 
     def _is_native(self, part: Array) -> bool:
-        return part.dtype in (np.float32, np.float64, np.int32, np.int64)
+        return part.dtype in _NATIVE
 
     def _operation(self, kind: str) -> Any:
         return {

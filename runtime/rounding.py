@@ -59,6 +59,8 @@ class RoundedExecutor(Executor):
         Bits of the fraction, of the 52 of a double.
     """
 
+    steps_are_equal = False  # values are rounded between the nodes
+
     def __init__(self, graph: Graph, communicator: Communicator, bits: int) -> None:
         super().__init__(graph, communicator, float_dtype="float64")
         self.bits = bits

@@ -12,7 +12,7 @@ from shardwright.operators.rule import ShardView
 from shardwright.operators.views import buffer_roots, buffers_of
 
 Kernel = Callable[..., object]
-_CHUNK_BYTES = 2**18
+_CHUNK_BYTES = 2**17  # of each array, so that all are in the cache
 
 
 def replaced_operands(graph: Graph) -> dict[str, tuple[int, ...]]:

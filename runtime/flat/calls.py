@@ -1,0 +1,123 @@
+"""Bound calls: a node with its kernel, its view and the places of its values.
+
+A call takes its operands from slots and puts its results into slots, so that a step looks nothing
+up. It checks what a kernel returns, as `kernels.settled` does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shardwright.operators.info import Array
+from shardwright.operators.models.optimizer import Update
+from shardwright.runtime.instructions import Instruction, Local
+from shardwright.runtime.kernels import run_kernel, settled
+from shardwright.runtime.updates import update_in_place
+
+Slots = list[Any]  # the array of each value of one rank; None where it is not alive
+Call = Callable[[], float]  # returns the bytes that it held meanwhile, beside operands and results
+Runner = Callable[[Instruction, dict[str, dict[int, Array]]], float]
+
+
+def computing(
+    instruction: Instruction, places: Mapping[str, int], slots: Slots, rank: int, low: bool
+) -> Call:
+    """Return the call of a kernel.
+
+    Parameters
+    ----------
+    instruction : Instruction
+        The node.
+    places : mapping of str to int
+        The slot of each value.
+    slots : list of array
+        The values.
+    rank : int
+        The rank.
+    low : bool
+        Whether operands have 16 bits.
+    """
+    info, view = instruction.info, instruction.views[0][rank]
+    kernel: Callable[..., Any] = partial(run_kernel, info) if low else info.kernel
+    operands = [places[name] for name in instruction.node.operands]
+    if len(instruction.results) > 1 or isinstance(info, Update):
+        return _several(instruction, partial(kernel, view), operands, places, slots, rank)
+    local = instruction.results[0]
+    shape, dtype, result = local.shapes[rank], local.dtype, places[local.name]
+
+    def put(array: Array) -> float:
+        if (
+            type(array) is not np.ndarray
+            or array.dtype is not dtype
+            or array.shape != shape
+            or array.base is not None
+        ):
+            array = settled(array, local, rank, instruction)
+        slots[result] = array
+        return 0.0
+
+    if len(operands) == 1:
+        (a,) = operands
+        return lambda: put(kernel(view, slots[a]))
+    if len(operands) == 2:
+        a, b = operands
+        return lambda: put(kernel(view, slots[a], slots[b]))
+    return lambda: put(kernel(view, *[slots[i] for i in operands]))
+
+
+def _several(
+    instruction: Instruction,
+    kernel: Callable[..., Any],
+    operands: Sequence[int],
+    places: Mapping[str, int],
+    slots: Slots,
+    rank: int,
+) -> Call:
+    """Return the call of a kernel with several results, in a tuple."""
+    results: list[tuple[int, Local]] = [(places[x.name], x) for x in instruction.results]
+
+    def call() -> float:
+        found = kernel(*[slots[i] for i in operands])
+        arrays = found if isinstance(found, tuple) else (found,)
+        for (place, local), array in zip(results, arrays, strict=True):
+            slots[place] = settled(array, local, rank, instruction)
+        return 0.0
+
+    return call
+
+
+def updating(instruction: Instruction, places: Mapping[str, int], slots: Slots, rank: int) -> Call:
+    """Return the call of an update that overwrites its operands."""
+    kernel, views = partial(run_kernel, instruction.info), {rank: instruction.views[0][rank]}
+    operands = [places[name] for name in instruction.node.operands]
+    results = [places[local.name] for local in instruction.results]
+    replaced = instruction.replaced
+
+    def call() -> float:
+        parts = [{rank: slots[i]} for i in operands]
+        for place, made in zip(
+            results, update_in_place(kernel, views, parts, replaced), strict=True
+        ):
+            slots[place] = made[rank]
+        return 0.0
+
+    return call
+
+
+def running(
+    instruction: Instruction, places: Mapping[str, int], slots: Slots, rank: int, run: Runner
+) -> Call:
+    """Return the call of any other node, by the executor."""
+    operands = [(name, places[name]) for name in instruction.node.operands]
+    results = [(local.name, places[local.name]) for local in instruction.results]
+
+    def call() -> float:
+        values = {name: {rank: slots[place]} for name, place in operands}
+        held = run(instruction, values)
+        for name, place in results:
+            slots[place] = values[name][rank]
+        return held
+
+    return call

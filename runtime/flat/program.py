@@ -1,0 +1,279 @@
+"""The program of one rank, compiled to a flat list of bound calls.
+
+The executor interprets its nodes for any number of ranks; here the one rank of a process has its
+values in numbered slots, and each step runs the same calls. The first step also counts the live
+bytes, which are those of every later step. Reductions start as soon as their operand is there, and
+are awaited by the first node that reads a result.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardwright.ir.errors import ExecutionError, ShardwrightError
+from shardwright.ir.graph import Graph
+from shardwright.ir.text import node_text
+from shardwright.ir.types import is_low
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
+from shardwright.operators.info import Array
+from shardwright.runtime.binding import Binding
+from shardwright.runtime.communicator import Communicator, Parts
+from shardwright.runtime.flat.buckets import Bucket, plan_buckets
+from shardwright.runtime.flat.calls import Call, Runner, Slots, computing, running, updating
+from shardwright.runtime.flat.inputs import Inputs
+from shardwright.runtime.flat.order import in_order_of_arrival, with_late_nodes_last
+from shardwright.runtime.flat.reductions import Reductions
+from shardwright.runtime.instructions import Instruction, Local
+from shardwright.runtime.memory import LiveBytes
+from shardwright.runtime.state import State
+
+FAILURES = (ValueError, TypeError, LookupError, ArithmeticError)
+
+
+class Action(NamedTuple):
+    """One call of a step.
+
+    Parameters
+    ----------
+    call : callable
+        Runs it, and returns the bytes that it held meanwhile.
+    position : int
+        The node.
+    kind : str
+        ``compute``, ``communicate``, ``start``, ``wait``, ``move`` or ``free``.
+    made, dead : tuple of int
+        The slots that it fills, and those that are not read any more.
+    """
+
+    call: Call
+    position: int
+    kind: str
+    made: tuple[int, ...] = ()
+    dead: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a flat program is made of.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program.
+    program : sequence of Instruction
+        Its nodes.
+    locals : mapping of str to Local
+        The storage of every value.
+    communicator : Communicator
+        Hosts one rank.
+    run : callable
+        Runs a node that has no call of its own.
+    binding : Binding
+        Checks inputs and parameters.
+    kept : frozenset of str
+        The values that the step returns, or puts into the state.
+    """
+
+    graph: Graph
+    program: Sequence[Instruction]
+    locals: Mapping[str, Local]
+    communicator: Communicator
+    run: Runner
+    binding: Binding
+    kept: frozenset[str]
+
+
+class FlatProgram:
+    """A program of one rank, ready to run.
+
+    Parameters
+    ----------
+    source : Source
+        The program and who runs it.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        Peak bytes of live buffers of a step, 0 before the first one.
+    actions : tuple of Action
+        What a step does, in order.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source, self.rank = source, source.communicator.ranks[0]
+        self.peak_bytes = 0
+        self.places = {name: i for i, name in enumerate(source.locals)}
+        self.slots: Slots = [None] * len(self.places)
+        self.reductions = Reductions(source.communicator, self.slots)
+        started = self.reductions.started(source.program) if source.graph.mesh else frozenset()
+        program = with_late_nodes_last(source.program, started)
+        self._buckets = plan_buckets(program, started, self.rank)
+        starts = {name: self._buckets[name].last for name in self._buckets}
+        self.program = in_order_of_arrival(program, starts)
+        distinct = {id(bucket): bucket for bucket in self._buckets.values()}
+        self._numbers = {key: number for number, key in enumerate(distinct)}
+        several = [name for name, bucket in self._buckets.items() if not bucket.is_single]
+        self._packed = {self.places[name] for name in several}
+        mesh = source.communicator.mesh
+        self._inputs = Inputs(
+            source.graph, source.locals, self.places, mesh, self.rank, source.binding
+        )
+        self._old = {name for name, _ in source.graph.updates}
+        self._state: State = {}
+        self.actions = tuple(self._actions())
+        self._calls = tuple((action.call, action.dead) for action in self.actions)
+
+    # Preparation
+
+    def _actions(self) -> Iterator[Action]:
+        dying = self._dying()
+        begun, waited = set[int](), set[int]()
+        for position, item in enumerate(self.program):
+            for number in self._awaited(item):
+                if number not in waited:
+                    waited.add(number)
+                    yield Action(self.reductions.waiting(number), position, "wait")
+            bucket = self._buckets.get(item.node.name)
+            if bucket is None:
+                yield from self._of_node(position, item, dying[position])
+            else:
+                yield from self._of_bucket(position, item, bucket, dying[position])
+                if position == bucket.last:
+                    begun.add(self._numbers[id(bucket)])
+            if begun - waited:
+                yield Action(self.reductions.move, position, "move")
+        for number in sorted(begun - waited):
+            yield Action(self.reductions.waiting(number), len(self.program) - 1, "wait")
+
+    def _awaited(self, item: Instruction) -> list[int]:
+        """Return the numbers of the buckets that a node reads."""
+        read = [self._buckets.get(name) for name in item.node.operands]
+        return [self._numbers[id(bucket)] for bucket in read if bucket is not None]
+
+    def _dying(self) -> list[tuple[str, ...]]:
+        """Return for each node the values that are not read any more."""
+        parameters = self._source.graph.parameters
+        seen = {p.name for p in parameters if p.name not in self._old}
+        dying = []
+        for item in reversed(self.program):
+            touched = dict.fromkeys((*item.node.operands, *(x.name for x in item.results)))
+            names = tuple(name for name in touched if name not in seen)
+            seen.update(names)
+            dying.append(tuple(name for name in names if name not in self._source.kept))
+        return dying[::-1]
+
+    def _of_node(self, position: int, item: Instruction, dying: Sequence[str]) -> Iterator[Action]:
+        made = tuple(self.places[local.name] for local in item.results)
+        moves = isinstance(item.info, Communication | RingOperator)
+        kind = "communicate" if moves else "compute"
+        dead = tuple(self.places[name] for name in dying)
+        yield Action(self._call(item), position, kind, made, dead)
+        for name in dying:
+            if name in self._old:
+                yield Action(self._freeing(name), position, "free")
+
+    def _freeing(self, name: str) -> Call:
+        """Return the call that takes a parameter out of the state, which its update follows."""
+
+        def call() -> float:
+            del self._state[name]
+            return 0.0
+
+        return call
+
+    def _of_bucket(
+        self, position: int, item: Instruction, bucket: Bucket, dying: Sequence[str]
+    ) -> Iterator[Action]:
+        number, name = self._numbers[id(bucket)], item.results[0].name
+        source, target = self.places[item.node.operands[0]], self.places[name]
+        dead = tuple(self.places[dying_name] for dying_name in dying)
+        if bucket.is_single:
+            call = self.reductions.starting_single(bucket, number, source, target, source in dead)
+            yield Action(call, position, "start", (target,), dead)
+            return
+        begin = bucket.offsets[name]
+        call = self.reductions.packing(bucket, number, source, target, begin)
+        yield Action(call, position, "compute", (target,), dead)
+        if position == bucket.last:
+            yield Action(self.reductions.starting(bucket, number), position, "start")
+
+    def _call(self, item: Instruction) -> Call:
+        if isinstance(item.info, Communication | RingOperator):
+            return running(item, self.places, self.slots, self.rank, self._source.run)
+        kept = self._source.kept
+        if item.replaced and not any(item.node.operands[i] in kept for i in item.replaced):
+            return updating(item, self.places, self.slots, self.rank)
+        low = any(is_low(self._source.locals[name].dtype) for name in item.node.operands)
+        return computing(item, self.places, self.slots, self.rank, low)
+
+    # Execution
+
+    def step(self, inputs: Mapping[str, Array | Parts], state: State) -> None:
+        """Run the program once, on whole inputs or slices of them.
+
+        The results are in `slots` until `results` takes them.
+
+        Raises
+        ------
+        ExecutionError
+            If inputs or state do not fit the program, or an operator fails.
+        """
+        slots = self.slots
+        self._inputs.into(slots, inputs, state)
+        self._state = state
+        memory = None if self.peak_bytes else self._begin_count()
+        done = 0
+        try:
+            for done, (call, dead) in enumerate(self._calls):
+                held = call()
+                if memory is not None:
+                    self._count(memory, self.actions[done], held)
+                for place in dead:
+                    slots[place] = None
+        except BaseException as error:
+            self.clear()
+            self._fail(error, self.program[self.actions[done].position])
+            raise
+        if memory is not None:
+            self.peak_bytes = memory.peak
+            self._inputs.settle(self._kept_arrays())
+
+    def results(self, names: Iterable[str]) -> dict[str, dict[int, Array]]:
+        """Return values of the step."""
+        return {name: {self.rank: self.slots[self.places[name]]} for name in names}
+
+    def clear(self) -> None:
+        """Forget the values of a step."""
+        self.slots[:] = [None] * len(self.slots)
+        self.reductions.forget()
+
+    def _fail(self, error: BaseException, item: Instruction) -> None:
+        """Raise an error that names the node, for those of kernels."""
+        if isinstance(error, FAILURES) and not isinstance(error, ShardwrightError):
+            what = f"`{item.info.name}` failed: {error}"
+            raise ExecutionError(what, node_text(item.node)) from error
+
+    # Memory
+
+    def _begin_count(self) -> LiveBytes:
+        memory = LiveBytes()
+        for array in self.slots:
+            if array is not None:
+                memory.hold(array)
+        return memory
+
+    def _count(self, memory: LiveBytes, action: Action, held: float) -> None:
+        memory.reach(held)
+        for place in action.made:
+            memory.hold(self._buffer(place))
+        for place in action.dead:
+            memory.release(self._buffer(place))
+
+    def _buffer(self, place: int) -> Array:
+        """Return what a slot keeps alive: of a part of a bucket the whole."""
+        array: Array = self.slots[place]
+        return array if place not in self._packed else array.base  # type: ignore[return-value]
+
+    def _kept_arrays(self) -> list[Array]:
+        return [self.slots[self.places[name]] for name in self._source.kept]

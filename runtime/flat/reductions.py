@@ -1,0 +1,161 @@
+"""Reductions of one rank that are under way while it computes.
+
+MPI moves messages only inside its calls, so between two nodes it is asked whether the oldest has
+ended.
+"""
+
+from collections.abc import Callable, Iterable
+from sys import getrefcount
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from shardwright.operators.communication.collectives import Communication
+from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.flat.buckets import Bucket
+from shardwright.runtime.flat.calls import Call, Slots
+from shardwright.runtime.instructions import Instruction
+from shardwright.runtime.under_way import Request
+
+
+@runtime_checkable
+class Starter(Protocol):
+    """A communicator whose reductions run meanwhile."""
+
+    def starts(self, operator: Communication, axes: tuple[str, ...], dtype: Any) -> bool:
+        """Return whether a reduction runs meanwhile."""
+
+    def reduce_in_place(
+        self, operator: Communication, axes: tuple[str, ...], buffer: Any
+    ) -> Request:
+        """Start to reduce a buffer, which holds the result when the request has ended."""
+
+
+class Reductions:
+    """The buckets of a step, from their start to their end.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        Starts them, if it is a `Starter`.
+    slots : list of array
+        The values of the step.
+    """
+
+    def __init__(self, communicator: Communicator, slots: Slots) -> None:
+        self._starter = communicator if isinstance(communicator, Starter) else None
+        self._slots = slots
+        self._under_way: list[tuple[int, Request]] = []  # in the order of their starts
+        self._buffers: dict[int, Any] = {}  # of buckets of several parts, until they start
+        self.seen: Callable[[int, str], None] | None = None  # told of each start and end
+
+    def started(self, program: Iterable[Instruction]) -> frozenset[str]:
+        """Return the nodes whose reduction runs while the rank computes."""
+        starter = self._starter
+        if starter is None:
+            return frozenset()
+        return frozenset(
+            item.node.name
+            for item in program
+            if isinstance(item.info, Communication)
+            and starter.starts(item.info, item.axes, item.results[0].dtype)
+        )
+
+    def packing(self, bucket: Bucket, number: int, source: int, target: int, begin: int) -> Call:
+        """Return the call that puts one part of a bucket into its buffer."""
+        slots, buffers = self._slots, self._buffers
+
+        def call() -> float:
+            part = slots[source]
+            buffer = buffers.get(number)
+            if buffer is None:
+                buffer = buffers[number] = np.empty(bucket.size, bucket.dtype)
+            view = buffer[begin : begin + part.size].reshape(part.shape)
+            view[...] = part
+            slots[target] = view
+            return 0.0
+
+        return call
+
+    def starting(self, bucket: Bucket, number: int) -> Call:
+        """Return the call that starts to reduce a buffer."""
+        return lambda: self._start(bucket, number, self._buffers.pop(number))
+
+    def starting_single(
+        self, bucket: Bucket, number: int, source: int, target: int, dies: bool
+    ) -> Call:
+        """Return the call that starts to reduce a part: in its own buffer, if nobody reads it.
+
+        Parameters
+        ----------
+        bucket : Bucket
+            Has this part alone.
+        number : int
+            Number of the bucket.
+        source, target : int
+            The slots of the part and of the result.
+        dies : bool
+            Whether no node reads the part any more.
+        """
+        slots = self._slots
+
+        def call() -> float:
+            if not (dies and _is_alone(slots, source)):
+                slots[target] = np.array(slots[source], order="C")
+            else:
+                slots[target] = slots[source]
+            return self._start(bucket, number, slots[target])
+
+        return call
+
+    def _start(self, bucket: Bucket, number: int, buffer: Any) -> float:
+        assert self._starter is not None
+        request = self._starter.reduce_in_place(bucket.operator, bucket.axes, buffer)
+        self._under_way.append((number, request))
+        if self.seen is not None:
+            self.seen(number, "begin")
+        return 0.0
+
+    def move(self) -> float:
+        """Let MPI move messages on."""
+        if self._under_way and self._under_way[0][1].Test():
+            self._ended(self._under_way[0])
+        return 0.0
+
+    def waiting(self, number: int) -> Call:
+        """Return the call that waits for a bucket."""
+
+        def call() -> float:
+            for started in self._under_way:
+                if started[0] == number:
+                    started[1].Wait()
+                    self._ended(started)
+                    break
+            return 0.0
+
+        return call
+
+    def _ended(self, started: tuple[int, Request]) -> None:
+        self._under_way.remove(started)
+        if self.seen is not None:
+            self.seen(started[0], "end")
+
+    def forget(self) -> None:
+        """Forget what a failed step has started."""
+        self._under_way.clear()
+        self._buffers.clear()
+
+
+def _references(slots: Slots, place: int) -> int:
+    return getrefcount(slots[place])
+
+
+_ONE = _references([np.empty(1)], 0)  # of an array that its slot alone refers to
+
+
+def _is_alone(slots: Slots, place: int) -> bool:
+    """Return whether nothing but its slot refers to an array, and it has a buffer of its own."""
+    array = slots[place]
+    owns = array.base is None and array.flags.c_contiguous and array.flags.writeable
+    del array
+    return owns and _references(slots, place) == _ONE
