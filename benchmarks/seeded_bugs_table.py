@@ -195,7 +195,7 @@ BUGS = {
     "settings_ignored": bug(
         "settings of the optimizer are those by default",
         "passes.append_optimizer:_append_update",
-        ("**optimizer.settings_of(parameter.name),", ""),
+        ("**optimizer.attributes_of(name),", ""),
     ),
     # Clean-up
     "scales_removed": bug(

@@ -203,15 +203,20 @@ class SearchRequest:
 
 def update_rule(options: CompileOptions, source: Graph) -> UpdateRule:
     """Return the optimizer as far as its cost matters."""
-    optimizer, guarded = options.optimizer, 0
-    if isinstance(options.loss_scale, DynamicLossScale):
+    optimizer, guarded, rates = options.optimizer, 0, 0
+    if isinstance(options.loss_scale, DynamicLossScale) or optimizer.is_scheduled:
         carrying = cotangent_flow(source).values
-        guarded = sum(p.trainable and p.name in carrying for p in source.parameters)
+        trained = [p.name for p in source.parameters if p.trainable and p.name in carrying]
+        if isinstance(options.loss_scale, DynamicLossScale):
+            guarded = len(trained)
+        if optimizer.is_scheduled:
+            rates = len({optimizer.rate_of(name) for name in trained})
     return UpdateRule(
         f"{optimizer.kind}_update",
         len(optimizer.states),
-        optimizer.kind == "adam",
-        tuple(sorted(optimizer.settings.items())),
+        optimizer.reads_step,
+        tuple(sorted(optimizer.attributes_of("").items())),
         not guarded and options.loss_scale != 1.0,
         guarded,
+        rates,
     )

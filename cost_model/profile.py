@@ -148,7 +148,7 @@ class UpdateRule:
         Name of the operator.
     states : int
         Number of tensors that it keeps for each parameter.
-    counts_steps : bool
+    reads_step : bool
         Whether it reads the number of the step.
     settings : tuple of (str, attribute)
         Attributes of the operator.
@@ -157,14 +157,17 @@ class UpdateRule:
     guarded : int
         Number of parameters whose updates are skipped where gradients overflow: under a dynamic
         loss scale all that are trained, else 0.
+    rates : int
+        Number of learning rates that follow the step, and are read; 0 where they are attributes.
     """
 
     operator: str
     states: int
-    counts_steps: bool
+    reads_step: bool
     settings: tuple[tuple[str, Attribute], ...] = ()
     unscales: bool = False
     guarded: int = 0
+    rates: int = 0
 
 
 @dataclass(frozen=True)

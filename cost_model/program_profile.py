@@ -281,19 +281,22 @@ class ProgramProfile(CostProfile):
     # The optimizer
 
     def constant(self) -> float:
-        """Return the cost of scalars: the number of steps, and a dynamic loss scale."""
+        """Return the cost of scalars: steps, learning rates, and a dynamic loss scale."""
         rule, scalar, prices = self.update_rule, Layout.replicated(0), self.of_updates
         if rule is None:
             return 0.0
         if prices is not self:
             return prices.constant()
         cost = 0.0 if not rule.guarded else self._guard_constant(rule.guarded)
-        if rule.counts_steps:
-            step = TensorType("int64", ())
+        step = TensorType("int64", ())
+        if rule.reads_step or rule.rates:
             info = operator_info("add_scalar", (step,), {"value": 1})
             if rule.guarded:
                 info = operator_info("add", (step, step), {})
             cost += self.operator_cost(info, (scalar,) * len(info.operand_types), (scalar,))
+        if rule.rates:
+            info = operator_info("learning_rate", (step,), {})
+            cost += rule.rates * self.operator_cost(info, (scalar,), (scalar,))
         return cost
 
     def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:
@@ -311,7 +314,8 @@ class ProgramProfile(CostProfile):
             scale = operator_info("scale", (tensor,), {})
             cost += self.operator_cost(scale, (layout,), (layout,))
         types = [tensor, narrow] + [state_type(tensor)] * rule.states
-        scalars = [TensorType("int64", ())] * rule.counts_steps
+        scalars = [TensorType("int64", ())] * rule.reads_step
+        scalars += [TensorType("float64", ())] * bool(rule.rates)
         if rule.guarded:
             cost += self._count(narrow, layout)
             scalars += [TensorType("float32", ()), TensorType("int64", ())]

@@ -28,6 +28,8 @@ from shardwright.operators.models import (
     ring_attention,
     rotary,
     routing,
+    schedule,
+    updates,
 )
 from shardwright.operators.reduction import extremes, reduce, scan, softmax, sorting
 from shardwright.operators.windows import convolution, halo_exchange, pooling, resize
@@ -67,10 +69,12 @@ __all__ = [
     "routing",
     "scan",
     "scatter",
+    "schedule",
     "shape",
     "slicing",
     "softmax",
     "sorting",
     "special",
     "triangular",
+    "updates",
 ]

@@ -21,7 +21,7 @@ from shardwright.operators.models.loss_scale import (
     DynamicLossScale,
     LossScale,
 )
-from shardwright.operators.models.optimizer import STEP, Kind, Optimizer, state_type
+from shardwright.operators.models.optimizer import RATE, STEP, Kind, Optimizer, state_type
 from shardwright.passes.base import Pass, register_pass
 from shardwright.passes.differentiate import SCALE
 
@@ -51,7 +51,8 @@ class AppendOptimizer(Pass):
     optimizer : str
         The rule of the update.
     settings : mapping
-        Attributes of the update operator: ``{'learning_rate': 0.1}``.
+        Attributes of the update operator: ``{'learning_rate': 0.1}``. A learning rate that is a
+        formula over ``step`` or a tuple is computed in the program, and an operand of the update.
     overrides : mapping
         Settings of single parameters, by name: ``{'w': {'learning_rate': 0.2}}``.
     loss_scale : LossScale
@@ -103,12 +104,12 @@ class AppendOptimizer(Pass):
         if isinstance(self.loss_scale, DynamicLossScale) and trained:
             named = [(parameter.name, gradient) for parameter, gradient in trained]
             guard = _append_guard(build, named, self.loss_scale)
-        step = _count_steps(build, guard) if self._rule.counts_steps else None
+        scalars = _Scalars(build, self._rule, guard)
         for parameter, gradient in trained:
             build.provenance = Provenance("", "update", parameter.name)
             if guard is None and self.loss_scale != 1.0:
                 gradient = self._unscaled(build, gradient, parameter)
-            _append_update(build, parameter, gradient, self._rule, step, guard)
+            _append_update(build, parameter, gradient, self._rule, scalars)
         gradients = {gradient_name(parameter.name) for parameter in graph.parameters}
         return build.graph(graph.name, tuple(o for o in graph.outputs if o not in gradients))
 
@@ -139,47 +140,75 @@ class _Guard(NamedTuple):
     applied: Value
 
 
-def _count_steps(build: Builder, guard: _Guard | None) -> Value:
-    layout = None if build.mesh is None else Layout.replicated(0)
-    step = Value(STEP, TensorType("int64", ()), layout)
-    build.parameter(step, {"initializer": "zeros", "trainable": False}, "state")
-    name = f"{STEP}.next"
-    if guard is None:
-        following = build.emit("add_scalar", step, name=name, value=1)
-    else:
-        following = build.emit("add", step, guard.applied, name=name)
-    build.updates.append((STEP, following.name))
-    return following
+class _Scalars:
+    """The scalars that updates read: the number of the step, learning rates, and the guard.
+
+    Parameters
+    ----------
+    build : Builder
+        The program.
+    rule : Optimizer
+        The update rule.
+    guard : _Guard, optional
+        What updates read under a dynamic loss scale.
+    """
+
+    def __init__(self, build: Builder, rule: Optimizer, guard: _Guard | None) -> None:
+        self._build, self._rule, self._guard = build, rule, guard
+        self._rates: dict[Attribute, Value] = {}
+        if not rule.counts_steps:
+            return
+        layout = None if build.mesh is None else Layout.replicated(0)
+        self._before = Value(STEP, TensorType("int64", ()), layout)
+        build.parameter(self._before, {"initializer": "zeros", "trainable": False}, "state")
+        name = f"{STEP}.next"
+        if guard is None:
+            self._step = build.emit("add_scalar", self._before, name=name, value=1)
+        else:
+            self._step = build.emit("add", self._before, guard.applied, name=name)
+        build.updates.append((STEP, self._step.name))
+
+    def of(self, parameter: str) -> list[Value]:
+        """Return the scalars of the update of a parameter, in the order of operands."""
+        scalars = [self._step] if self._rule.reads_step else []
+        if self._rule.is_scheduled:
+            scalars.append(self._rate(self._rule.rate_of(parameter)))
+        guard = self._guard
+        return scalars if guard is None else [*scalars, guard.scale, guard.nonfinite]
+
+    def _rate(self, rate: Attribute) -> Value:
+        """Return a learning rate, computed once for all parameters that have it."""
+        if rate not in self._rates:
+            origin, self._build.provenance = self._build.provenance, Provenance("", "update")
+            self._rates[rate] = self._build.emit(
+                "learning_rate", self._before, name=RATE, like=None, rate=rate
+            )
+            self._build.provenance = origin
+        return self._rates[rate]
 
 
 def _append_update(
-    build: Builder,
-    parameter: Value,
-    gradient: Value,
-    optimizer: Optimizer,
-    step: Value | None,
-    guard: _Guard | None,
+    build: Builder, parameter: Value, gradient: Value, optimizer: Optimizer, scalars: _Scalars
 ) -> None:
+    name = parameter.name
     states = [
         build.parameter(
-            Value(f"{parameter.name}.{state}", state_type(parameter.type), parameter.layout),
-            {"initializer": "zeros", "trainable": False},
+            Value(f"{name}.{state}", state_type(parameter.type), parameter.layout),
+            {"initializer": optimizer.initializer_of(name, state), "trainable": False},
             "state",
-            parameter.name,
+            name,
         )
         for state in optimizer.states
     ]
-    scalars = [] if step is None else [step]
-    scalars += [] if guard is None else [guard.scale, guard.nonfinite]
     results = build.emit_all(
         f"{optimizer.kind}_update",
         parameter,
         gradient,
         *states,
-        *scalars,
-        name=f"{parameter.name}.next",
+        *scalars.of(name),
+        name=f"{name}.next",
         like=None,
-        **optimizer.settings_of(parameter.name),
+        **optimizer.attributes_of(name),
     )
     updated = (parameter, *states)
     build.updates += [(old.name, new.name) for old, new in zip(updated, results, strict=True)]

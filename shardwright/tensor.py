@@ -284,7 +284,7 @@ class Parameter(Tensor):
             tensor = default_input if isinstance(default_input, Tensor) else Tensor(default_input)
             self.type, self.data = tensor.type, tensor.asnumpy()
             self.initializer = "data"
-        self.name = name
+        self._name, self._path = name, ""
         self.requires_grad = requires_grad and self.type.is_float
         self.layerwise_parallel = layerwise_parallel
         self.comm_fusion: int | None = None
@@ -295,6 +295,21 @@ class Parameter(Tensor):
         """Put the parameter on parameter servers, which draw its initial value either way."""
         check_flag("init_in_server", init_in_server)
         self.is_served = True
+
+    @property
+    def name(self) -> str:
+        """Its path from the outermost cell that listed it, or its own name, or nothing."""
+        return self._path or self._name or ""
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name, self._path = name, ""
+
+    def named(self, cell: str, attribute: str) -> str:
+        """Return its path below a cell that lists it, and keep the longest of such paths."""
+        path = f"{cell}.{self._name or attribute}".removeprefix(".")
+        self._path = max(self._path, path, key=len)
+        return path
 
     def keep_in(self, keeper: Keeper, name: str) -> None:
         """Let a session keep the value from now on, under a name."""
@@ -316,8 +331,7 @@ class Parameter(Tensor):
             If it has none yet: its initializer draws it when its network is compiled.
         """
         if self._kept is not None:
-            keeper, name = self._kept
-            return keeper.read(name)
+            return self._kept[0].read(self._kept[1])
         if self.data is None:
             raise ModelError(
                 f"a parameter of type {self.type} has no value yet, its initializer draws it when "
@@ -336,9 +350,8 @@ class Parameter(Tensor):
         """
         array = np.asarray(data.asnumpy() if isinstance(data, Tensor) else data)
         if array.shape != self.shape:
-            raise ModelError(
-                f"a parameter of type {self.type} is given data of shape {array.shape}"
-            )
+            what = f"a parameter of type {self.type} is given data of shape {array.shape}"
+            raise ModelError(what)
         self.data, self.initializer = array.astype(numpy_dtype(self.dtype)), "data"
         if self._kept is not None:
             keeper, name = self._kept
@@ -360,10 +373,9 @@ class Parameter(Tensor):
         return value
 
     def __repr__(self) -> str:
-        return f"Parameter({self.name or ''}: {self.type})"
+        return f"Parameter({self.name}: {self.type})"
 
-    def __str__(self) -> str:
-        return repr(self)
+    __str__ = __repr__
 
 
 # Recording
@@ -378,10 +390,9 @@ def _compared(operator: str, first: Tensor, second: Operand) -> Tensor:
     """Apply a comparison; integers of two types are compared in the one that holds both."""
     if isinstance(second, Tensor) and second.dtype != first.dtype:
         types = numpy_dtype(first.dtype), numpy_dtype(second.dtype)
-        if all(kind.kind in "iu" for kind in types):
-            common = np.promote_types(*types)
-            if common.kind in "iu":
-                first, second = first.astype(common.name), second.astype(common.name)
+        are_integers = all(kind.kind in "iu" for kind in types)
+        if are_integers and (common := np.promote_types(*types)).kind in "iu":
+            first, second = first.astype(common.name), second.astype(common.name)
     return apply(operator, first, second)
 
 

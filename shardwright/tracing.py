@@ -185,7 +185,7 @@ def trace(
         tracer.pins,
         tracer.result_pins,
         tracer.initial,
-        tracer.optimizer or optimizer,
+        _dense_where_read_whole(tracer.optimizer, graph) or optimizer,
         loss_scale,
         tracer.world,
         _precision(network, loss_fn),
@@ -193,6 +193,19 @@ def trace(
         {name: parameter for name, parameter in named.items() if name in graph.values},
         tracer.gradients_mean,
     )
+
+
+def _dense_where_read_whole(rule: Optimizer | None, graph: Graph) -> Optimizer | None:
+    """Return a lazy rule that updates all of each parameter that is not only read by rows."""
+    if rule is None or not rule.settings.get("lazy"):
+        return rule
+    readers: dict[str, set[bool]] = {}
+    for node in graph.nodes:
+        for i, operand in enumerate(node.operands):
+            readers.setdefault(operand, set()).add(node.operator == "gather" and i == 0)
+    whole = [p.name for p in graph.parameters if p.trainable and readers.get(p.name) != {True}]
+    own = {name: {**rule.overrides.get(name, {}), "lazy": False} for name in whole}
+    return replace(rule, overrides={**rule.overrides, **own})
 
 
 def _cuts(graph: Graph, placed: Mapping[str, int]) -> tuple[str, ...]:

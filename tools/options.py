@@ -18,6 +18,7 @@ from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range, numbe
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
 from shardwright.operators.models.precision import PRECISIONS
+from shardwright.operators.models.schedule import check_rate
 from shardwright.passes.manager import graphs_asked_for
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
@@ -133,8 +134,12 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
         "--optimizer", choices=tuple(STATES), metavar="KIND", help=option_help("optimizer")
     )
-    add_number(
-        step, "--learning-rate", POSITIVE, "learning rate (default the optimizer's own)", "R"
+    step.add_argument(
+        "--learning-rate",
+        type=_rate,
+        metavar="R",
+        help="learning rate (default the optimizer's own): a number, or a formula over `step`, the "
+        "steps before, such as `0.1 * 0.5 ** floor(step / 100)`",
     )
     step.add_argument(
         "--precision", choices=tuple(PRECISIONS), metavar="POLICY", help=option_help("precision")
@@ -157,6 +162,17 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
     _add_option(step, "--schedule", "NAME")
     step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)
+
+
+def _rate(text: str) -> float | str:
+    """Return a learning rate from a number or a formula."""
+    rate = number_in(text)
+    if isinstance(rate, str):
+        check_rate("--learning-rate", rate)
+    else:
+        POSITIVE.check("--learning-rate", rate)
+        rate = float(rate)
+    return rate
 
 
 def _loss_scale(text: str) -> LossScale:

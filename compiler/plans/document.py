@@ -80,8 +80,8 @@ class OptimizerDocument(_Part):
     """The update of the parameters; see `Optimizer`."""
 
     kind: Kind
-    settings: dict[str, JsonAttribute]
-    overrides: dict[str, dict[str, JsonAttribute]] = {}
+    settings: dict[str, JsonAttribute | tuple[float, ...]]
+    overrides: dict[str, dict[str, JsonAttribute | tuple[float, ...]]] = {}
 
     @property
     def optimizer(self) -> Optimizer:

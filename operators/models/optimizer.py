@@ -1,11 +1,12 @@
 """Updates of parameters: the parameter and its states, from the gradient and the states before.
 
-All are elementwise, in any layout that parameter, gradient and states share.
+All are elementwise, in any layout that parameter, gradient and states share. The rules themselves
+are in `shardwright.operators.models.updates`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
@@ -20,14 +21,31 @@ from shardwright.ir.values import (
     check_flag,
     check_names,
 )
-from shardwright.operators.info import Array, Example, OperatorInfo, operator_class, register
+from shardwright.operators.info import Array, OperatorInfo, operator_class
+from shardwright.operators.models.schedule import check_rate, is_schedule
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 
-Kind = Literal["sgd", "momentum", "adam"]
-STATES: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("m", "v")}
+Kind = Literal["sgd", "momentum", "adam", "ftrl", "adagrad", "rmsprop"]
+STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
+    "sgd": {},
+    "momentum": {"momentum": None},
+    "adam": {"m": None, "v": None},
+    "ftrl": {"accumulator": "initial_accumulator", "linear": None},
+    "adagrad": {"accumulator": "initial_accumulator"},
+    "rmsprop": {"mean_square": None, "momentum": None},
+}
+"""The states of each rule, with the setting that they begin with; None: with zeros."""
 STEP = "optimizer.step"
-_RANGES = {"beta1": SHARE, "beta2": SHARE, "epsilon": POSITIVE}
+RATE = "optimizer.learning_rate"
+BIAS_CORRECTIONS: Final = ("moments", "rate", "none")
+_RANGES = {
+    "beta1": SHARE,
+    "beta2": SHARE,
+    "decay": SHARE,
+    "epsilon": POSITIVE,
+}
+_FLAGS = ("nesterov", "lazy")
 
 
 @dataclass(frozen=True)
@@ -37,9 +55,10 @@ class Optimizer:
     Parameters
     ----------
     kind : str
-        ``sgd``, ``momentum`` or ``adam``.
+        ``sgd``, ``momentum``, ``adam``, ``ftrl``, ``adagrad`` or ``rmsprop``.
     settings : mapping
-        Attributes of the update operator: ``learning_rate`` and so on.
+        Attributes of the update operator. The ``learning_rate`` may be a schedule: a formula over
+        ``step``, the number of steps before, or a tuple with the rate of each step.
     overrides : mapping of str to mapping
         Settings that differ for single parameters, by name.
 
@@ -61,19 +80,52 @@ class Optimizer:
     @property
     def states(self) -> tuple[str, ...]:
         """Names of the states of each parameter."""
-        return STATES[self.kind]
+        return tuple(STATES[self.kind])
+
+    @property
+    def reads_step(self) -> bool:
+        """Whether the update of a parameter reads the number of the step."""
+        return self.kind == "adam"
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether a learning rate follows the number of the step; then all are operands."""
+        every = (self.settings, *self.overrides.values())
+        return any(is_schedule(settings.get("learning_rate")) for settings in every)
 
     @property
     def counts_steps(self) -> bool:
-        """Whether the update depends on the number of the step."""
-        return self.kind == "adam"
+        """Whether the number of the step is a state of the program."""
+        return self.reads_step or self.is_scheduled
 
     def settings_of(self, parameter: str) -> dict[str, Attribute]:
-        """Return the attributes of the update of one parameter."""
+        """Return the settings of the update of one parameter."""
         return {**self.settings, **self.overrides.get(parameter, {})}
 
+    def attributes_of(self, parameter: str) -> dict[str, Attribute]:
+        """Return the attributes of the update of one parameter: without a rate that it reads."""
+        settings = self.settings_of(parameter)
+        if self.is_scheduled:
+            settings.pop("learning_rate", None)
+        return settings
 
-def check_settings(kind: str, settings: Mapping[str, object]) -> None:
+    def rate_of(self, parameter: str) -> Attribute:
+        """Return the learning rate of one parameter: a number or a schedule."""
+        return self._setting(parameter, "learning_rate")
+
+    def initializer_of(self, parameter: str, state: str) -> str:
+        """Return the initializer of a state of one parameter."""
+        setting = STATES[self.kind][state]
+        if setting is None:
+            return "zeros"
+        return f"constant({float(self._setting(parameter, setting)):.17g})"  # type: ignore[arg-type]
+
+    def _setting(self, parameter: str, name: str) -> Attribute:
+        defaults = operator_class(f"{self.kind}_update").defaults
+        return self.settings_of(parameter).get(name, defaults[name])
+
+
+def check_settings(kind: str, settings: Mapping[str, Attribute]) -> None:
     """Refuse settings that the update of an optimizer does not have, and values out of range.
 
     Raises
@@ -83,8 +135,14 @@ def check_settings(kind: str, settings: Mapping[str, object]) -> None:
     """
     check_names(f"`{kind}` has no setting", settings, operator_class(f"{kind}_update").defaults)
     for name, value in settings.items():
-        if name == "nesterov":
+        if name in _FLAGS:
             check_flag(name, value)
+        elif name == "bias_correction":
+            check_choice(name, value, BIAS_CORRECTIONS)
+        elif name == "learning_rate":
+            check_rate(name, value)
+            if kind == "ftrl" and not is_schedule(value):
+                POSITIVE.check(name, value)
         else:
             _RANGES.get(name, NOT_NEGATIVE).check(name, value)
 
@@ -102,8 +160,9 @@ def state_type(parameter: TensorType) -> TensorType:
 class Update(OperatorInfo):
     """An update; operands are the parameter, the gradient, and the states.
 
-    Under a dynamic loss scale two scalars follow: the scale, by which the gradient is divided, and
-    the number of elements of all gradients that are not finite; if there are some, nothing changes.
+    A learning rate that follows the step is an operand too. Under a dynamic loss scale two scalars
+    come last: the scale, by which the gradient is divided, and the number of elements of all
+    gradients that are not finite; if there are some, nothing changes.
 
     Attributes
     ----------
@@ -117,9 +176,19 @@ class Update(OperatorInfo):
     counts_steps: ClassVar[bool] = False
 
     @property
+    def _scalars(self) -> int:
+        """Number of operands after the states and the number of the step."""
+        return len(self.operand_types) - 2 - self.states - self.counts_steps
+
+    @property
     def is_guarded(self) -> bool:
         """Whether the update depends on a dynamic loss scale."""
-        return len(self.operand_types) == 4 + self.states + self.counts_steps
+        return self._scalars in (2, 3)
+
+    @property
+    def reads_rate(self) -> bool:
+        """Whether the learning rate is an operand, not an attribute."""
+        return self._scalars in (1, 3)
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
@@ -132,10 +201,12 @@ class Update(OperatorInfo):
         own = shapes[: 2 + self.states]
         if len(set(own)) > 1:
             raise IRError(f"parameter, gradient and states have the shapes {own}, one expected")
-        if not self.is_guarded:
+        if self.reads_rate and "learning_rate" in self._given:
+            raise IRError("the learning rate is both an operand and an attribute")
+        if not 0 < self._scalars <= 3:
             return super().make_rule()
         left, _, right = self.notation.partition("->")
-        return resolve(f"{left}, , -> {right}", shapes)
+        return resolve(f"{left}{', ' * self._scalars} -> {right}", shapes)
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the types of the parameter and the states."""
@@ -144,114 +215,20 @@ class Update(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
         """Update in the type of the states, and round to the types of parameter and states."""
-        before = (operands[0], *operands[2 : 2 + self.states])
+        count = 2 + self.states
+        tensors, scalars = list(operands[:count]), list(operands[count:])
+        before = (tensors[0], *tensors[2:])
         if self.is_guarded:
-            *operands, scale, nonfinite = operands  # type: ignore[assignment]
+            *scalars, scale, nonfinite = scalars
             if nonfinite > 0:
                 return before
-            operands[1] = np.asarray(operands[1], before[0].dtype) / scale  # type: ignore[index]
-        exact = np.result_type(*(operand.dtype for operand in operands[: 2 + self.states]))
-        widened = [np.asarray(operand, exact) for operand in operands[: 2 + self.states]]
-        after = self.updated(*widened, *operands[2 + self.states :])
+            tensors[1] = np.asarray(tensors[1], before[0].dtype) / scale
+        rate = float(scalars.pop()) if self.reads_rate else self.attributes["learning_rate"]
+        exact = np.result_type(*(tensor.dtype for tensor in tensors))
+        widened = [np.asarray(tensor, exact) for tensor in tensors]
+        after = self.updated(rate, *widened, *scalars)
         return tuple(np.asarray(a, b.dtype) for a, b in zip(after, before, strict=True))
 
-    def updated(self, *operands: Array) -> Sequence[Array]:
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
         """Return the next parameter and states."""
         raise NotImplementedError
-
-
-@register
-class SGDUpdate(Update):
-    """One step of stochastic gradient descent: p - ``learning_rate`` (g + ``weight_decay`` p)."""
-
-    name = "sgd_update"
-    notation = "..., ... -> ..."
-    defaults: ClassVar = {"learning_rate": 0.01, "weight_decay": 0.0}
-    linear = ((0, 1),)
-    flops_per_point = 4.0
-    states = 0
-    examples = (
-        Example(("f64[4, 6]", "f64[4, 6]"), {"weight_decay": 0.1}),
-        Example((*("f64[4, 6]",) * 2, "f64[]", "i64[]"), {}, {2: (1, 9), 3: (0, 1)}),
-    )
-
-    def updated(self, *operands: Array) -> Sequence[Array]:
-        """Step against the gradient."""
-        p, g = operands
-        rate, decay = (self.attributes[name] for name in ("learning_rate", "weight_decay"))
-        return [p - rate * (g + decay * p if decay else g)]
-
-
-@register
-class MomentumUpdate(Update):
-    """One step with momentum: m' = ``momentum`` m + g; p' = p - ``learning_rate`` m'.
-
-    The step of Nesterov's kind is g + ``momentum`` m' in place of m'. ``weight_decay`` times the
-    parameter is added to the gradient first.
-    """
-
-    name = "momentum_update"
-    notation = "..., ..., ... -> ..., ..."
-    defaults: ClassVar = {
-        "learning_rate": 0.01,
-        "momentum": 0.9,
-        "nesterov": False,
-        "weight_decay": 0.0,
-    }
-    linear = ((0, 1, 2),)
-    flops_per_point = 8.0
-    states = 1
-    examples = (
-        Example(("f64[4, 6]",) * 3),
-        Example(("f64[4, 6]",) * 3, {"nesterov": True, "weight_decay": 0.1}),
-    )
-
-    def updated(self, *operands: Array) -> Sequence[Array]:
-        """Step against the decaying sum of the gradients."""
-        p, g, m = operands
-        rate, momentum = (self.attributes[name] for name in ("learning_rate", "momentum"))
-        if self.attributes["weight_decay"]:
-            g = g + self.attributes["weight_decay"] * p
-        m = momentum * m + g
-        return p - rate * (g + momentum * m if self.attributes["nesterov"] else m), m
-
-
-@register
-class AdamUpdate(Update):
-    """One step of Adam (Kingma and Ba, 2015); the last operand is the number of the step, from 1.
-
-    ``weight_decay`` is subtracted from the parameter itself (Loshchilov and Hutter, 2019), not
-    added to the gradient.
-    """
-
-    name = "adam_update"
-    notation = "..., ..., ..., ..., -> ..., ..., ..."
-    defaults: ClassVar = {
-        "learning_rate": 0.001,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "epsilon": 1e-8,
-        "weight_decay": 0.0,
-    }
-    flops_per_point = 16.0
-    states = 2
-    counts_steps = True
-    examples = (
-        Example((*("f64[4, 6]",) * 4, "i64[]"), {"weight_decay": 0.1}, {3: (0, 1), 4: (1, 9)}),
-        Example(
-            (*("f64[4, 6]",) * 4, "i64[]", "f64[]", "i64[]"),
-            {},
-            {3: (0, 1), 4: (1, 9), 5: (1, 9), 6: (0, 1)},
-        ),
-    )
-
-    def updated(self, *operands: Array) -> Sequence[Array]:
-        """Divide the mean of the gradients by the root of the mean of their squares."""
-        p, g, m, v, step = operands
-        beta1, beta2 = (self.attributes[name] for name in ("beta1", "beta2"))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * np.square(g)
-        mean = m / (1 - beta1 ** int(step))
-        root = np.sqrt(v / (1 - beta2 ** int(step)))
-        change = mean / (root + self.attributes["epsilon"]) + self.attributes["weight_decay"] * p
-        return p - self.attributes["learning_rate"] * change, m, v

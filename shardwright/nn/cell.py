@@ -118,8 +118,7 @@ class Cell:
             for name, item in vars(cell).items():
                 if isinstance(item, Parameter) and id(item) not in seen:
                     seen.add(id(item))
-                    name = item.name or name
-                    yield f"{path}.{name}" if path else name, item
+                    yield item.named(path, name), item
 
     def get_parameters(self) -> Iterator[Parameter]:
         """Return every parameter once."""

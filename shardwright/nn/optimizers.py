@@ -5,14 +5,16 @@ from typing import Any, ClassVar, cast
 
 from shardwright.gradients import Gradients
 from shardwright.ir.attributes import Attribute
-from shardwright.ir.errors import ModelError, OptionError
-from shardwright.ir.values import check_names
+from shardwright.ir.errors import ModelError
+from shardwright.ir.values import NOT_NEGATIVE, Range, check_names, wrong_value
+from shardwright.nn.rates import LearningRateSchedule, as_rate
 from shardwright.operators.models.optimizer import Kind, check_settings
 from shardwright.operators.models.optimizer import Optimizer as Rule
-from shardwright.tensor import Parameter
+from shardwright.tensor import Parameter, Tensor
 from shardwright.tracer import current_tracer
 
 Parameters = Iterable[Parameter | Mapping[str, Any]]
+Rate = float | str | LearningRateSchedule | Tensor | Iterable[float]
 
 
 class Optimizer:
@@ -27,7 +29,7 @@ class Optimizer:
     kind : str
         The rule.
     **settings
-        Its numbers.
+        Its numbers. The ``learning_rate``, also that of a group, may be a schedule; see `as_rate`.
 
     Attributes
     ----------
@@ -47,8 +49,10 @@ class Optimizer:
         "weight_decay": "weight_decay",
     }
 
-    def __init__(self, params: Parameters, kind: Kind, **settings: Attribute) -> None:
-        self.rule = Rule(kind, settings)
+    def __init__(
+        self, params: Parameters, kind: Kind, learning_rate: Rate, **settings: Attribute
+    ) -> None:
+        self.rule = Rule(kind, {"learning_rate": as_rate(learning_rate), **settings})
         self._settings: list[tuple[Parameter, dict[str, Attribute]]] = []
         items = [params] if isinstance(params, Parameter | Mapping) else list(params)
         grouped = [isinstance(item, Mapping) for item in items]
@@ -57,7 +61,8 @@ class Optimizer:
                 "parameters and groups of parameters are given together",
                 hint='put all into groups: `[{"params": [...], "lr": 0.01}, {"params": [...]}]`',
             )
-        for group in items if any(grouped) else [{"params": items}]:
+        self.is_grouped = any(grouped)
+        for group in items if self.is_grouped else [{"params": items}]:
             self._add_group(cast(Mapping[str, Any], group))
         if not self._settings:
             raise ModelError(f"the optimizer `{kind}` has no parameters")
@@ -68,6 +73,8 @@ class Optimizer:
         if group.get("grad_centralization", False):
             raise ModelError("gradients cannot be centralized", hint="leave it out")
         own = {self.group_settings[key]: group[key] for key in self.group_settings if key in group}
+        if "learning_rate" in own:
+            own["learning_rate"] = as_rate(own["learning_rate"])
         check_settings(self.rule.kind, own)
         if "order_params" in group:
             known = {id(parameter) for parameter, _ in self._settings}
@@ -89,7 +96,7 @@ class Optimizer:
             self._settings.append((parameter, own))
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in self.rule.settings.items())
+        settings = ", ".join(f"{name}={_shown(v)}" for name, v in self.rule.settings.items())
         return f"<{type(self).__name__}: {len(self._settings)} parameters, {settings}>"
 
     @property
@@ -128,22 +135,26 @@ class Optimizer:
         current_tracer().train(self.rule, updates)
 
 
+def _shown(setting: Attribute) -> str:
+    return f"{len(setting)} rates" if isinstance(setting, tuple) else str(setting)
+
+
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum if it is not zero."""
 
     def __init__(
         self,
         params: Parameters,
-        learning_rate: float = 0.1,
+        learning_rate: Rate = 0.1,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        settings = {"learning_rate": learning_rate, "weight_decay": weight_decay}
         if momentum:
-            super().__init__(params, "momentum", momentum=momentum, nesterov=nesterov, **settings)
+            own: dict[str, Attribute] = {"momentum": momentum, "nesterov": nesterov}
+            super().__init__(params, "momentum", learning_rate, weight_decay=weight_decay, **own)
         else:
-            super().__init__(params, "sgd", **settings)
+            super().__init__(params, "sgd", learning_rate, weight_decay=weight_decay)
 
 
 class Momentum(Optimizer):
@@ -152,7 +163,7 @@ class Momentum(Optimizer):
     def __init__(
         self,
         params: Parameters,
-        learning_rate: float,
+        learning_rate: Rate,
         momentum: float,
         weight_decay: float = 0.0,
         use_nesterov: bool = False,
@@ -160,7 +171,7 @@ class Momentum(Optimizer):
         super().__init__(
             params,
             "momentum",
-            learning_rate=learning_rate,
+            learning_rate,
             momentum=momentum,
             nesterov=use_nesterov,
             weight_decay=weight_decay,
@@ -173,7 +184,7 @@ class AdamWeightDecay(Optimizer):
     def __init__(
         self,
         params: Parameters,
-        learning_rate: float = 1e-3,
+        learning_rate: Rate = 1e-3,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
@@ -182,7 +193,7 @@ class AdamWeightDecay(Optimizer):
         super().__init__(
             params,
             "adam",
-            learning_rate=learning_rate,
+            learning_rate,
             beta1=beta1,
             beta2=beta2,
             epsilon=eps,
@@ -190,30 +201,123 @@ class AdamWeightDecay(Optimizer):
         )
 
 
-class Adam(AdamWeightDecay):
-    """Adam (Kingma and Ba, 2015), without weight decay.
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015); ``weight_decay`` times a parameter is added to its gradient."""
 
-    Raises
-    ------
-    OptionError
-        If a weight decay is given.
-    """
-
-    # The weight decay of MindSpore's Adam is added to the gradient, this one's would not be.
-    group_settings: ClassVar[Mapping[str, str]] = {"lr": "learning_rate"}
+    group_settings: ClassVar[Mapping[str, str]] = {"lr": "learning_rate", "weight_decay": "l2"}
 
     def __init__(
         self,
         params: Parameters,
-        learning_rate: float = 1e-3,
+        learning_rate: Rate = 1e-3,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
+        NOT_NEGATIVE.check("weight_decay", weight_decay)
+        own: dict[str, Attribute] = {"beta1": beta1, "beta2": beta2, "epsilon": eps}
         if weight_decay:
-            raise OptionError(
-                f"`Adam` adds no weight decay to gradients, and `weight_decay` is {weight_decay}; "
-                "`AdamWeightDecay` subtracts it from the parameters"
-            )
-        super().__init__(params, learning_rate, beta1, beta2, eps)
+            own["l2"] = weight_decay
+        super().__init__(params, "adam", learning_rate, **own, **self._more())
+
+    def _more(self) -> dict[str, Attribute]:
+        """Return settings that a kind of Adam has besides its arguments."""
+        return {}
+
+
+class LazyAdam(Adam):
+    """Adam that updates the touched rows of tables alone.
+
+    Of a parameter that is only read by rows (`nn.Embedding`, `ops.gather`), the rows that a batch
+    does not read keep their values and their states; so does an element whose gradient is zero.
+    Other parameters are updated as by `Adam`.
+    """
+
+    def _more(self) -> dict[str, Attribute]:
+        return {"lazy": True}
+
+
+class FTRL(Optimizer):
+    """Follow the regularized leader (McMahan et al., 2013).
+
+    Parameters
+    ----------
+    params
+        As for `Optimizer`.
+    initial_accum : float
+        What the sums of squared gradients begin with.
+    learning_rate : Rate
+        As for `Optimizer`; above 0 in every step.
+    lr_power : float
+        Minus the power of the sums that the learning rate is divided by.
+    l1, l2 : float
+        Strengths of the regularization.
+    weight_decay : float
+        Times a parameter it is added to the gradient.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        initial_accum: float = 0.1,
+        learning_rate: Rate = 0.001,
+        lr_power: float = -0.5,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if lr_power not in Range() or lr_power > 0:
+            raise wrong_value("lr_power", lr_power, "a number of at most 0")
+        super().__init__(
+            params,
+            "ftrl",
+            learning_rate,
+            initial_accumulator=initial_accum,
+            power=-lr_power,
+            l1=l1,
+            l2=l2,
+            weight_decay=weight_decay,
+        )
+
+
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al., 2011); `accum` is what the sums of squared gradients begin with."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        accum: float = 0.1,
+        learning_rate: Rate = 0.001,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            params,
+            "adagrad",
+            learning_rate,
+            initial_accumulator=accum,
+            weight_decay=weight_decay,
+        )
+
+
+class RMSProp(Optimizer):
+    """RMSProp (Tieleman and Hinton, 2012), with momentum."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 0.1,
+        decay: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-10,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            params,
+            "rmsprop",
+            learning_rate,
+            decay=decay,
+            momentum=momentum,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+        )

@@ -7,7 +7,7 @@ the operators with the compiler.
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
-from shardwright.ir.attributes import Attributes
+from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.types import TensorType
@@ -18,11 +18,15 @@ from shardwright.operators.models.loss_scale import DynamicLossScale, loss_scale
 STEP = "optimizer.step"
 SCALE = "optimizer.loss_scale"
 GOOD_STEPS = "optimizer.good_steps"
-# The optimizer states of each rule.
-_STATES: Mapping[str, tuple[str, ...]] = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "adam": ("m", "v"),
+RATE = "optimizer.learning_rate"
+# The optimizer states of each rule, with the setting that has their first value.
+_STATES: Mapping[str, Mapping[str, str | None]] = {
+    "sgd": {},
+    "momentum": {"momentum": None},
+    "adam": {"m": None, "v": None},
+    "ftrl": {"accumulator": "initial_accumulator", "linear": None},
+    "adagrad": {"accumulator": "initial_accumulator"},
+    "rmsprop": {"mean_square": None, "momentum": None},
 }
 _COUNTING = frozenset({"adam"})
 
@@ -50,9 +54,10 @@ class UpdateRule:
     Parameters
     ----------
     kind : str
-        ``sgd``, ``momentum`` or ``adam``.
+        ``sgd``, ``momentum``, ``adam``, ``ftrl``, ``adagrad`` or ``rmsprop``.
     settings : mapping
-        Attributes of the update operator.
+        Attributes of the update operator; a learning rate that is a text or a tuple is computed
+        from the number of the step.
     loss_scale : float or DynamicScale
         Factor of the loss and gradients; the update divides by it.
     overrides : mapping of str to mapping
@@ -198,20 +203,48 @@ def _constant(build: Builder, value: Value, number: float) -> Value:
 def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) -> None:
     """Emit the update of every parameter with a gradient, and of its states."""
     guard = _guard(build, gradients, rule.loss_scale)
-    counted = [_counted(build, guard)] if rule.kind in _COUNTING else []
+    settings = {name: {**rule.settings, **rule.overrides.get(name, {})} for name in gradients}
+    every = (rule.settings, *rule.overrides.values())
+    scheduled = any(isinstance(own.get("learning_rate"), str | tuple) for own in every)
+    counted = _counted(build, guard) if scheduled or rule.kind in _COUNTING else None
+    rates: dict[Attribute, Value] = {}
     by_name = {parameter.name: parameter.value for parameter in build.parameters}
     for name, gradient in gradients.items():
         if not guard and rule.loss_scale != 1.0:
             gradient = _unscaled(build, gradient, by_name[name], rule)
-        kind = _kept_type(by_name[name].type)
-        kept = [_zeros(build, f"{name}.{state}", kind) for state in _STATES[rule.kind]]
-        operands = (by_name[name], gradient, *kept, *counted, *guard[:2])
-        settings = {**rule.settings, **rule.overrides.get(name, {})}
+        own = settings[name]
+        kept = _kept(build, rule.kind, by_name[name], own)
+        scalars = [counted[1]] if counted and rule.kind in _COUNTING else []
+        if counted and scheduled:
+            rate = own.pop("learning_rate", _default(rule.kind, "learning_rate"))
+            if rate not in rates:
+                rates[rate] = build.emit("learning_rate", counted[0], name=RATE, rate=rate)
+            scalars.append(rates[rate])
+        operands = (by_name[name], gradient, *kept, *scalars, *guard[:2])
         following = build.emit_all(
-            f"{rule.kind}_update", *operands, name=f"{name}.next", like=None, **settings
+            f"{rule.kind}_update", *operands, name=f"{name}.next", like=None, **own
         )
         pairs = zip((name, *(state.name for state in kept)), following, strict=True)
         build.updates += [(old, new.name) for old, new in pairs]
+
+
+def _kept(build: Builder, kind: str, parameter: Value, settings: Attributes) -> list[Value]:
+    """Add the states of a parameter."""
+    states = []
+    for state, setting in _STATES[kind].items():
+        initializer = "zeros"
+        if setting is not None:
+            first = settings.get(setting, _default(kind, setting))
+            initializer = f"constant({float(first):.17g})"  # type: ignore[arg-type]
+        attributes: Attributes = {"initializer": initializer, "trainable": False}
+        value = Value(f"{parameter.name}.{state}", _kept_type(parameter.type))
+        states.append(build.parameter(value, attributes))
+    return states
+
+
+def _default(kind: str, setting: str) -> Attribute:
+    """Return the value of a setting where none is given."""
+    return operator_class(f"{kind}_update").defaults[setting]
 
 
 def _unscaled(build: Builder, gradient: Value, parameter: Value, rule: UpdateRule) -> Value:
@@ -245,15 +278,15 @@ def _kept_type(parameter: TensorType) -> TensorType:
     return parameter
 
 
-def _counted(build: Builder, guard: list[Value]) -> Value:
-    """Emit the number of the step, from 1; steps that are skipped do not count."""
+def _counted(build: Builder, guard: list[Value]) -> tuple[Value, Value]:
+    """Emit the number of steps before, and with this one; skipped steps do not count."""
     count = _zeros(build, STEP, TensorType("int64", ()))
     if guard:
         following = build.emit("add", count, guard[2])
     else:
         following = build.emit("add_scalar", count, value=1)
     build.updates.append((STEP, following.name))
-    return following
+    return count, following
 
 
 def _zeros(build: Builder, name: str, kind: TensorType) -> Value:

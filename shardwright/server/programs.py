@@ -84,6 +84,11 @@ def _table(graph: Graph, node: Node) -> Table:
             f"the parameter `{name}` is on the servers, under a dynamic loss scale",
             hint="use a `FixedLossScaleManager`",
         )
+    if info.reads_rate:
+        raise ModelError(
+            f"the parameter `{name}` is on the servers, and its learning rate follows the step",
+            hint="use one number as the learning rate",
+        )
     scalars = rest[info.states :]
     if any(scalar != f"{STEP}.next" for scalar in scalars):
         raise ModelError(f"the update `{node.operator}` of `{name}` cannot be done on a server")

@@ -334,7 +334,7 @@ def test_a_normalized_batch_has_mean_zero():
         (lambda: nn.SGD([]), "the optimizer `sgd` has no parameters"),
         (
             lambda: nn.SGD([Parameter("ones", shape=1)], learning_rate="fast"),
-            "`learning_rate` is the text `fast`, expected a number of at least 0",
+            "the learning rate `fast` names `fast`",
         ),
         (lambda: Parameter("ones"), "a parameter begins as `ones`, but has no shape"),
     ],

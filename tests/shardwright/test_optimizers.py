@@ -131,7 +131,19 @@ REFUSED = [
     (lambda: nn.SGD([{"lr": 0.1}]), "a group of parameters has ('lr',), but no `params`"),
     (lambda: nn.SGD([{"params": [WEIGHT], "lr": -1}]), "`learning_rate` is -1, expected a number"),
     (lambda: nn.SGD([{"params": [WEIGHT], "grad_centralization": True}]), "cannot be centralized"),
-    (lambda: nn.Adam([{"params": [WEIGHT], "weight_decay": 0.1}]), "has no `weight_decay`"),
+    (lambda: nn.Adam([WEIGHT], weight_decay=-1), "`weight_decay` is -1, expected a number of at"),
+    (lambda: nn.FTRL([WEIGHT], lr_power=0.5), "`lr_power` is 0.5, expected a number of at most 0"),
+    (lambda: nn.FTRL([WEIGHT], learning_rate=0), "`learning_rate` is 0, expected a number above 0"),
+    (lambda: nn.FTRL([WEIGHT], l1=-1), "`l1` is -1, expected a number of at least 0"),
+    (
+        lambda: nn.RMSProp([WEIGHT], decay=1.0),
+        "`decay` is 1.0, expected a number of at least 0 and",
+    ),
+    (lambda: nn.SGD([WEIGHT], [0.1, -1]), "`learning_rate` at step 1 is -1.0, expected a number"),
+    (lambda: nn.SGD([WEIGHT], np.ones((2, 2))), "`learning_rate` is of type ndarray, expected a"),
+    (lambda: nn.SGD([WEIGHT], nn.ReLU()), "`learning_rate` is of type ReLU, expected a number"),
+    (lambda: nn.SGD([WEIGHT], []), "`learning_rate` is (), expected a number of at least 0"),
+    (lambda: nn.SGD([{"params": [WEIGHT], "lr": "no"}]), "the learning rate `no` names `no`"),
     (lambda: nn.SGD([WEIGHT], learning_rate=-0.1), "`learning_rate` is -0.1, expected a number"),
     (lambda: nn.SGD([WEIGHT], weight_decay="no"), "`weight_decay` is the text `no`, expected"),
     (lambda: nn.Adam([WEIGHT], beta1=1.0), "`beta1` is 1.0, expected a number of at least 0 and"),
@@ -222,8 +234,13 @@ def test_integers_are_not_trained():
     assert Parameter(Tensor([1.0, 2.0])).requires_grad
 
 
-def test_adam_has_no_weight_decay():
-    parameters = nn.Dense(2, 2).trainable_params()
-    assert nn.Adam(parameters, weight_decay=0.0) is not None
-    with pytest.raises(OptionError, match="`AdamWeightDecay` subtracts it from the parameters"):
-        nn.Adam(parameters, weight_decay=0.1)
+def test_weight_decay_of_adam_is_added_to_the_gradient():
+    network = Network()
+    groups = [
+        {"params": network.first.trainable_params(), "weight_decay": 0.2},
+        {"params": network.second.trainable_params()},
+    ]
+    rule = trace(network, [SPEC], optimizer=nn.Adam(groups, weight_decay=0.1)).optimizer
+    assert rule.settings_of("first.weight")["l2"] == 0.2
+    assert rule.settings_of("second.weight")["l2"] == 0.1
+    assert "weight_decay" not in rule.settings_of("second.weight")

@@ -1,0 +1,253 @@
+"""The update rules of parameters, an operator each."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shardwright.ir.values import POSITIVE
+from shardwright.operators.info import Array, Example, register
+from shardwright.operators.models.optimizer import Update
+
+_TENSOR = "f64[4, 6]"
+_POSITIVE = (0, 1)
+_STEP = (1, 9)
+
+
+def _decayed(gradient: Array, parameter: Array, decay: Any) -> Array:
+    """Return the gradient with a multiple of the parameter added."""
+    return gradient + decay * parameter if decay else gradient
+
+
+@register
+class SGDUpdate(Update):
+    """One step of stochastic gradient descent: p - ``learning_rate`` (g + ``weight_decay`` p)."""
+
+    name = "sgd_update"
+    notation = "..., ... -> ..."
+    defaults: ClassVar = {"learning_rate": 0.01, "weight_decay": 0.0}
+    linear = ((0, 1),)
+    flops_per_point = 4.0
+    states = 0
+    examples = (
+        Example((_TENSOR,) * 2, {"weight_decay": 0.1}),
+        Example((*(_TENSOR,) * 2, "f64[]", "i64[]"), {}, {2: (1, 9), 3: (0, 1)}),
+        Example((*(_TENSOR,) * 2, "f64[]"), {}, {2: (0, 1)}),
+        Example((*(_TENSOR,) * 2, "f64[]", "f64[]", "i64[]"), {}, {3: (1, 9), 4: (0, 1)}),
+    )
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Step against the gradient."""
+        p, g = operands
+        return [p - rate * _decayed(g, p, self.attributes["weight_decay"])]
+
+
+@register
+class MomentumUpdate(Update):
+    """One step with momentum: m' = ``momentum`` m + g; p' = p - ``learning_rate`` m'.
+
+    The step of Nesterov's kind is g + ``momentum`` m' in place of m'. ``weight_decay`` times the
+    parameter is added to the gradient first.
+    """
+
+    name = "momentum_update"
+    notation = "..., ..., ... -> ..., ..."
+    defaults: ClassVar = {
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "nesterov": False,
+        "weight_decay": 0.0,
+    }
+    linear = ((0, 1, 2),)
+    flops_per_point = 8.0
+    states = 1
+    examples = (
+        Example((_TENSOR,) * 3),
+        Example((_TENSOR,) * 3, {"nesterov": True, "weight_decay": 0.1}),
+        Example((*(_TENSOR,) * 3, "f64[]"), {}, {3: (0, 1)}),
+    )
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Step against the decaying sum of the gradients."""
+        p, g, m = operands
+        momentum = self.attributes["momentum"]
+        g = _decayed(g, p, self.attributes["weight_decay"])
+        m = momentum * m + g
+        return p - rate * (g + momentum * m if self.attributes["nesterov"] else m), m
+
+
+@register
+class AdamUpdate(Update):
+    """One step of Adam (Kingma and Ba, 2015); the operand after the states is the step, from 1.
+
+    ``weight_decay`` is subtracted from the parameter itself (Loshchilov and Hutter, 2019); ``l2``
+    times the parameter is added to the gradient. ``bias_correction`` divides both ``moments`` by
+    what they lack of an average; or multiplies the ``rate`` by sqrt(1 - beta2^t) / (1 - beta1^t),
+    with ``epsilon`` added to the root as it is (the end of section 2 of the paper); or is ``none``.
+    With ``lazy``, an element whose gradient is zero keeps its value and its states.
+    """
+
+    name = "adam_update"
+    notation = "..., ..., ..., ..., -> ..., ..., ..."
+    defaults: ClassVar = {
+        "learning_rate": 0.001,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-8,
+        "weight_decay": 0.0,
+        "l2": 0.0,
+        "bias_correction": "moments",
+        "lazy": False,
+    }
+    flops_per_point = 16.0
+    states = 2
+    counts_steps = True
+    examples = (
+        Example((*(_TENSOR,) * 4, "i64[]"), {"weight_decay": 0.1}, {3: _POSITIVE, 4: _STEP}),
+        Example(
+            (*(_TENSOR,) * 4, "i64[]", "f64[]", "i64[]"),
+            {},
+            {3: _POSITIVE, 4: _STEP, 5: (1, 9), 6: (0, 1)},
+        ),
+        Example(
+            (*(_TENSOR,) * 4, "i64[]", "f64[]"),
+            {"l2": 0.1, "bias_correction": "rate", "lazy": True},
+            {3: _POSITIVE, 4: _STEP, 5: (0, 1)},
+        ),
+    )
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Divide the mean of the gradients by the root of the mean of their squares."""
+        p, g, m, v, step = operands
+        own = self.attributes
+        beta1, beta2 = own["beta1"], own["beta2"]
+        decayed = _decayed(g, p, own["l2"])
+        mean = beta1 * m + (1 - beta1) * decayed
+        square = beta2 * v + (1 - beta2) * np.square(decayed)
+        change = self._change(mean, square, int(step)) + own["weight_decay"] * p
+        after = p - rate * change, mean, square
+        if not own["lazy"]:
+            return after
+        return [np.where(g == 0, old, new) for old, new in zip((p, m, v), after, strict=True)]
+
+    def _change(self, mean: Array, square: Array, step: int) -> Array:
+        """Return the change at a learning rate of 1, without the decay of the parameter."""
+        epsilon, kind = self.attributes["epsilon"], self.attributes["bias_correction"]
+        if kind == "none":
+            return mean / (np.sqrt(square) + epsilon)
+        first = 1 - self.attributes["beta1"] ** step
+        second = 1 - self.attributes["beta2"] ** step
+        if kind == "rate":
+            return (second**0.5 / first) * mean / (np.sqrt(square) + epsilon)
+        return mean / first / (np.sqrt(square / second) + epsilon)
+
+
+@register
+class FTRLUpdate(Update):
+    """One step of FTRL-Proximal (McMahan et al., 2013).
+
+    With the sum n of squared gradients and its next value n' = n + g^2, and s(n) = n^``power``:
+    z' = z + g - (s(n') - s(n)) / ``learning_rate`` p; p' = -(z' - sign(z') ``l1``) / (s(n') /
+    ``learning_rate`` + 2 ``l2``) where abs(z') exceeds ``l1``, and 0 elsewhere. ``weight_decay``
+    times the parameter is added to the gradient first. n begins with ``initial_accumulator``.
+    """
+
+    name = "ftrl_update"
+    notation = "..., ..., ..., ... -> ..., ..., ..."
+    defaults: ClassVar = {
+        "learning_rate": 0.001,
+        "l1": 0.0,
+        "l2": 0.0,
+        "power": 0.5,
+        "weight_decay": 0.0,
+        "initial_accumulator": 0.1,
+    }
+    flops_per_point = 20.0
+    states = 2
+    examples = (
+        Example((_TENSOR,) * 4, {"l1": 0.1, "l2": 0.2}, {2: (0.1, 1)}),
+        Example((*(_TENSOR,) * 4, "f64[]"), {"power": 0.3}, {2: (0.1, 1), 4: (0.1, 1)}),
+    )
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Solve the proximal problem of every element.
+
+        Raises
+        ------
+        OptionError
+            If the rate of this step is 0.
+        """
+        POSITIVE.check("learning_rate of FTRL", rate)
+        p, g, n, z = operands
+        own = self.attributes
+        g = _decayed(g, p, own["weight_decay"])
+        total = n + np.square(g)
+        root = total ** own["power"]
+        z = z + g - (root - n ** own["power"]) / rate * p
+        excess = np.sign(z) * own["l1"] - z
+        solved = excess / (root / rate + 2 * own["l2"])
+        return np.where(np.abs(z) > own["l1"], solved, np.zeros_like(p)), total, z
+
+
+@register
+class AdagradUpdate(Update):
+    """One step of Adagrad (Duchi et al., 2011): n' = n + g^2; p - ``learning_rate`` g / sqrt(n').
+
+    ``weight_decay`` times the parameter is added to the gradient first. n begins with
+    ``initial_accumulator``.
+    """
+
+    name = "adagrad_update"
+    notation = "..., ..., ... -> ..., ..."
+    defaults: ClassVar = {
+        "learning_rate": 0.001,
+        "weight_decay": 0.0,
+        "initial_accumulator": 0.1,
+    }
+    flops_per_point = 6.0
+    states = 1
+    examples = (
+        Example((_TENSOR,) * 3, {"weight_decay": 0.1}, {2: (0.1, 1)}),
+        Example((*(_TENSOR,) * 3, "f64[]"), {}, {2: (0.1, 1), 3: (0, 1)}),
+    )
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Divide the gradient by the root of the sum of squares."""
+        p, g, n = operands
+        g = _decayed(g, p, self.attributes["weight_decay"])
+        n = n + np.square(g)
+        return p - rate * g / np.sqrt(n), n
+
+
+@register
+class RMSPropUpdate(Update):
+    """One step of RMSProp (Tieleman and Hinton, 2012).
+
+    v' = ``decay`` v + (1 - ``decay``) g^2; m' = ``momentum`` m + ``learning_rate`` g / sqrt(v' +
+    ``epsilon``); p' = p - m'. ``weight_decay`` times the parameter is added to the gradient first.
+    """
+
+    name = "rmsprop_update"
+    notation = "..., ..., ..., ... -> ..., ..., ..."
+    defaults: ClassVar = {
+        "learning_rate": 0.1,
+        "decay": 0.9,
+        "momentum": 0.0,
+        "epsilon": 1e-10,
+        "weight_decay": 0.0,
+    }
+    flops_per_point = 12.0
+    states = 2
+    examples = (
+        Example((_TENSOR,) * 4, {"momentum": 0.5, "weight_decay": 0.1}, {2: _POSITIVE}),
+        Example((*(_TENSOR,) * 4, "f64[]"), {}, {2: _POSITIVE, 4: (0, 1)}),
+    )
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Divide the gradient by the root of the mean of squares."""
+        p, g, v, m = operands
+        own = self.attributes
+        g = _decayed(g, p, own["weight_decay"])
+        v = own["decay"] * v + (1 - own["decay"]) * np.square(g)
+        m = own["momentum"] * m + rate * g / np.sqrt(v + own["epsilon"])
+        return p - m, v, m

@@ -1,0 +1,227 @@
+"""Optimizers with MindSpore's arguments, defaults and rules.
+
+As in MindSpore, the weight decay of parameters that are not in groups leaves out those with
+``beta`` or ``gamma`` in their names, but for `SGD`.
+"""
+
+from typing import Any, ClassVar
+
+from shardwright import nn
+from shardwright.ir.attributes import Attribute
+from shardwright.ir.values import wrong_value
+from shardwright.nn.optimizers import Optimizer, Parameters, Rate
+
+_UNDECAYED = ("beta", "gamma")
+
+
+class _Filtered(Optimizer):
+    """An optimizer that leaves the scales and shifts of normalizations without weight decay."""
+
+    def _add(self, parameters: Any, own: dict[str, Attribute]) -> None:
+        decay = self.group_settings.get("weight_decay", "weight_decay")
+        parameters = list(parameters)
+        if self.is_grouped or not self.rule.settings.get(decay):
+            super()._add(parameters, own)
+            return
+        for parameter in parameters:
+            left_out = any(word in getattr(parameter, "name", "") for word in _UNDECAYED)
+            super()._add([parameter], {decay: 0.0} if left_out else own)
+
+
+def _refuse(name: str, expected: object, **arguments: object) -> None:
+    """Refuse arguments that have another value than the only one that is supported.
+
+    Raises
+    ------
+    OptionError
+        If one has.
+    """
+    for argument, value in arguments.items():
+        if value != expected or isinstance(value, bool) != isinstance(expected, bool):
+            hint = f"leave it out: `{name}` has no other"
+            raise wrong_value(argument, value, str(expected), hint)
+
+
+class SGD(nn.SGD):
+    """Stochastic gradient descent; see `shardwright.nn.SGD`.
+
+    ``dampening`` must be 0 and ``loss_scale`` 1: a loss scale manager of the model divides.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 0.1,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        loss_scale: float = 1.0,
+    ) -> None:
+        _refuse("SGD", 0.0, dampening=dampening)
+        _refuse("SGD", 1.0, loss_scale=loss_scale)
+        super().__init__(params, learning_rate, momentum, weight_decay, nesterov)
+
+
+class Momentum(_Filtered, nn.Momentum):
+    """Gradient descent with momentum; see `shardwright.nn.Momentum`; ``loss_scale`` must be 1."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate,
+        momentum: float,
+        weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
+        use_nesterov: bool = False,
+    ) -> None:
+        _refuse("Momentum", 1.0, loss_scale=loss_scale)
+        super().__init__(params, learning_rate, momentum, weight_decay, use_nesterov)
+
+
+class AdamWeightDecay(_Filtered):
+    """Adam with weight decay apart, and without correction of the bias of its moments."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            params,
+            "adam",
+            learning_rate,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=eps,
+            weight_decay=weight_decay,
+            bias_correction="none",
+        )
+
+
+class Adam(_Filtered, nn.Adam):
+    """Adam; ``weight_decay`` times a parameter is added to its gradient.
+
+    The bias of the moments is corrected in the learning rate, so ``eps`` is added as it is. The
+    flags must be False and ``loss_scale`` 1, but for ``use_lazy``: see `LazyAdam`.
+    """
+
+    group_settings: ClassVar = nn.Adam.group_settings
+    _lazy = False
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        use_locking: bool = False,
+        use_nesterov: bool = False,
+        weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
+        use_amsgrad: bool = False,
+        use_lazy: bool = False,
+        use_offload: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        _refuse(name, False, use_locking=use_locking, use_nesterov=use_nesterov)
+        _refuse(name, False, use_amsgrad=use_amsgrad, use_offload=use_offload)
+        _refuse(name, 1.0, loss_scale=loss_scale)
+        self._lazy = self._lazy or use_lazy
+        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
+
+    def _more(self) -> dict[str, Attribute]:
+        lazy: dict[str, Attribute] = {"lazy": True} if self._lazy else {}
+        return {"bias_correction": "rate", **lazy}
+
+
+class LazyAdam(Adam):
+    """Adam that updates the touched rows of tables alone; see `shardwright.nn.LazyAdam`."""
+
+    _lazy = True
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        use_locking: bool = False,
+        use_nesterov: bool = False,
+        weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
+    ) -> None:
+        super().__init__(
+            params,
+            learning_rate,
+            beta1,
+            beta2,
+            eps,
+            use_locking,
+            use_nesterov,
+            weight_decay,
+            loss_scale,
+        )
+
+
+class FTRL(_Filtered, nn.FTRL):
+    """Follow the regularized leader; see `shardwright.nn.FTRL`."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        initial_accum: float = 0.1,
+        learning_rate: Rate = 0.001,
+        lr_power: float = -0.5,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        use_locking: bool = False,
+        loss_scale: float = 1.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        _refuse("FTRL", False, use_locking=use_locking)
+        _refuse("FTRL", 1.0, loss_scale=loss_scale)
+        super().__init__(params, initial_accum, learning_rate, lr_power, l1, l2, weight_decay)
+
+
+class Adagrad(_Filtered, nn.Adagrad):
+    """Adagrad; see `shardwright.nn.Adagrad`."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        accum: float = 0.1,
+        learning_rate: Rate = 0.001,
+        update_slots: bool = True,
+        loss_scale: float = 1.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        _refuse("Adagrad", True, update_slots=update_slots)
+        _refuse("Adagrad", 1.0, loss_scale=loss_scale)
+        super().__init__(params, accum, learning_rate, weight_decay)
+
+
+class RMSProp(_Filtered, nn.RMSProp):
+    """RMSProp; see `shardwright.nn.RMSProp`."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 0.1,
+        decay: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-10,
+        use_locking: bool = False,
+        centered: bool = False,
+        loss_scale: float = 1.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        _refuse("RMSProp", False, use_locking=use_locking, centered=centered)
+        _refuse("RMSProp", 1.0, loss_scale=loss_scale)
+        super().__init__(params, learning_rate, decay, momentum, epsilon, weight_decay)
