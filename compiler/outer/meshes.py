@@ -30,8 +30,7 @@ _GIVEN = (
     *("mode", "search", "plan", "cost_model", "objective", "micro_batches", "stages", "chunks"),
     *("schedule", "extra_passes", "optimizer_parallel"),
 )
-_FEW = 8  # the same, where meshes of several numbers of devices are searched
-_COARSE = 64  # devices up to which problems on the finest meshes are small enough
+_FEW = 8  # devices up to which problems on the finest meshes are small enough
 
 
 def with_search_of_large(
@@ -145,7 +144,7 @@ def _meshes_of_any_stages(
                 raise
             continue
         default = PROFILES[options.cost_model].default_mesh(cluster, each)
-        found += (default,) if mesh is None else candidate_meshes(cluster, each, _FEW)
+        found += (default,) if mesh is None else candidate_meshes(cluster, each)
     return tuple(found)
 
 
@@ -172,7 +171,7 @@ def _checked(mesh: Mesh, devices: int) -> Mesh:
     return mesh
 
 
-def candidate_meshes(cluster: Cluster, devices: int, few: int = _COARSE) -> tuple[Mesh, ...]:
+def candidate_meshes(cluster: Cluster, devices: int) -> tuple[Mesh, ...]:
     """Return the meshes of ``mesh="search"``: every factorisation of the levels in use.
 
     A mesh that only merges axes of one level of another is left out: its collectives cost what
@@ -183,7 +182,7 @@ def candidate_meshes(cluster: Cluster, devices: int, few: int = _COARSE) -> tupl
     finest = [mesh_for(cluster, devices, shape) for shape in mesh_shapes(cluster, devices)]
     counts = cluster.for_devices(devices)
     coarse = mesh_for(cluster, devices, [size for size in reversed(counts) if size > 1] or [1])
-    if coarse in finest or devices <= few:
+    if coarse in finest or devices <= _FEW:
         return tuple(finest)
     return (*finest, coarse)
 
