@@ -19,6 +19,7 @@ from shardwright.server.tables import Division, Ids, divisions
 from shardwright.server.transport import LONG, PIECE_BYTES, WAIT, CallError, Connection
 
 RETURN = 120.0  # seconds for a server to come back
+_MOST_KEPT = 2**28  # bytes of pushes that are kept for one server before it is asked to save
 _PAUSE = 0.1
 T = TypeVar("T")
 Sparse = Mapping[int, tuple[Ids, Array]]
@@ -70,9 +71,15 @@ class Client:
         self.divisions = divisions(task.tables, count)
         self._links = [_Link(number) for number in range(count)]
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="servers")
-        self.step = 0
-        for link, standing in zip(self._links, self._each(self._connected), strict=True):
-            self.step = max(self.step, int(standing.applied)) if link.number else standing.applied
+        standings = self._each(self._begun)
+        self.step = max(int(standing.applied) for standing in standings)
+        self._keeps = any(standing.durable != NEVER for standing in standings)
+        if task.synchronous and len({standing.applied for standing in standings}) > 1:
+            counts = ", ".join(str(standing.applied) for standing in standings)
+            raise ModelError(
+                f"the checkpoints of the servers have {counts} updates, expected one number",
+                hint="remove them, and begin anew",
+            )
 
     def _each(self, work: Callable[[_Link], T]) -> list[T]:
         """Work with all servers at the same time."""
@@ -86,6 +93,17 @@ class Client:
                 link.connection.close()
 
     # Connections
+
+    def _begun(self, link: _Link) -> Any:
+        """Connect to a server for the first time."""
+        while True:
+            try:
+                return self._connected(link)
+            except CallError as error:
+                self.member.check()
+                if not (error.is_lost or error.code == WAIT):
+                    raise ModelError(f"server {link.number} refuses a call: {error}") from None
+            time.sleep(_PAUSE)
 
     def _connected(self, link: _Link) -> Any:
         """Connect to a server that has just come, and send it what it lacks."""
@@ -203,7 +221,9 @@ class Client:
         self.step += 1
 
     def _push_to(self, link: _Link, dense: Mapping[int, Array], by_rows: Sparse) -> None:
-        head = message("Piece", **self._sender, step=self.step)
+        kept = sum(map(len, link.log.values()))
+        saves = kept * PIECE_BYTES > _MOST_KEPT
+        head = message("Piece", **self._sender, step=self.step, save=saves)
         number = link.number
 
         def pieces() -> Iterator[Any]:
@@ -222,11 +242,6 @@ class Client:
             link, lambda c: c.call("Push", iter(sent) if sent is not None else pieces(), LONG)
         )
         self._forget(link, standing)
-
-    @property
-    def _keeps(self) -> bool:
-        """Whether pushes are kept until they are in a checkpoint."""
-        return False
 
     def _forget(self, link: _Link, standing: Any) -> None:
         if standing.durable == NEVER:

@@ -43,6 +43,8 @@ class Settings:
         Where servers write their checkpoints, from which they come back.
     checkpoint_interval : int
         Updates from one checkpoint to the next.
+    resume : bool
+        Whether servers continue the checkpoints of another run.
     heartbeat_timeout : float
         Seconds without a sign after which a process is lost.
     """
@@ -56,6 +58,7 @@ class Settings:
     synchronous: bool = True
     checkpoint_dir: Path | None = None
     checkpoint_interval: int = 100
+    resume: bool = False
     heartbeat_timeout: float = 30.0
 
     def security(self) -> Security:
@@ -218,5 +221,6 @@ _CHECKS = {
     "synchronous": check_flag,
     "checkpoint_dir": _folder,
     "checkpoint_interval": POSITIVE_INTEGER.check,
+    "resume": check_flag,
     "heartbeat_timeout": POSITIVE.check,
 }

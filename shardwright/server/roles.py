@@ -13,6 +13,7 @@ from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import check_choice
 from shardwright.operators.info import Array
 from shardwright.server import context
+from shardwright.server.checkpoints import Checkpoints
 from shardwright.server.client import Client
 from shardwright.server.context import SCHEDULER, Roles, Settings, settings
 from shardwright.server.member import ARRIVAL, Member
@@ -108,7 +109,8 @@ def set_ps_context(**given: Any) -> None:
     **given
         ``enable_ps``: whether parameters may be on servers; ``enable_ssl``, ``config_file_path``,
         ``server_password``, ``client_password``, ``security_ctx``: encryption; ``synchronous``,
-        ``checkpoint_dir``, ``checkpoint_interval``, ``heartbeat_timeout``: see `Settings`.
+        ``checkpoint_dir``, ``checkpoint_interval``, ``resume``, ``heartbeat_timeout``: see
+        `Settings`.
 
     Raises
     ------
@@ -206,7 +208,21 @@ class _Server:
         return self.member is not None and self.member.admits(worker, token)
 
     def _store(self, task: Task) -> Store:
-        return Store(task, self.answers.number, self.roles.servers)
+        how, number, servers = self.how, self.answers.number, self.roles.servers
+        if how.checkpoint_dir is None:
+            return Store(task, number, servers)
+        assert self.member is not None
+        checkpoints = Checkpoints(
+            how.checkpoint_dir,
+            number,
+            servers,
+            self.member.run,
+            how.checkpoint_interval,
+            how.resume,
+        )
+        store = checkpoints.begin(task)
+        say(f"server {number}: begins with {store.clock} updates")
+        return store
 
     def run(self) -> int:
         """Answer calls until the run ends; return 0, or 1 if it ends early."""
@@ -223,15 +239,26 @@ class _Server:
         )
         self.answers.number, self.member = member.number, member
         say(f"server {member.number}: listening at {_own_host(roles)}:{self.service.port}")
-        with member.changed:
-            member.changed.wait_for(lambda: member.failure or member.view.ended)
-        why = member.failure
-        if why and self.answers.store is not None:
-            self.answers.store.fail(why)
+        why = self._followed(member)
+        store = self.answers.store
+        if store is not None:
+            if why:
+                store.fail(why)
+            if not store.wanted:
+                store.save()
         self.service.stop()
         member.leave()
         say(f"server {member.number}: {why or 'the workers have ended'}")
         return int(bool(why))
+
+    def _followed(self, member: Member) -> str:
+        """Answer calls until the workers have ended; return why, if that is early."""
+        while not (member.failure or member.view.ended):
+            with member.changed:
+                member.changed.wait(_PAUSE * 5)
+            if self.answers.store is not None:
+                self.answers.store.note_gone(member.view.gone)
+        return member.failure
 
 
 def serve(how: Settings, roles: Roles, security: Security) -> int:

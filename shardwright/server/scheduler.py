@@ -97,8 +97,8 @@ class Members:
         for number in range(len(seats)) if asked < 0 else (asked,):
             if not seats[number].token or number in self._lost[role]:
                 return number
-        if asked >= 0 and time.monotonic() - seats[asked].heard > self.silence:
-            return asked
+        if asked >= 0 and time.monotonic() - seats[asked].heard > self.silence / 5:
+            return asked  # started again before it was missed
         raise CallError(f"there is no place for a {_WORDS[role]}", WAIT)
 
     def beat(self, sign: Any, seconds: float) -> Any:
@@ -126,7 +126,7 @@ class Members:
             ready=self._ready,
             servers=["" if i in lost else seat.address for i, seat in enumerate(servers)],
             workers=[seat.token for seat in self._seats[WORKER]] if role == SERVER else [],
-            lost=sorted(self._lost[WORKER]),
+            gone=self._gone,
             ended=self.workers_ended,
             failure=self.failure,
         )
@@ -134,10 +134,15 @@ class Members:
     # Who is lost
 
     @property
+    def _gone(self) -> list[int]:
+        """The workers that have left or are lost."""
+        lost = self._lost[WORKER]
+        return [i for i, s in enumerate(self._seats[WORKER]) if s.has_left or i in lost]
+
+    @property
     def workers_ended(self) -> bool:
         """Whether every worker has left or is lost."""
-        seats, lost = self._seats[WORKER], self._lost[WORKER]
-        return all(seat.has_left or i in lost for i, seat in enumerate(seats))
+        return len(self._gone) == self.workers
 
     @property
     def is_ready(self) -> bool:

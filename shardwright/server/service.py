@@ -129,6 +129,7 @@ class ParameterServer:
             while first is not None:
                 if (first.worker, first.step) != (push.worker, push.step):
                     raise CallError("a stream has messages of several steps")
+                push.saves |= first.save
                 self._take(first, store, push, ends, dtype_of)
                 first = next(stream, None)
             for table, end in ends.items():

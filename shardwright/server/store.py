@@ -6,7 +6,7 @@ update.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -57,12 +57,15 @@ class Push:
         By table, the gradient of all rows on the server.
     by_rows : mapping of int to (array, array)
         By table, places and the gradients of these rows.
+    saves : bool
+        Whether the worker asks for a checkpoint after the update.
     """
 
     worker: int
     step: int
     dense: dict[int, Array] = field(default_factory=dict)
     by_rows: dict[int, tuple[Ids, Array]] = field(default_factory=dict)
+    saves: bool = False
 
 
 class Store:
@@ -75,7 +78,7 @@ class Store:
     server, servers : int
         Number of the server, and of all.
     save : callable, optional
-        Called after every update.
+        Called after every update, and with whether a worker asks to save.
 
     Attributes
     ----------
@@ -92,7 +95,7 @@ class Store:
         task: Task,
         server: int,
         servers: int,
-        save: Callable[["Store"], None] | None = None,
+        save: Callable[["Store", bool], None] | None = None,
     ) -> None:
         self.task, self.server = task, server
         self.shards = [
@@ -104,6 +107,7 @@ class Store:
         self.durable = [NEVER if save is None else 0] * task.workers
         self.changed = threading.Condition()
         self.failure = ""
+        self.gone: frozenset[int] = frozenset()
         self._save = save
         self._waiting: dict[int, Push] = {}
 
@@ -118,8 +122,8 @@ class Store:
             for table, array in values.items():
                 if not self.shards[table].is_filled:
                     self.shards[table].fill(array)
-            if not self.wanted and self._save is not None:
-                self._save(self)
+            if not self.wanted:
+                self.save()
             self.changed.notify_all()
 
     def wait_for(self, clock: int, seconds: float) -> None:
@@ -132,12 +136,42 @@ class Store:
         """
         with self.changed:
             self.changed.wait_for(
-                lambda: self.failure or (self.clock >= clock and not self.wanted), seconds
+                lambda: (
+                    self.failure
+                    or (self.clock >= clock and not self.wanted)
+                    or self._missing(clock)
+                ),
+                seconds,
             )
             if self.failure:
                 raise CallError(self.failure, LATE)
+            if self._missing(clock):
+                worker = self._missing(clock)[0]
+                raise CallError(
+                    f"worker {worker} has ended after {self.counted(worker)} steps, and another "
+                    f"waits for its step {clock}; give all workers the same number of batches",
+                    LATE,
+                )
             if self.clock < clock or self.wanted:
                 raise CallError(f"there were {self.clock} updates, {clock} are asked for", WAIT)
+
+    def _missing(self, clock: int) -> list[int]:
+        """Return the workers that have ended without the steps that others wait for."""
+        if not self.task.synchronous:
+            return []
+        return [worker for worker in self.gone if self.counted(worker) < clock]
+
+    def note_gone(self, workers: Iterable[int]) -> None:
+        """Note which workers have ended."""
+        with self.changed:
+            self.gone = frozenset(workers)
+            self.changed.notify_all()
+
+    def save(self) -> None:
+        """Write a checkpoint, if the server writes any."""
+        with self.changed:
+            if self._save is not None:
+                self._save(self, True)
 
     def fail(self, why: str) -> None:
         """End all waiting."""
@@ -163,7 +197,7 @@ class Store:
                 raise CallError("gradients arrive before the initial values", LATE)
             if push.step < counted:
                 return
-            if push.step > counted:
+            if push.step > counted and self.task.synchronous:
                 raise CallError(
                     f"worker {push.worker} pushes its step {push.step}, expected {counted}", LATE
                 )
@@ -189,9 +223,9 @@ class Store:
             else:
                 shard.update(_mean([push.dense[number] for push in pushes]), self.clock)
         for push in pushes:
-            self.applied[push.worker] += 1
+            self.applied[push.worker] = push.step + 1
         if self._save is not None:
-            self._save(self)
+            self._save(self, any(push.saves for push in pushes))
         self.changed.notify_all()
 
     def check_worker(self, worker: int) -> None:
