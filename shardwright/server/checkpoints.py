@@ -95,6 +95,7 @@ class Checkpoints:
                 )
             for number, shard in enumerate(store.shards):
                 _fill(shard, {n: arrays[f"{number}.{n}"] for n in _names(shard)})
+                shard.clock = int(arrays["clock"])
             store.clock = int(arrays["clock"])
             store.applied[:] = [int(count) for count in arrays["applied"]]
         except (KeyError, ValueError, TypeError) as error:

@@ -11,6 +11,7 @@ import numpy as np
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
+from shardwright.server.cache import RowCache
 from shardwright.server.member import ARRIVAL, Member
 from shardwright.server.messages import message
 from shardwright.server.security import Security
@@ -20,6 +21,7 @@ from shardwright.server.transport import LONG, PIECE_BYTES, WAIT, CallError, Con
 
 RETURN = 120.0  # seconds for a server to come back
 _MOST_KEPT = 2**28  # bytes of pushes that are kept for one server before it is asked to save
+_ROWS = 2**16  # rows in a message
 _PAUSE = 0.1
 T = TypeVar("T")
 Sparse = Mapping[int, tuple[Ids, Array]]
@@ -47,6 +49,19 @@ class _Link:
     log: dict[int, list[Any]] = field(default_factory=dict)
 
 
+@dataclass
+class _Wanted:
+    """Rows that are asked for: their places, and what is known of them."""
+
+    table: int
+    places: Ids
+    versions: Array
+    values: Array
+
+    def __post_init__(self) -> None:
+        self.known = self.versions.copy()
+
+
 class Client:
     """The servers, as a worker sees them.
 
@@ -60,16 +75,28 @@ class Client:
         How messages are encrypted.
     initial : callable
         Returns the initial values of a table that no server can draw.
+    cache_rows : int
+        Rows of each table by rows that are kept here.
     """
 
     def __init__(
-        self, member: Member, task: Task, security: Security, initial: Callable[[int], Array]
+        self,
+        member: Member,
+        task: Task,
+        security: Security,
+        initial: Callable[[int], Array],
+        cache_rows: int = 0,
     ) -> None:
         self.member, self.task, self._security, self._initial = member, task, security, initial
         member.wait_for(lambda: member.view.ready, ARRIVAL, "not all members have arrived")
         count = len(member.servers)
         self.divisions = divisions(task.tables, count)
         self._links = [_Link(number) for number in range(count)]
+        self._caches = {
+            number: RowCache(cache_rows, table.width, numpy_dtype(table.type.dtype))
+            for number, table in enumerate(task.tables)
+            if cache_rows and table.by_rows
+        }
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="servers")
         standings = self._each(self._begun)
         self.step = max(int(standing.applied) for standing in standings)
@@ -115,6 +142,8 @@ class Client:
         )
         if link.connection is not None:
             link.connection.close()
+            for cache in self._caches.values():
+                cache.clear()
         link.address = member.servers[number]
         link.connection = Connection("ParameterServer", link.address, self._security)
         standing = self._declared(link)
@@ -204,6 +233,51 @@ class Client:
         if tables:
             self._persistently(link, pull)
 
+    def pull_rows(self, table: int, rows: Ids) -> Array:
+        """Return some rows of a table, each given once, after the updates of all steps so far."""
+        described, division = self.task.tables[table], self.divisions[table]
+        servers, places = division.places(rows)
+        cache = self._caches.get(table)
+        if cache is None:
+            values = np.empty((len(rows), described.width), numpy_dtype(described.type.dtype))
+            versions = np.zeros(len(rows), np.uint64)
+        else:
+            values, versions = cache.known(rows)
+
+        def pull_from(link: _Link) -> None:
+            at = np.flatnonzero(servers == link.number)
+            wanted = _Wanted(table, places[at], versions[at], values[at])
+            if len(at):
+                self._persistently(link, lambda c: self._pull_rows(c, wanted))
+                values[at], versions[at] = wanted.values, wanted.versions
+
+        self._each(pull_from)
+        if cache is not None:
+            cache.keep(rows, values, versions)
+        return values
+
+    def _pull_rows(self, connection: Connection, wanted: "_Wanted") -> None:
+        """Ask a server for the rows that have changed; none of them is known after a retry."""
+        known, wanted.known = wanted.known, np.zeros_like(wanted.versions)
+
+        def wishes() -> Iterator[Any]:
+            for begin in range(0, len(wanted.places), _ROWS):
+                part = slice(begin, begin + _ROWS)
+                yield message(
+                    "Rows",
+                    **self._sender,
+                    clock=self._clock,
+                    table=wanted.table,
+                    rows=wanted.places[part].tobytes(),
+                    versions=known[part].tobytes(),
+                )
+
+        for piece in connection.calls("PullRows", wishes()):
+            at = np.frombuffer(piece.rows, np.int64)
+            data = np.frombuffer(piece.data, wanted.values.dtype)
+            wanted.values[at] = data.reshape(len(at), -1)
+            wanted.versions[at] = np.frombuffer(piece.versions, np.uint64)
+
     @property
     def _clock(self) -> int:
         """The updates that values must have."""
@@ -234,6 +308,8 @@ class Client:
                     rows = gradient.reshape(division.rows, -1)
                     held = rows[division.begins[number] : division.begins[number + 1]]
                     yield from self._pieces(table, held, self.step)
+            for table, (rows, gradient) in by_rows.items():
+                yield from self._row_pieces(number, table, rows, gradient)
 
         sent = list(pieces()) if self._keeps else None
         if sent is not None:
@@ -242,6 +318,23 @@ class Client:
             link, lambda c: c.call("Push", iter(sent) if sent is not None else pieces(), LONG)
         )
         self._forget(link, standing)
+
+    def _row_pieces(self, server: int, table: int, rows: Ids, gradient: Array) -> Iterator[Any]:
+        """Yield the gradients of the rows that a server has, by ascending place."""
+        servers, places = self.divisions[table].places(rows)
+        held = np.flatnonzero(servers == server)
+        held = held[np.argsort(places[held])]
+        each = max(1, min(_ROWS, PIECE_BYTES // max(1, gradient[:1].nbytes)))
+        for begin in range(0, len(held), each):
+            at = held[begin : begin + each]
+            yield message(
+                "Piece",
+                **self._sender,
+                step=self.step,
+                table=table,
+                rows=places[at].tobytes(),
+                data=gradient[at].tobytes(),
+            )
 
     def _forget(self, link: _Link, standing: Any) -> None:
         if standing.durable == NEVER:

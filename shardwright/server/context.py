@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import (
+    NOT_NEGATIVE_INTEGER,
     POSITIVE,
     POSITIVE_INTEGER,
     check_flag,
@@ -47,6 +48,10 @@ class Settings:
         Whether servers continue the checkpoints of another run.
     heartbeat_timeout : float
         Seconds without a sign after which a process is lost.
+    cache_rows : int
+        Rows of each table that a worker keeps, where a step reads some rows only.
+    hash_rows : bool
+        Whether the rows of such tables are divided over servers by hash, not by range.
     """
 
     enable_ps: bool = False
@@ -60,6 +65,8 @@ class Settings:
     checkpoint_interval: int = 100
     resume: bool = False
     heartbeat_timeout: float = 30.0
+    cache_rows: int = 0
+    hash_rows: bool = False
 
     def security(self) -> Security:
         """Return how messages are encrypted.
@@ -223,4 +230,6 @@ _CHECKS = {
     "checkpoint_interval": POSITIVE_INTEGER.check,
     "resume": check_flag,
     "heartbeat_timeout": POSITIVE.check,
+    "cache_rows": NOT_NEGATIVE_INTEGER.check,
+    "hash_rows": check_flag,
 }

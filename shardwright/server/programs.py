@@ -19,6 +19,7 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.reachability import live
 from shardwright.operators.info import info_of, operator_class
 from shardwright.operators.models.optimizer import STEP, Update
+from shardwright.server.lookups import Lookup
 from shardwright.server.tables import Table
 
 
@@ -41,15 +42,24 @@ class WorkerProgram:
     gradients: tuple[str, ...]
 
 
-def worker_program(graph: Graph, served: Sequence[str]) -> WorkerProgram:
+def worker_program(
+    graph: Graph,
+    served: Sequence[str],
+    lookups: Sequence[Lookup] = (),
+    hashed: bool = False,
+) -> WorkerProgram:
     """Return the program of a worker, of a training step on one device.
 
     Parameters
     ----------
     graph : Graph
-        The training step.
+        The training step, with small tables where there are lookups.
     served : sequence of str
         The parameters on servers.
+    lookups : sequence of Lookup
+        The tables of which servers send rows.
+    hashed : bool
+        Whether these are divided by hash.
 
     Raises
     ------
@@ -64,7 +74,13 @@ def worker_program(graph: Graph, served: Sequence[str]) -> WorkerProgram:
             hint="give the optimizer all parameters on servers",
         )
     nodes = [updates[name] for name in served]
-    tables = tuple(_table(graph, node) for node in nodes)
+    types = {lookup.table: lookup.type for lookup in lookups}
+    tables = tuple(
+        replace(table, type=types[table.name], by_rows=True, hashed=hashed)
+        if table.name in types
+        else table
+        for table in (_table(graph, node) for node in nodes)
+    )
     gradients = tuple(node.operands[1] for node in nodes)
     return WorkerProgram(_without(graph, nodes, gradients), tables, gradients)
 

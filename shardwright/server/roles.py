@@ -92,7 +92,8 @@ def client_for(task: Task, initial: Callable[[int], Array]) -> Client:
     """
     member = take_part()
     if _PART.client is None:
-        _PART.client = Client(member, task, _PART.security, initial)
+        cached = settings().cache_rows
+        _PART.client = Client(member, task, _PART.security, initial, cached)
     elif _PART.client.task != task:
         raise ModelError(
             "the servers hold the parameters of another model, or another optimizer updates them",
@@ -109,8 +110,8 @@ def set_ps_context(**given: Any) -> None:
     **given
         ``enable_ps``: whether parameters may be on servers; ``enable_ssl``, ``config_file_path``,
         ``server_password``, ``client_password``, ``security_ctx``: encryption; ``synchronous``,
-        ``checkpoint_dir``, ``checkpoint_interval``, ``resume``, ``heartbeat_timeout``: see
-        `Settings`.
+        ``checkpoint_dir``, ``checkpoint_interval``, ``resume``, ``heartbeat_timeout``,
+        ``cache_rows``, ``hash_rows``: see `Settings`.
 
     Raises
     ------

@@ -203,6 +203,7 @@ class ParameterServer:
 
     def pull_rows(self, wishes: Iterable[Any], seconds: float) -> Iterator[Any]:
         """Send rows that have changed since the worker got them."""
+        begin = 0
         for wish in wishes:
             store = self._known(wish)
             if wish.table >= len(store.shards) or not store.shards[wish.table].table.by_rows:
@@ -217,16 +218,16 @@ class ParameterServer:
                 values, versions = shard.at(places)
             changed = np.flatnonzero(versions != known)
             step = max(1, PIECE_BYTES // max(1, values[:1].nbytes))
-            for begin in range(0, max(1, len(changed)), step):
-                at = changed[begin : begin + step]
+            for first in range(0, len(changed), step):
+                at = changed[first : first + step]
                 yield message(
                     "Piece",
                     table=wish.table,
-                    rows=at.astype("<i8").tobytes(),
+                    rows=(at + begin).tobytes(),
                     data=values[at].tobytes(),
                     versions=versions[at].tobytes(),
-                    step=len(places),
                 )
+            begin += len(places)
 
     # Checks
 

@@ -10,14 +10,18 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.feeding import Feed
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Graph
+from shardwright.ir.types import numpy_dtype
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
 from shardwright.operators.models.loss_scale import LossScale
+from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.runtime import Executor, LocalCommunicator, initialize, losses_of
 from shardwright.server.context import Roles, settings
+from shardwright.server.lookups import Indices, lookups_of, with_small_tables
 from shardwright.server.programs import is_update, worker_program
 from shardwright.server.roles import client_for, take_part
 from shardwright.server.store import Task
+from shardwright.server.tables import Ids
 from shardwright.session import ParallelOptions, Session, compiled, specify
 from shardwright.tracing import Definition, Network, trace
 
@@ -49,13 +53,17 @@ class WorkerSession(Session):
                 f"`{definition.graph.name}` returns no real scalar first, a training step returns "
                 f"its loss"
             )
-        self.definition = definition
-        self.compiled = compiled(definition, options)
-        names = served_names(definition)
-        self.program = worker_program(self.compiled.program, names)
+        names, rule = served_names(definition), definition.optimizer or Rule()
+        lookups = lookups_of(definition.graph, names, rule)
+        self._indices = Indices(definition.graph, lookups, definition.initial)
+        small = with_small_tables(definition.graph, lookups)
+        self.definition = replace(definition, graph=small)
+        self.compiled = compiled(self.definition, options)
+        self.program = worker_program(self.compiled.program, names, lookups, settings().hash_rows)
         roles = Roles.of_environment()
         _check_others(self.compiled.program, names, roles.workers)
         graph, communicator = self.program.graph, LocalCommunicator()
+        self.graph = graph
         self.executor = Executor(graph, communicator, in_place=True)
         self.feed = Feed(graph, communicator, "whole")
         self._numbers = {table.name: i for i, table in enumerate(self.program.tables)}
@@ -65,6 +73,7 @@ class WorkerSession(Session):
         self.state = initialize(replace(graph, parameters=tuple(own)), seed, communicator, initial)
         task = Task(self.program.tables, roles.workers, settings().synchronous, seed)
         self.client = client_for(task, self._initial)
+        self._dense = [i for i, table in enumerate(task.tables) if not table.by_rows]
         self._keep()
 
     def _initial(self, table: int) -> Array:
@@ -74,14 +83,36 @@ class WorkerSession(Session):
     def step(self, batch: Sequence[Array]) -> float:
         """Pull parameters, compute the loss and the gradients, and push these."""
         tables = self.program.tables
-        for number, array in self.client.pull(range(len(tables))).items():
+        for number, array in self.client.pull(self._dense).items():
             self.state[tables[number].name] = {0: array}
-        result = self.executor.step(self.feed.inputs(batch), self.state)
-        found = {name: parts[0] for name, parts in result.outputs.items()}
-        gradients = {i: found[name] for i, name in enumerate(self.program.gradients)}
-        self.client.push(gradients, {})
-        loss = result.outputs[self.executor.graph.outputs[0]]
+        found = self._indices.rows(batch)
+        rows = {}
+        for lookup, (ids, _) in zip(self._indices.lookups, found, strict=True):
+            number = self._numbers[lookup.table]
+            self.state[lookup.table] = {0: self._small_table(number, ids)}
+            rows[number] = ids
+        inputs = [*batch, *(array for _, arrays in found for array in arrays)]
+        result = self.executor.step(self.feed.inputs(inputs), self.state)
+        self._push({name: parts[0] for name, parts in result.outputs.items()}, rows)
+        loss = result.outputs[self.graph.outputs[0]]
         return losses_of(self.executor, loss)[0]
+
+    def _small_table(self, number: int, rows: Ids) -> Array:
+        """Return a small table that begins with some rows."""
+        kind = self.graph.values[self.program.tables[number].name].type
+        small = np.zeros(kind.shape, numpy_dtype(kind.dtype))
+        pulled = self.client.pull_rows(number, rows)
+        small[: len(rows)] = pulled.reshape(-1, *kind.shape[1:])
+        return small
+
+    def _push(self, outputs: Mapping[str, Array], rows: Mapping[int, Ids]) -> None:
+        """Push the gradients: whole, or of some rows."""
+        gradients = {i: outputs[name] for i, name in enumerate(self.program.gradients)}
+        by_rows = {
+            number: (ids, gradients[number][: len(ids)].reshape(len(ids), -1))
+            for number, ids in rows.items()
+        }
+        self.client.push({i: gradients[i] for i in self._dense}, by_rows)
 
     def read(self, name: str) -> Array:
         """Return the whole value of a parameter, from the servers if it is there."""

@@ -32,7 +32,9 @@ class Shard:
     values, states : array of shape (rows, width)
         The rows here.
     versions : array of uint64
-        The clock after the last update of each row; 1 for its initial value.
+        One more than the number of the last update of each row; 1 for its initial value.
+    clock : int
+        Number of updates, of a table by rows.
     """
 
     def __init__(self, table: Table, division: Division, server: int, seed: int) -> None:
@@ -42,6 +44,7 @@ class Shard:
         self.values = np.zeros(shape, numpy_dtype(table.type.dtype))
         state = numpy_dtype(table.state_dtype)
         self.states = [np.zeros(shape, state) for _ in table.states]
+        self.clock = 0
         self.versions = np.zeros(self.rows if table.by_rows else 0, np.uint64)
         self.is_filled = table.initializer != "data" or not self.rows
         if not table.by_rows and table.initializer != "data":
@@ -59,8 +62,9 @@ class Shard:
 
     def _draw(self, places: Ids) -> None:
         table, rows = self.table, self.division.rows_of(self.server, places)
+        initializer = "zeros" if self._is_zero_when_idle and self.clock else table.initializer
         self.values[places] = initial_rows(
-            table.initializer, table.name, self.seed, table.type.shape, rows, self.values.dtype
+            initializer, table.name, self.seed, table.type.shape, rows, self.values.dtype
         )
         self._begin_states(places)
 
@@ -87,6 +91,11 @@ class Shard:
 
     # Updates
 
+    @property
+    def _is_zero_when_idle(self) -> bool:
+        """Whether the first update sets all rows without a gradient to zero: that of FTRL does."""
+        return self.table.update == "ftrl_update"
+
     def update(self, gradient: Array, step: int) -> None:
         """Update all rows.
 
@@ -107,6 +116,10 @@ class Shard:
     def update_rows(self, places: Ids, gradient: Array, step: int) -> None:
         """Update some rows, each given once; the clock after the update is `step`."""
         self.at(places)
+        if self._is_zero_when_idle and not self.clock:
+            idle = np.setdiff1d(np.flatnonzero(self.versions), places, assume_unique=True)
+            self.values[idle], self.versions[idle] = 0, step + 1
+        self.clock = step
         for begin in range(0, len(places), self._chunk):
             part = slice(begin, begin + self._chunk)
             at = places[part]

@@ -218,8 +218,8 @@ class Store:
                 continue
             if shard.table.by_rows:
                 several = [push.by_rows[number] for push in pushes if number in push.by_rows]
-                if several:
-                    shard.update_rows(*_mean_of_rows(several, len(pushes)), self.clock)
+                several = several or [_no_rows(shard)]
+                shard.update_rows(*_mean_of_rows(several, len(pushes)), self.clock)
             else:
                 shard.update(_mean([push.dense[number] for push in pushes]), self.clock)
         for push in pushes:
@@ -257,6 +257,10 @@ def _mean_of_rows(several: Sequence[tuple[Ids, Array]], workers: int) -> tuple[I
     total = np.zeros((len(found), terms.shape[1]), terms.dtype)
     np.add.at(total, inverse, terms)
     return found, np.asarray(total / workers, total.dtype)
+
+
+def _no_rows(shard: Shard) -> tuple[Ids, Array]:
+    return np.zeros(0, np.int64), np.zeros((0, shard.table.width), gradient_dtype(shard))
 
 
 def gradient_dtype(shard: Shard) -> "np.dtype[np.generic]":

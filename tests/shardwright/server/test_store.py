@@ -94,8 +94,21 @@ def test_pushes_count_once_and_in_their_order():
     store.push(Push(1, 0, {0: gradient}))
     assert store.clock == 2
     assert drawn(store, 0).ravel().tolist() == [-1, -1]
-    with pytest.raises(CallError, match="worker 0 pushes its step 2, expected 1"):
-        store.push(Push(0, 2, {0: gradient}))
+
+
+def test_a_worker_that_skips_a_step_is_refused_where_others_wait_for_it():
+    store = Store(task(table("w", (2,), "zeros"), workers=2), 0, 1)
+    with pytest.raises(CallError, match="worker 0 pushes its step 2, expected 0"):
+        store.push(Push(0, 2, {0: np.ones(2, np.float32)}))
+
+
+def test_a_worker_that_ends_too_early_is_named_by_those_that_wait():
+    store = Store(task(table("w", (2,)), workers=2), 0, 1)
+    store.push(Push(0, 0, {0: np.ones(2, np.float32)}))
+    store.note_gone([1])
+    message = "worker 1 has ended after 0 steps, and another waits for its step 1; give all"
+    with pytest.raises(CallError, match=message):
+        store.wait_for(1, 30)
 
 
 def test_who_waits_is_told_when_the_run_ends():
