@@ -11,7 +11,6 @@ The names are those of `shardwright` with MindSpore's arguments and defaults. Wh
 is refused in one sentence; nothing is ignored.
 """
 
-from shardwright.gradients import value_and_grad
 from shardwright.initial import initializer
 from shardwright.mindspore import (
     amp,
@@ -51,8 +50,9 @@ from shardwright.mindspore.context import (
     set_ps_context,
     set_seed,
 )
+from shardwright.mindspore.gradients import grad, value_and_grad
 from shardwright.mindspore.parallel import AutoParallel, Layout
-from shardwright.mindspore.steps import jit
+from shardwright.mindspore.steps import ParameterTuple, jit
 from shardwright.mindspore.train import Model
 from shardwright.tensor import Parameter, Tensor
 from shardwright.train import load_checkpoint, load_param_into_net, save_checkpoint
@@ -65,6 +65,7 @@ __all__ = [
     "Model",
     "ParallelMode",
     "Parameter",
+    "ParameterTuple",
     "Tensor",
     "amp",
     "bfloat16",
@@ -80,6 +81,7 @@ __all__ = [
     "get_context",
     "get_ps_context",
     "get_seed",
+    "grad",
     "initializer",
     "int8",
     "int32",

@@ -12,7 +12,6 @@ import numpy as np
 
 from shardwright import initial
 from shardwright.communication import get_group_size, get_rank
-from shardwright.ir.errors import OptionError
 from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
     POSITIVE_INTEGER,
@@ -94,9 +93,11 @@ def set_context(**settings: Any) -> None:
     Parameters
     ----------
     **settings
-        ``mode`` (`GRAPH_MODE`), ``device_target`` (``CPU``, ``GPU`` or ``Ascend``; programs run on
-        this machine's processors), ``device_id``, ``save_graphs`` (True, or 0 to 3),
-        ``save_graphs_path``, ``deterministic`` (``ON``: reductions in the order of the ranks).
+        ``mode`` (`GRAPH_MODE` or `PYNATIVE_MODE`, which are the same: what is called is traced once
+        for each signature, and its program runs), ``device_target`` (``CPU``, ``GPU`` or
+        ``Ascend``; programs run on this machine's processors), ``device_id``, ``save_graphs``
+        (True, or 0 to 3), ``save_graphs_path``, ``deterministic`` (``ON``: reductions in the order
+        of the ranks).
 
     Raises
     ------
@@ -183,13 +184,8 @@ def get_seed() -> int | None:
 
 
 def _mode(name: str, value: object) -> None:
-    if value == PYNATIVE_MODE and not isinstance(value, bool):
-        raise OptionError(
-            "`mode` is PYNATIVE_MODE, expected GRAPH_MODE",
-            hint="every network is traced and compiled; leave the mode out",
-        )
-    if value != GRAPH_MODE or isinstance(value, bool):
-        raise wrong_value(name, value, "GRAPH_MODE")
+    if value not in (GRAPH_MODE, PYNATIVE_MODE) or isinstance(value, bool):
+        raise wrong_value(name, value, "GRAPH_MODE or PYNATIVE_MODE")
 
 
 def _choice(*choices: str) -> Callable[[str, object], None]:

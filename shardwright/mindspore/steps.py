@@ -1,21 +1,44 @@
 """Training steps written out: ``jit``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from shardwright import server
 from shardwright.feeding import ByShape
-from shardwright.ir.values import check_names
+from shardwright.ir.errors import OptionError
+from shardwright.ir.values import check_names, wrong_value
 from shardwright.mindspore.context import get_context, get_seed
 from shardwright.operators.info import Array
 from shardwright.session import ParallelOptions, Session, begin
-from shardwright.tensor import Tensor
+from shardwright.tensor import Parameter, Tensor
 from shardwright.tracer import is_tracing
 from shardwright.tracing import Network
 
 _OPTIONS = ("jit_level", "backend", "fullgraph", "capture_mode")
+
+
+class ParameterTuple(tuple[Parameter, ...]):
+    """Parameters, each once.
+
+    Raises
+    ------
+    OptionError
+        If something else stands among them, or one is given twice.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, iterable: Iterable[Parameter]) -> "ParameterTuple":
+        """Check and keep the parameters."""
+        parameters = tuple(iterable)
+        for i, parameter in enumerate(parameters):
+            if not isinstance(parameter, Parameter):
+                raise wrong_value("iterable", parameter, "parameters")
+            if any(parameter is other for other in parameters[:i]):
+                raise OptionError(f"`ParameterTuple` is given {parameter!r} twice")
+        return super().__new__(cls, parameters)
 
 
 class Step:

@@ -7,11 +7,12 @@ from shardwright.gradients import Gradients
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, Range, check_names, wrong_value
+from shardwright.nn.eager_updates import EagerUpdates
 from shardwright.nn.rates import LearningRateSchedule, as_rate
 from shardwright.operators.models.optimizer import Kind, check_settings
 from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.tensor import Parameter, Tensor
-from shardwright.tracer import current_tracer
+from shardwright.tracer import current_tracer, is_tracing
 
 Parameters = Iterable[Parameter | Mapping[str, Any]]
 Rate = float | str | LearningRateSchedule | Tensor | Iterable[float]
@@ -54,6 +55,7 @@ class Optimizer:
     ) -> None:
         self.rule = Rule(kind, {"learning_rate": as_rate(learning_rate), **settings})
         self._settings: list[tuple[Parameter, dict[str, Attribute]]] = []
+        self._eager: EagerUpdates | None = None
         items = [params] if isinstance(params, Parameter | Mapping) else list(params)
         grouped = [isinstance(item, Mapping) for item in items]
         if any(grouped) and not all(grouped):
@@ -110,13 +112,18 @@ class Optimizer:
         return tuple(parameter for parameter, _ in self.updates)
 
     def __call__(self, gradients: object) -> None:
-        """Update the parameters, in a training step that is being traced.
+        """Update the parameters: in a training step that is being traced, or else at once.
 
         Raises
         ------
         ModelError
             If the gradients are not those of `value_and_grad`, or not of all the parameters.
         """
+        if not is_tracing() and _are_values(gradients):
+            if self._eager is None:
+                self._eager = EagerUpdates(self.rule, self.updates)
+            self._eager(list(cast(Iterable[Tensor], gradients)))
+            return
         if not isinstance(gradients, Gradients):
             raise ModelError(
                 f"an optimizer is given {type(gradients).__name__}, it takes what `value_and_grad` "
@@ -133,6 +140,13 @@ class Optimizer:
                     hint="give both the same parameters",
                 )
         current_tracer().train(self.rule, updates)
+
+
+def _are_values(gradients: object) -> bool:
+    """Return whether gradients are tensors with data."""
+    return isinstance(gradients, tuple | list) and all(
+        isinstance(item, Tensor) and item.data is not None for item in gradients
+    )
 
 
 def _shown(setting: Attribute) -> str:

@@ -18,6 +18,7 @@ from shardwright.mindspore.nn.optimizers import (
     Momentum,
     RMSProp,
 )
+from shardwright.mindspore.nn.steps import TrainOneStepCell, WithEvalCell, WithLossCell
 from shardwright.nn import (
     ELU,
     GELU,
@@ -173,8 +174,11 @@ __all__ = [
     "Top1CategoricalAccuracy",
     "Top5CategoricalAccuracy",
     "TopKCategoricalAccuracy",
+    "TrainOneStepCell",
     "TransformerLayer",
     "WarmUpLR",
+    "WithEvalCell",
+    "WithLossCell",
     "cosine_decay_lr",
     "exponential_decay_lr",
     "get_activation",

@@ -6,11 +6,28 @@ Every name of `shardwright.ops` is here.
 from typing import Any
 
 from shardwright import ops as own
-from shardwright.gradients import value_and_grad
-from shardwright.mindspore.ops import functional, operations
+from shardwright.mindspore.gradients import GradOperation, grad, value_and_grad
+from shardwright.mindspore.ops import composite, functional, operations
+from shardwright.mindspore.ops.creation import arange, eye, full, linspace, ones, zeros
 from shardwright.mindspore.ops.functional import Shape, scalar_to_tensor, shape
 
-__all__ = ["Shape", "functional", "operations", "scalar_to_tensor", "shape", "value_and_grad"]
+__all__ = [
+    "GradOperation",
+    "Shape",
+    "arange",
+    "composite",
+    "eye",
+    "full",
+    "functional",
+    "grad",
+    "linspace",
+    "ones",
+    "operations",
+    "scalar_to_tensor",
+    "shape",
+    "value_and_grad",
+    "zeros",
+]
 
 
 def __getattr__(name: str) -> Any:

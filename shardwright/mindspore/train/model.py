@@ -17,6 +17,7 @@ from shardwright.mindspore.context import (
     get_seed,
     has_parallel_setting,
 )
+from shardwright.mindspore.nn.steps import TrainOneStepCell
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
@@ -121,7 +122,7 @@ class Model(train.Model):
         return super()._begin(batch, dataset)
 
     def _step(self, batch: Mapping[str, Array], dataset: Dataset, run: RunArguments) -> float:
-        if self._optimizer is not None:
+        if self._optimizer is not None or isinstance(self.network, TrainOneStepCell):
             return super()._step(batch, dataset, run)
         if processes() is not None:
             check_together(self._options())

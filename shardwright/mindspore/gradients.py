@@ -1,0 +1,350 @@
+"""Gradients of functions: in a training step that is traced, or computed at once outside of one.
+
+Outside of a step a function is traced once for each signature of its inputs. Its program runs on
+one device, with the present values of parameters.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from shardwright.communication import get_group_size
+from shardwright.dataflow.cotangents import gradient_name
+from shardwright.gradients import Gradients, ValueAndGrad
+from shardwright.initial import get_seed
+from shardwright.ir import graph as ir
+from shardwright.ir.attributes import Attributes
+from shardwright.ir.errors import ModelError
+from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, wrong_value
+from shardwright.operators.info import Array
+from shardwright.passes.differentiate import Differentiate
+from shardwright.runtime import Executor, LocalCommunicator, initialize
+from shardwright.tensor import Parameter, Tensor
+from shardwright.tracer import current_tracer, is_tracing
+from shardwright.tracing import Definition, InputSpec, trace
+
+Positions = int | tuple[int, ...] | None
+Weights = tuple[Parameter, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class GradientFunction:
+    """A function that returns gradients, and the values of the function where asked for.
+
+    Parameters
+    ----------
+    function : callable
+        Returns a loss, or with `has_aux` a tuple that begins with it.
+    positions : int or tuple of int, optional
+        The inputs to differentiate by.
+    weights : tuple of Parameter, optional
+        The parameters to differentiate by.
+    has_aux, with_value : bool
+        Whether the function returns more than the loss; whether its values are returned too.
+    one_weight : bool
+        Whether a single parameter was given: its gradient is returned without a tuple.
+    """
+
+    function: Callable[..., Any]
+    positions: Positions
+    weights: Weights
+    has_aux: bool
+    with_value: bool
+    one_weight: bool = False
+    _programs: dict[object, "_Program"] = field(default_factory=dict)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the gradients, or the values of the function and the gradients.
+
+        Raises
+        ------
+        ModelError
+            In a step, if the gradient by an input is asked for; outside, with several ranks.
+        """
+        if is_tracing():
+            return self._traced(inputs)
+        if get_group_size() > 1:
+            raise ModelError(
+                f"gradients are computed outside of a training step, on {get_group_size()} ranks",
+                hint="write `@jit` before the function that calls it and the optimizer",
+            )
+        tensors = [item if isinstance(item, Tensor) else Tensor(item) for item in inputs]
+        signature = tuple(tensor.type for tensor in tensors)
+        if signature not in self._programs:
+            self._programs[signature] = _Program(self, signature)
+        outputs, gradients = self._programs[signature]([tensor.asnumpy() for tensor in tensors])
+        if self.with_value:
+            return outputs, gradients
+        return (gradients, outputs[1:]) if self.has_aux else gradients
+
+    def _traced(self, inputs: Sequence[Any]) -> Any:
+        if self.positions is not None:
+            raise ModelError(
+                f"the gradient by the inputs {self.positions} is wanted in a training step, only "
+                f"parameters have gradients there",
+                hint="give `None` for `grad_position`, and the parameters as `weights`",
+            )
+        outputs, gradients = ValueAndGrad(self.function, self.weights, self.has_aux)(*inputs)
+        if self.with_value:
+            return outputs, gradients
+        return (gradients, outputs[1:]) if self.has_aux else gradients
+
+
+class _Program:
+    """The program of a function and its gradients, for inputs of some types."""
+
+    def __init__(self, asked: GradientFunction, types: Sequence[TensorType]) -> None:
+        self._asked = asked
+        self._made: Any = None
+        self._names: list[str] = []
+        specs = [InputSpec(f"input{i}", kind) for i, kind in enumerate(types)]
+        self._definition = trace(self._forward(), specs)
+        self._check()
+        self._positions = _positions(asked.positions, types)
+        graph = self._differentiable()
+        self._graph = Differentiate().run(graph)
+        self._executor = Executor(self._graph, LocalCommunicator())
+        self._kept: dict[str, Array] = {}
+
+    def _forward(self) -> Callable[..., Any]:
+        """Return the function with a scalar first; what it returns is noted."""
+        function, has_aux = self._asked.function, self._asked.has_aux
+
+        def forward(*symbols: Tensor) -> tuple[Tensor, ...]:
+            made = function(*symbols)
+            if isinstance(made, tuple) != has_aux:
+                raise ModelError(
+                    f"`has_aux` is {has_aux}, and the function returns "
+                    f"{f'{len(made)} values' if isinstance(made, tuple) else 'one value'}",
+                    hint="use `has_aux=True` for a function that returns a tuple, its loss first",
+                )
+            loss = made[0] if has_aux else made
+            if not isinstance(loss, Tensor) or not loss.type.is_float:
+                raise ModelError(f"the function returns {loss!r} first, expected a real tensor")
+            tracer = current_tracer()
+            self._made = made
+            self._names = [tensor.value(tracer).name for tensor in _tensors(made)]
+            total = loss.sum() if loss.ndim else loss
+            apart = {tensor.value(tracer).name: tensor for tensor in _tensors(made)}
+            apart.pop(total.value(tracer).name, None)
+            return (total, *apart.values())
+
+        return forward
+
+    def _check(self) -> None:
+        """Refuse what only a training step that is compiled has."""
+        definition = self._definition
+        if definition.precision is not None or definition.micro_batches != 1:
+            raise ModelError(
+                "a network with mixed precision or micro-batches is differentiated outside of a "
+                "training step",
+                hint="write `@jit` before the function that calls it and the optimizer",
+            )
+
+    def _differentiable(self) -> ir.Graph:
+        """Return the graph whose trained parameters are what is differentiated by."""
+        graph, weights = self._definition.graph, self._asked.weights or ()
+        wanted = {id(weight) for weight in weights}
+        held = {name: id(p) in wanted for name, p in self._definition.holders.items()}
+        parameters = [
+            replace(p, attributes={**p.attributes, "trainable": held.get(p.name, False)})
+            for p in graph.parameters
+        ]
+        chosen = [value for i, value in enumerate(graph.inputs) if i in self._positions]
+        attributes: Attributes = {"initializer": "data", "trainable": True}
+        parameters += [ir.Parameter(value, attributes) for value in chosen]
+        inputs = tuple(value for value in graph.inputs if value not in chosen)
+        return replace(graph, inputs=inputs, parameters=tuple(parameters))
+
+    def __call__(self, arrays: Sequence[Array]) -> tuple[Any, Any]:
+        """Return what the function returns, and the gradients."""
+        definition, graph = self._definition, self._graph
+        given = {spec.name: array for spec, array in zip(definition.inputs, arrays, strict=True)}
+        fed = {value.name: given.pop(value.name) for value in graph.inputs}
+        known = {n: p.asnumpy() for n, p in definition.holders.items() if p.has_value}
+        initial = {**_constants(definition), **known, **self._kept, **given}
+        state = initialize(graph, get_seed(), LocalCommunicator(), initial)
+        outputs = self._executor.step(fed, state).outputs
+        for name, _ in graph.updates:
+            if name in definition.holders:
+                definition.holders[name].set_data(state[name][0])
+            else:
+                self._kept[name] = state[name][0]
+        found = {name: parts[0] for name, parts in outputs.items()}
+        arrays_of = iter([found[name] for name in self._names])
+        return _filled(self._made, arrays_of), self._gradients(found)
+
+    def _gradients(self, found: Mapping[str, Array]) -> Any:
+        """Return the gradients in the form that was asked for."""
+        asked, names = self._asked, self._definition.holders
+
+        def gradient(name: str | None, kind: TensorType) -> Tensor:
+            array = None if name is None else found.get(gradient_name(name))
+            return Tensor(np.zeros(kind.shape, numpy_dtype(kind.dtype)) if array is None else array)
+
+        inputs = [self._definition.inputs[i] for i in self._positions]
+        by_input: Any = tuple(gradient(spec.name, spec.type) for spec in inputs)
+        if isinstance(asked.positions, int):
+            by_input = by_input[0]
+        if asked.weights is None:
+            return by_input
+        known = {id(parameter): name for name, parameter in names.items()}
+        by_weight: Any = tuple(gradient(known.get(id(p)), p.type) for p in asked.weights)
+        if asked.one_weight:
+            by_weight = by_weight[0]
+        return by_weight if asked.positions is None else (by_input, by_weight)
+
+
+def _constants(definition: Definition) -> dict[str, Array]:
+    """Return the data of constants: that of parameters may have changed."""
+    return {n: a for n, a in definition.initial.items() if n not in definition.holders}
+
+
+def _positions(asked: Positions, types: Sequence[TensorType]) -> tuple[int, ...]:
+    """Return the positions of the inputs to differentiate by.
+
+    Raises
+    ------
+    ModelError
+        If there is no such input, or it is no real tensor.
+    """
+    positions = () if asked is None else (asked,) if isinstance(asked, int) else asked
+    for position in positions:
+        if position >= len(types) or not types[position].is_float:
+            kind = f"is {types[position]}" if position < len(types) else "is not there"
+            raise ModelError(
+                f"the gradient by the input {position} is wanted, which {kind}, expected a real "
+                f"tensor"
+            )
+    return positions
+
+
+def _tensors(made: Any) -> Iterator[Tensor]:
+    if isinstance(made, Tensor):
+        yield made
+    elif isinstance(made, tuple | list):
+        for item in made:
+            yield from _tensors(item)
+
+
+def _filled(made: Any, arrays: Iterator[Array]) -> Any:
+    """Return the structure of what a function returned, with values."""
+    if isinstance(made, Tensor):
+        return Tensor(next(arrays))
+    if isinstance(made, tuple | list):
+        return type(made)([_filled(item, arrays) for item in made])
+    return made
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    grad_position: Positions = 0,
+    weights: Any = None,
+    has_aux: bool = False,
+    return_ids: bool = False,
+) -> GradientFunction:
+    """Return a function that returns what `fn` returns, and its gradients.
+
+    Parameters
+    ----------
+    fn : callable
+        A function or a cell; returns a loss, or with `has_aux` a tuple that begins with it. The
+        gradient of a tensor is that of its sum.
+    grad_position : int or tuple of int, optional
+        The inputs to differentiate by, None for none of them.
+    weights : Parameter or iterable of Parameter, optional
+        The parameters to differentiate by.
+    has_aux : bool
+        Whether `fn` returns more than the loss.
+    return_ids : bool
+        Must be False.
+
+    Raises
+    ------
+    OptionError
+        If an argument has a value that is not allowed.
+    """
+    return _function(fn, grad_position, weights, has_aux, return_ids, with_value=True)
+
+
+def grad(
+    fn: Callable[..., Any],
+    grad_position: Positions = 0,
+    weights: Any = None,
+    has_aux: bool = False,
+    return_ids: bool = False,
+) -> GradientFunction:
+    """Return a function that returns the gradients of `fn`; see `value_and_grad`.
+
+    With `has_aux`, what `fn` returns after the loss follows the gradients.
+    """
+    return _function(fn, grad_position, weights, has_aux, return_ids, with_value=False)
+
+
+class GradOperation:
+    """Makes functions that return gradients by inputs, parameters or both.
+
+    Parameters
+    ----------
+    get_all : bool
+        Whether by all inputs; else by the first.
+    get_by_list : bool
+        Whether by parameters; with `get_all` by inputs too.
+    sens_param : bool
+        Must be False.
+    """
+
+    def __init__(
+        self, get_all: bool = False, get_by_list: bool = False, sens_param: bool = False
+    ) -> None:
+        check_flag("get_all", get_all)
+        check_flag("get_by_list", get_by_list)
+        if sens_param is not False:
+            raise wrong_value("sens_param", sens_param, "False", "multiply the loss")
+        self.get_all, self.get_by_list = get_all, get_by_list
+
+    def __call__(self, fn: Callable[..., Any], weights: Any = None) -> Callable[..., Any]:
+        """Return the function of the gradients; `weights` as for `grad`."""
+        if self.get_by_list and weights is None:
+            raise wrong_value("weights", weights, "parameters, since `get_by_list` is True")
+        by_list = weights if self.get_by_list else None
+        if not self.get_all:
+            return grad(fn, None if self.get_by_list else 0, by_list)
+
+        def gradients(*inputs: Any) -> Any:
+            return grad(fn, tuple(range(len(inputs))), by_list)(*inputs)
+
+        return gradients
+
+
+def _function(
+    fn: Callable[..., Any],
+    grad_position: Positions,
+    weights: Any,
+    has_aux: bool,
+    return_ids: bool,
+    with_value: bool,
+) -> GradientFunction:
+    check_flag("has_aux", has_aux)
+    if return_ids is not False:
+        raise wrong_value("return_ids", return_ids, "False")
+    if not callable(fn):
+        raise wrong_value("fn", fn, "a function or a cell")
+    several = isinstance(grad_position, tuple)
+    for position in grad_position if several else (grad_position,):  # type: ignore[union-attr]
+        if several or position is not None:
+            NOT_NEGATIVE_INTEGER.check("grad_position", position)
+    if grad_position is None and weights is None:
+        raise wrong_value("weights", weights, "parameters, since `grad_position` is None")
+    one = isinstance(weights, Parameter)
+    chosen = None if weights is None else (weights,) if one else tuple(weights)
+    for weight in chosen or ():
+        if not isinstance(weight, Parameter):
+            raise wrong_value("weights", weight, "parameters")
+    return GradientFunction(fn, grad_position, chosen, has_aux, with_value, one)
+
+
+__all__ = ["GradOperation", "GradientFunction", "Gradients", "grad", "value_and_grad"]

@@ -1,0 +1,108 @@
+"""Cells of training and evaluation: a network with its loss, a step, an evaluation."""
+
+from typing import Any
+
+from shardwright.gradients import ValueAndGrad
+from shardwright.ir.values import check_flag, wrong_value
+from shardwright.mindspore.steps import Step
+from shardwright.nn.cell import Cell
+from shardwright.nn.optimizers import Optimizer
+from shardwright.tensor import Tensor
+from shardwright.tracer import is_tracing
+from shardwright.tracing import Network
+from shardwright.tracing import WithLossCell as OwnWithLossCell
+
+
+class WithLossCell(OwnWithLossCell):
+    """A network and its loss, which gets the last input as labels.
+
+    Parameters
+    ----------
+    backbone : Cell
+        The network.
+    loss_fn : Cell or function
+        Takes what the network returns and the labels.
+    """
+
+    _auto_prefix = False  # the names of parameters are the network's
+
+    def __init__(self, backbone: Network, loss_fn: Network) -> None:
+        super().__init__(backbone, loss_fn)
+
+    @property
+    def backbone_network(self) -> Network:
+        """The network."""
+        return self.backbone
+
+
+class TrainOneStepCell(Cell):
+    """A training step: a call trains, and returns the loss before it.
+
+    Parameters
+    ----------
+    network : Cell
+        Returns the loss.
+    optimizer : Optimizer
+        Updates the parameters.
+    sens : float, optional
+        Must be 1: a loss scale manager of the model scales the loss.
+    return_grad : bool
+        Must be False.
+    """
+
+    _auto_prefix = False
+
+    def __init__(
+        self,
+        network: Network,
+        optimizer: Optimizer,
+        sens: float | None = None,
+        return_grad: bool = False,
+    ) -> None:
+        if sens not in (None, 1):
+            raise wrong_value("sens", sens, "1", "use a `FixedLossScaleManager`")
+        if return_grad is not False:
+            raise wrong_value("return_grad", return_grad, "False", "use `value_and_grad`")
+        if not isinstance(optimizer, Optimizer):
+            raise wrong_value("optimizer", optimizer, "an optimizer of `nn`")
+        self.network = network
+        self.optimizer = optimizer
+        self.weights = optimizer.parameters
+        self._step = Step(self)
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        """Return the loss, and let the optimizer update the parameters."""
+        loss, gradients = ValueAndGrad(self.network, self.weights)(*inputs)
+        self.optimizer(gradients)
+        return loss
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Train a step on a batch; within a trace, apply the cell."""
+        return super().__call__(*inputs) if is_tracing() else self._step(*inputs)
+
+
+class WithEvalCell(Cell):
+    """A network and its loss, for evaluation: returns the loss, the outputs and the labels.
+
+    Parameters
+    ----------
+    network : Cell
+        The network.
+    loss_fn : Cell or function
+        Takes what the network returns and the labels.
+    add_cast_fp32 : bool
+        Whether the outputs are cast to float32 before the loss.
+    """
+
+    _auto_prefix = False
+
+    def __init__(self, network: Network, loss_fn: Network, add_cast_fp32: bool = False) -> None:
+        check_flag("add_cast_fp32", add_cast_fp32)
+        self.network, self.loss_fn, self.add_cast_fp32 = network, loss_fn, add_cast_fp32
+
+    def construct(self, data: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss, what the network returns, and the labels."""
+        outputs = self.network(data)
+        if self.add_cast_fp32:
+            outputs = outputs.astype("float32")
+        return self.loss_fn(outputs, label), outputs, label
