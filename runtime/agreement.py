@@ -17,6 +17,7 @@ import numpy as np
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.optional import optional
 from shardwright.operators.info import Array
+from shardwright.runtime.faults import STANDING
 
 Made = TypeVar("Made")
 _BLOCK = 1021  # words of a block of a checksum
@@ -60,7 +61,8 @@ def _broadcast(world: Any, item: Any) -> Any:
 
 def differing_process(digest: bytes) -> int | None:
     """Return the first process whose digest differs from that of process 0; None if all agree."""
-    digests = _world().allgather(digest)
+    with STANDING.waiting("comparison of programs"):
+        digests = _world().allgather(digest)
     return next((i for i, other in enumerate(digests) if other != digests[0]), None)
 
 
@@ -72,7 +74,8 @@ def gathered(kind: str, item: Made) -> list[Made]:
     ExecutionError
         If a process is elsewhere in its program.
     """
-    found: list[Any] = _world().allgather((kind, item))
+    with STANDING.waiting(kind):
+        found: list[Any] = _world().allgather((kind, item))
     for number, other in enumerate(found):
         if not isinstance(other, tuple) or other[0] != kind:
             raise ExecutionError(
@@ -196,7 +199,8 @@ class Agreement:
         if self._pending is None:
             return
         request, (_, received), step = self._pending
-        request.Wait()
+        with STANDING.waiting("comparison of batches"):
+            request.Wait()
         self._pending = None
         if received[0] != -received[1]:
             raise ExecutionError(
@@ -220,7 +224,8 @@ class Vote:
         found = False
         if self._pending is not None:
             request, (_, received) = self._pending
-            request.Wait()
+            with STANDING.waiting("end of the step"):
+                request.Wait()
             found = bool(received[0])
         sent, received = np.array([int(answer)]), np.empty(1, np.int64)
         self._pending = _world().Iallreduce(sent, received, op=_mpi().MAX), (sent, received)
@@ -236,7 +241,8 @@ class Vote:
 def all_equal(arrays: Sequence[Array]) -> bool:
     """Return whether all processes have the same arrays."""
     shapes = [(array.shape, array.dtype.name) for array in arrays]
-    return len(set(_world().allgather((checksum(arrays), repr(shapes))))) == 1
+    with STANDING.waiting("comparison of batches"):
+        return len(set(_world().allgather((checksum(arrays), repr(shapes))))) == 1
 
 
 def checksum(arrays: Sequence[Array]) -> int:
@@ -264,6 +270,7 @@ def end_together() -> None:
     atexit.register(_settle_all)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        STANDING.fail(error)
         if issubclass(kind, ShardwrightError):
             sys.stderr.write(f"rank {_world().rank}: {error}\n")
         else:

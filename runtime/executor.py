@@ -27,6 +27,7 @@ from shardwright.operators.info import Array
 from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
+from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.program import FlatProgram, Source
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened
@@ -397,6 +398,7 @@ class Executor:
         self, info: Communication, instruction: Instruction, parts: dict[int, Array], number: int
     ) -> dict[int, Array]:
         axes, local = instruction.axes, instruction.results[0]
+        STANDING.value = local.name
         if self.graph.mesh is None:
             views = instruction.views[number]
             moved = {rank: info.kernel(views[rank], p) for rank, p in parts.items()}
@@ -420,6 +422,7 @@ class Executor:
         number: int,
     ) -> tuple[list[dict[int, Array]], float]:
         """Run an operator whose ranks pass parts round; return what the first one holds, too."""
+        STANDING.value = instruction.results[0].name
         extents, memory = [self.mesh.sizes[axis] for axis in info.axes], None
         members = {}
         for rank, view in instruction.views[number].items():

@@ -34,6 +34,7 @@ from shardwright.operators.info import Array
 from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
 from shardwright.runtime.agreement import failing_processes, failure_messages, told_once
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
+from shardwright.runtime.faults import STANDING
 from shardwright.runtime.under_way import Request
 
 _KILLED = 10.0  # seconds in which the process that tells an error ends this one
@@ -122,6 +123,16 @@ class MpiCommunicator:
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
     ) -> dict[int, Array]:
         """Run one communication operator in this rank's group along `axes`."""
+        if not STANDING.is_watched:
+            return self._exchange(operator, axes, parts)
+        STANDING.wait(operator.name, self._members(axes, operator.groups))
+        found = self._exchange(operator, axes, parts)
+        STANDING.go_on()
+        return found
+
+    def _exchange(
+        self, operator: Communication, axes: tuple[str, ...], parts: Parts
+    ) -> dict[int, Array]:
         rank = self.ranks[0]
         _, extents = operator.place(rank, axes, self.mesh)
         part = np.asarray(parts[rank], order="C")
@@ -178,6 +189,8 @@ class MpiCommunicator:
         """Run the turns of this rank: messages are sent as it goes on computing."""
         rank, group = self.ranks[0], self._group(axes)
         turns, sends = members[rank], list[Any]()
+        if STANDING.is_watched:
+            STANDING.wait("ring", self._members(axes))
         try:
             exchange = next(turns)
             for tag in count():
@@ -185,12 +198,14 @@ class MpiCommunicator:
                 exchange = turns.send(partial(_received_from, group, exchange.sources, tag))
         except StopIteration as end:
             self._mpi.Request.waitall(sends)
+            STANDING.go_on()
             return {rank: end.value}
         raise AssertionError("unreachable: the turns end")
 
     def collect(self, parts: Parts) -> dict[int, Array]:
         """Return the slices of all ranks that hold a value, in every process."""
-        everything = self._world.allgather(parts.get(self.ranks[0]))
+        with STANDING.waiting("collect"):
+            everything = self._world.allgather(parts.get(self.ranks[0]))
         return {rank: part for rank, part in enumerate(everything) if part is not None}
 
     # Messages between pipeline stages
@@ -214,21 +229,27 @@ class MpiCommunicator:
         found = {}
         for source, target in pairs:
             found[target] = np.empty(shapes[target], dtype)
+            STANDING.wait("receive", (source, target))
             self._world.Recv(_bytes(found[target]), source=source, tag=self._tag(tag))
+            STANDING.go_on()
         return found
 
     def complete_sends(self) -> None:
         """Wait until everything that was sent has left."""
-        self._mpi.Request.Waitall([request for request, _ in self._sends])
+        with STANDING.waiting("send"):
+            self._mpi.Request.Waitall([request for request, _ in self._sends])
         self._sends.clear()
 
     def _tag(self, tag: int) -> int:
         """Return a tag that MPI allows: messages of one tag arrive in the order of their sends."""
         return tag % (int(self._world.Get_attr(self._mpi.TAG_UB)) + 1)
 
-    def _group(self, axes: tuple[str, ...], groups: Groups = ()) -> Any:
+    def _members(self, axes: tuple[str, ...], groups: Groups = ()) -> tuple[int, ...]:
         rank = self.ranks[0]
-        members = next((g for g in groups if rank in g), ()) or self.mesh.group(rank, axes)
+        return next((g for g in groups if rank in g), ()) or self.mesh.group(rank, axes)
+
+    def _group(self, axes: tuple[str, ...], groups: Groups = ()) -> Any:
+        members = self._members(axes, groups)
         if members not in self._groups:
             chosen = self._world.Get_group().Incl(members)
             self._groups[members] = self._world.Create_group(chosen)

@@ -9,6 +9,7 @@ from shardwright.ir.errors import ExecutionError
 from shardwright.ir.files import begins, check_file, failing_as
 from shardwright.operators.info import Array
 from shardwright.runtime.executor import Executor
+from shardwright.runtime.faults import STANDING
 from shardwright.runtime.state import State
 
 _LOG = "the log"
@@ -75,12 +76,14 @@ def train(
     """
     name = _loss_name(executor)
     resumed = steps_before > 0
+    STANDING.count_steps(steps_before)
     logs = {} if log_directory is None else _open_logs(log_directory, executor, resumed)
     for step, batch in enumerate(batches, steps_before + 1):
         begin = perf_counter()
-        result = executor.step(batch, state)
-        seconds = perf_counter() - begin
-        losses = losses_of(executor, result.outputs[name])
+        with STANDING.step():
+            result = executor.step(batch, state)
+            seconds = perf_counter() - begin
+            losses = losses_of(executor, result.outputs[name])
         if step % log_every == 0:
             for rank, log in logs.items():
                 _write_line(log, step, losses[rank], steps_per_epoch)

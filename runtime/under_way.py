@@ -11,6 +11,7 @@ from typing import Protocol
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 from shardwright.runtime.communicator import Communicator, Parts
+from shardwright.runtime.faults import STANDING
 
 
 class Request(Protocol):
@@ -56,7 +57,9 @@ class UnderWay:
         for name in names:
             started = self._requests.pop(name, None)
             if started is not None:
-                started[0].Wait()
+                STANDING.value = name
+                with STANDING.waiting("all_reduce"):
+                    started[0].Wait()
         for request, _ in self._requests.values():
             request.Test()
             break  # one is enough: MPI moves all

@@ -57,6 +57,7 @@ from shardwright.runtime.agreement import (
     end_together,
     from_first,
 )
+from shardwright.runtime.faults import STANDING
 from shardwright.tracing import Definition, InputSpec, Network, trace
 
 
@@ -179,9 +180,10 @@ class Session:
         batch : sequence of array
             The inputs, in order.
         """
-        result = self.executor.step(self.feed.inputs(batch), self.state)
-        loss = result.outputs[self.executor.graph.outputs[0]]
-        return losses_of(self.executor, loss)[self.executor.communicator.ranks[0]]
+        with STANDING.step():
+            result = self.executor.step(self.feed.inputs(batch), self.state)
+            loss = result.outputs[self.executor.graph.outputs[0]]
+            return losses_of(self.executor, loss)[self.executor.communicator.ranks[0]]
 
     def read(self, name: str) -> Array:
         """Return the whole value of a parameter; where it is split, every process takes part."""

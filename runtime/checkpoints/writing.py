@@ -43,6 +43,7 @@ from shardwright.runtime.checkpoints.slices import Piece, is_by_rank, pieces_of
 from shardwright.runtime.checkpoints.strategy_file import strategy_files
 from shardwright.runtime.checkpoints.tensor_file import library, write_tensors
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator
+from shardwright.runtime.faults import STANDING
 from shardwright.runtime.state import State
 
 _WHAT = "the checkpoint"
@@ -208,6 +209,7 @@ class CheckpointWriter:
                 tensors_of = _tensors(self._graph, self._pieces, found)
                 complete(aside, how, self._graph, progress, tensors_of, _files(found))
                 self.latest = how.directory / name
+                STANDING.note_checkpoint(self.latest)
                 forget(how)
 
     def _all_notes(self, aside: Path) -> dict[int, dict[str, dict[str, str]]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwright.operators.communication.collectives import Communication
 from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.buckets import Bucket
 from shardwright.runtime.flat.calls import Call, Slots
 from shardwright.runtime.instructions import Instruction
@@ -47,6 +48,7 @@ class Reductions:
         self._slots = slots
         self._under_way: list[tuple[int, Request]] = []  # in the order of their starts
         self._buffers: dict[int, Any] = {}  # of buckets of several parts, until they start
+        self._values: dict[int, str] = {}  # the first value of a bucket under way, for messages
         self.seen: Callable[[int, str], None] | None = None  # told of each start and end
 
     def started(self, program: Iterable[Instruction]) -> frozenset[str]:
@@ -112,6 +114,7 @@ class Reductions:
         assert self._starter is not None
         request = self._starter.reduce_in_place(bucket.operator, bucket.axes, buffer)
         self._under_way.append((number, request))
+        self._values[number] = next(iter(bucket.offsets))
         if self.seen is not None:
             self.seen(number, "begin")
         return 0.0
@@ -128,7 +131,9 @@ class Reductions:
         def call() -> float:
             for started in self._under_way:
                 if started[0] == number:
-                    started[1].Wait()
+                    STANDING.value = self._values[number]
+                    with STANDING.waiting("all_reduce"):
+                        started[1].Wait()
                     self._ended(started)
                     break
             return 0.0

@@ -31,6 +31,7 @@ from shardwright.runtime.checkpoints import (
     open_checkpoint,
 )
 from shardwright.runtime.checkpoints.reading import EPOCH, NOW, random_state, set_random_state
+from shardwright.runtime.faults import STANDING
 from shardwright.session import Session
 from shardwright.train.callbacks import Callback, RunContext
 
@@ -311,6 +312,7 @@ def restore(checkpoint: Checkpoint, session: Session) -> None:
         If it is damaged, or of another program.
     """
     executor = session.executor
+    STANDING.count_steps(checkpoint.manifest.progress.step)
     session.state.update(load_slices(checkpoint, executor.graph, executor.communicator))
 
 

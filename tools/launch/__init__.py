@@ -7,22 +7,32 @@ workers meet at a scheduler on the first, as MindSpore's ``msrun`` has it.
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from shardwright.communication.rendezvous import Meeting, Scheduler
 from shardwright.ir.errors import ModelError, PackageError
-from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEGER
+from shardwright.runtime.checkpoints.runs import RUN_VARIABLE
+from shardwright.runtime.checkpoints.writing import new_run
+from shardwright.runtime.faults import BOARD_VARIABLE
 from shardwright.tools.launch.servers import WORKER, Run
-from shardwright.tools.main import UsageError, say
+from shardwright.tools.launch.supervision import Supervisor
+from shardwright.tools.main import INTERRUPTED, UsageError, say
 from shardwright.tools.options import add_number
+from shardwright.train.runs import RESTART_VARIABLE
 
 _WORKER = "shardwright.tools.launch.worker"
-_PAUSE = 0.1  # seconds between two looks at a log
+_PAUSE = 0.1  # seconds between two looks at the ranks and a log
+_TIMEOUT = 300.0  # seconds
+_GRACE = 5.0  # seconds in which MPI's launcher ends after its processes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="True",
         help="wait for the end of the processes, and print what the first one prints (default)",
     )
+    text = "times to start again after a rank has died, failed or stood still (default 0)"
+    add_number(parser, "--restarts", NOT_NEGATIVE_INTEGER, text, "N", 0)
+    text = f"seconds that a rank may stand still while others wait (default {_TIMEOUT:g})"
+    add_number(parser, "--timeout", POSITIVE, text, "SECONDS", _TIMEOUT)
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
 
@@ -76,10 +90,16 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not arguments.script.is_file():
         raise UsageError(f"there is no script `{arguments.script}`")
+    if arguments.restarts and arguments.join == "False":
+        raise UsageError(
+            "`--restarts` has no effect with `--join False`", hint="leave one of them out"
+        )
     arguments.log_dir.mkdir(parents=True, exist_ok=True)
-    for i in range(arguments.node_rank * local, (arguments.node_rank + 1) * local):
+    first = arguments.node_rank * local
+    for i in range(first, first + local):
         (arguments.log_dir / f"worker_{i}.log").unlink(missing_ok=True)
-    environment = _environment(local)
+    boards = (arguments.log_dir / ".ranks").resolve()
+    environment = _environment(local, boards)
     if arguments.server_num:
         return _with_servers(arguments, hosts, environment)
     if arguments.server_restarts:
@@ -87,16 +107,31 @@ def run(arguments: argparse.Namespace) -> int:
             "`--server_restarts` is given, and there are no parameter servers",
             hint="add `--server_num N`",
         )
-    if hosts == 1:
-        return _by_mpi(arguments, environment)
-    return _by_scheduler(arguments, local, environment)
+    supervisor = Supervisor(boards, range(first, first + local), arguments.timeout)
+    return _with_restarts(arguments, supervisor, environment)
 
 
-def _environment(local: int) -> dict[str, str]:
+def _with_restarts(
+    arguments: argparse.Namespace, supervisor: Supervisor, environment: dict[str, str]
+) -> int:
+    """Run the processes, again where they fail; return the exit code of the last start."""
+    several = len(supervisor.ranks) < arguments.worker_num
+    for restart in range(arguments.restarts + 1):
+        supervisor.begin()
+        own = {**environment, RESTART_VARIABLE: str(restart)}
+        code = (_by_scheduler if several else _by_mpi)(arguments, supervisor, own)
+        if code == 0 or code == INTERRUPTED or restart == arguments.restarts:
+            break
+        say(f"start {restart + 2} of {arguments.restarts + 1}")
+    return code
+
+
+def _environment(local: int, boards: Path) -> dict[str, str]:
     """Return the environment of the processes, which share the processors of this host."""
     threads = str(max(1, (os.cpu_count() or 1) // local))
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return {**dict.fromkeys(names, threads), **os.environ}
+    ours = {BOARD_VARIABLE: str(boards), RUN_VARIABLE: new_run()}
+    return {**dict.fromkeys(names, threads), **os.environ, **ours}
 
 
 def _worker(arguments: argparse.Namespace) -> list[str]:
@@ -123,13 +158,20 @@ def mpiexec() -> str:
     return found
 
 
-def _by_mpi(arguments: argparse.Namespace, environment: dict[str, str]) -> int:
+def _by_mpi(
+    arguments: argparse.Namespace, supervisor: Supervisor, environment: dict[str, str]
+) -> int:
     command = [mpiexec(), "-n", str(arguments.worker_num), *_worker(arguments)]
-    with (arguments.log_dir / "scheduler.log").open("w") as log:
+    path = arguments.log_dir / "scheduler.log"
+    with path.open("w") as log:
         log.write(f"scheduler: {' '.join(command)}\n")
         log.flush()
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        return _ended(arguments, [process], 0, log.fileno())
+        # In a session of its own: the terminal's interrupt is for the launcher, which asks the
+        # ranks to end their step.
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        return _ended(arguments, supervisor, {-1: process}, path)
 
 
 def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[str, str]) -> int:
@@ -138,6 +180,11 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
         raise UsageError(
             "parameter servers are started on one host, and their launcher waits for them",
             hint="on several hosts start the script once for each role, by `MS_ROLE`",
+        )
+    if arguments.restarts:
+        raise UsageError(
+            "`--restarts` is given, and there are parameter servers",
+            hint="use `--server_restarts`: a worker that ends early does not stop the others",
         )
     environment |= {
         "MS_SCHED_HOST": arguments.master_addr,
@@ -166,11 +213,13 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
     return _exit_code(code, arguments.log_dir)
 
 
-def _by_scheduler(arguments: argparse.Namespace, local: int, environment: dict[str, str]) -> int:
+def _by_scheduler(
+    arguments: argparse.Namespace, supervisor: Supervisor, environment: dict[str, str]
+) -> int:
     """Start this host's workers, and on the first host the scheduler at which all meet."""
     meeting = Meeting(arguments.master_addr, arguments.master_port, arguments.worker_num)
-    first = arguments.node_rank * local
-    environment |= {
+    environment = {
+        **environment,
         "MS_ROLE": "MS_WORKER",
         "MS_WORKER_NUM": str(meeting.size),
         "MS_SCHED_HOST": meeting.host,
@@ -178,11 +227,15 @@ def _by_scheduler(arguments: argparse.Namespace, local: int, environment: dict[s
     }
     if arguments.node_rank == 0:
         _serve(meeting, arguments.log_dir / "scheduler.log", arguments.join == "True")
-    processes = [
-        subprocess.Popen(_worker(arguments), env={**environment, "MS_NODE_ID": str(first + i)})
-        for i in range(local)
-    ]
-    return _ended(arguments, processes, first, None)
+    processes = {
+        rank: subprocess.Popen(
+            _worker(arguments),
+            env={**environment, "MS_NODE_ID": str(rank)},
+            start_new_session=True,
+        )
+        for rank in supervisor.ranks
+    }
+    return _ended(arguments, supervisor, processes, None)
 
 
 def _serve(meeting: Meeting, path: Path, joins: bool) -> None:
@@ -216,29 +269,42 @@ def _serve(meeting: Meeting, path: Path, joins: bool) -> None:
 
 def _ended(
     arguments: argparse.Namespace,
-    processes: Sequence["subprocess.Popen[bytes]"],
-    first: int,
-    log: int | None,
+    supervisor: Supervisor,
+    processes: Mapping[int, "subprocess.Popen[bytes]"],
+    log: Path | None,
 ) -> int:
     """Print what the first worker of this host prints until all have ended.
 
-    Returns the exit code of the first process that failed, or 0.
+    Returns the exit code of the first process that failed, or 0. No process is left.
     """
     if arguments.join == "False":
         say(f"started {arguments.worker_num} processes, their logs are in {arguments.log_dir}")
         return 0
-    path, printed = arguments.log_dir / f"worker_{first}.log", 0
+    path = arguments.log_dir / f"worker_{supervisor.ranks[0]}.log"
+    printed = path.stat().st_size if path.exists() else 0
+    stuck: str | None = None
     try:
-        while any(process.poll() is None for process in processes):
-            printed = _print_from(path, printed)
-            time.sleep(_PAUSE)
+        with _terminated_as_interrupted():
+            while stuck is None and any(p.poll() is None for p in processes.values()):
+                if any(process.poll() for process in processes.values()):
+                    break  # the others cannot go on without it
+                printed = _print_from(path, printed)
+                stuck = supervisor.look()
+                time.sleep(_PAUSE)
     except KeyboardInterrupt:
-        for process in processes:
-            process.terminate()
-        raise
+        return _interrupted(supervisor, processes, path, printed)
+    supervisor.look()
+    failed = stuck is not None or any(process.poll() for process in processes.values())
+    codes = {rank: p.poll() or 0 for rank, p in processes.items()}
+    what = stuck or (supervisor.fault(log, codes) if failed else "")
+    places = supervisor.places()
+    _end_all(supervisor, processes)
     _print_from(path, printed)
-    code = next((process.returncode for process in processes if process.returncode), 0)
-    return _exit_code(code, arguments.log_dir)
+    if not failed:
+        return 0
+    code = next((code for code in codes.values() if code), 1)
+    _tell(arguments, supervisor, what, places)
+    return code if 0 <= code < 128 else 1
 
 
 def _exit_code(code: int, logs: Path) -> int:
@@ -246,6 +312,72 @@ def _exit_code(code: int, logs: Path) -> int:
     if code:
         say(f"a process ended with the code {code}; its log is in {logs}")
     return code if 0 <= code < 128 else 1
+
+
+def _tell(
+    arguments: argparse.Namespace, supervisor: Supervisor, what: str, places: Sequence[str]
+) -> None:
+    """Say in one sentence what has happened; where all ranks stood is in a log."""
+    newest = supervisor.checkpoint
+    checkpoint = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
+    say(f"{what}; {checkpoint}; the logs are in {arguments.log_dir}")
+    with (arguments.log_dir / "scheduler.log").open("a") as file:
+        file.writelines(f"{line}\n" for line in (what, *places))
+
+
+def _interrupted(
+    supervisor: Supervisor,
+    processes: Mapping[int, "subprocess.Popen[bytes]"],
+    path: Path,
+    printed: int,
+) -> int:
+    """Let the ranks end their step and save; a second interrupt, or the time limit, ends them."""
+    supervisor.ask_to_end()
+    deadline = time.monotonic() + supervisor.timeout
+    try:
+        with _terminated_as_interrupted():
+            while any(process.poll() is None for process in processes.values()):
+                printed = _print_from(path, printed)
+                supervisor.look()
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_PAUSE)
+    except KeyboardInterrupt:
+        pass
+    _end_all(supervisor, processes)
+    _print_from(path, printed)
+    newest = supervisor.checkpoint
+    say("interrupted" + (f"; the newest checkpoint is {newest}" if newest else ""))
+    return INTERRUPTED
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Treat the signal to terminate as an interrupt."""
+
+    def raise_interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, raise_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_all(supervisor: Supervisor, processes: Mapping[int, "subprocess.Popen[bytes]"]) -> None:
+    """End what is left of the run: the ranks with all that they started, and MPI's launcher."""
+    supervisor.kill()
+    for process in processes.values():
+        if process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _print_from(path: Path, begin: int) -> int:

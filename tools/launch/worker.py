@@ -10,27 +10,48 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardwright.communication import init, processes
+from shardwright.runtime.faults import STANDING, Phase
+from shardwright.train.runs import RESTART_VARIABLE
 
 
 def main(arguments: Sequence[str]) -> None:
     """Meet the other processes, write what the script prints to a log, and run the script."""
     logs, script = Path(arguments[0]), arguments[1]
+    STANDING.open(_own_rank())
     init()
     started = processes()
     _redirect(logs, 0 if started is None else started.rank)
     sys.argv = list(arguments[1:])
     sys.path[0] = str(Path(script).resolve().parent)
-    runpy.run_path(script, run_name="__main__")
+    STANDING.set_phase(Phase.RUNNING)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            STANDING.fail(f"the script ended with {end.code!r}")
+            raise
+    except BaseException as error:
+        STANDING.fail(error)
+        raise
+    STANDING.set_phase(Phase.ENDED)
+
+
+def _own_rank() -> int:
+    """Return the rank of this process before it has met the others."""
+    variables = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MS_NODE_ID")
+    return int(next((os.environ[name] for name in variables if name in os.environ), "0"))
 
 
 def _redirect(logs: Path, rank: int) -> None:
     """Write standard output and errors to ``worker_N.log``, which is ``1/rank.N/stdout`` too."""
     path, other = logs / f"worker_{rank}.log", logs / "1" / f"rank.{rank}" / "stdout"
     other.parent.mkdir(parents=True, exist_ok=True)
-    for old in (path, other):
+    restarted = os.environ.get(RESTART_VARIABLE, "0") != "0"
+    for old in () if restarted else (path, other):
         old.unlink(missing_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.link(path, other)
+    if not other.exists():
+        os.link(path, other)
     sys.stdout.flush()
     for stream in (1, 2):
         os.dup2(file, stream)
