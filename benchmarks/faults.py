@@ -2,10 +2,10 @@
 
     python benchmarks/faults.py --kills 50 --stops 20 --damages 200
 
-Every run is started by ``shardwright launch --restarts 1``. It must end in time, say in one sentence
-which rank has died or does not answer, leave no process, and go on from its last checkpoint with
-the losses of a run that was never broken, to the bit. Of every damaged checkpoint the file must be
-named.
+Every run is started by ``shardwright launch --restarts 1``. It must end in time, say in one
+sentence which rank died or did not answer, leave no process, and go on from its last checkpoint
+with the losses of a run that was never broken, to the bit. Of every damaged checkpoint the file
+must be named.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from shardwright.ir.errors import PlanError
 from shardwright.runtime.checkpoints import open_checkpoint
@@ -131,7 +132,7 @@ def processes_in(folder: Path) -> list[int]:
 
 def broken(
     number: int, ranks: int, timeout: float, epochs: int, seconds: float, expected: dict[int, str]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Send a signal to a random rank at a random moment, and return what happened."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -189,7 +190,23 @@ def damages(folder: Path, count: int) -> Iterator[bool]:
         path.write_bytes(before)
 
 
+def summary(kind: str, rows: list[dict[str, Any]]) -> str:
+    """Return a line that counts what happened."""
+    counts = {
+        "before the end": sum(not row["too_late"] for row in rows),
+        "right rank named": sum(row["named"] for row in rows),
+        "ended with code 0": sum(row["code"] == 0 for row in rows),
+        "losses equal": sum(row["equal"] for row in rows),
+        "from a checkpoint": sum(row["checkpoint"] is not None for row in rows),
+        "processes left": sum(row["left"] for row in rows),
+    }
+    texts = [f"{name} {count}" for name, count in counts.items()]
+    longest = max((row["seconds"] for row in rows), default=0.0)
+    return f"{kind}: {len(rows)}; {', '.join(texts)}; the longest took {longest:.1f} s to its end"
+
+
 def main() -> None:
+    """Run all of it, and print what happened."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--stops", type=int, default=20)
@@ -201,7 +218,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     random.seed(arguments.seed)
-    found: dict[str, list[dict[str, object]]] = {"kills": [], "stops": []}
+    found: dict[str, list[dict[str, Any]]] = {"kills": [], "stops": []}
     with tempfile.TemporaryDirectory() as name:
         begin = time.monotonic()
         run = Run(Path(name), arguments.ranks, arguments.timeout, arguments.epochs)
@@ -221,15 +238,7 @@ def main() -> None:
             )
             found[kind].append(result)
             print(kind, i, json.dumps(result), flush=True)
-        rows = found[kind]
-        hit = [row for row in rows if not row["too_late"]]
-        print(
-            f"{kind}: {len(rows)}, before the end {len(hit)}, named {sum(bool(r['named']) for r in rows)}, "
-            f"ended with code 0 {sum(r['code'] == 0 for r in rows)}, losses equal "
-            f"{sum(bool(r['equal']) for r in rows)}, processes left {sum(int(str(r['left'])) for r in rows)}, "
-            f"longest {max((float(str(r['seconds'])) for r in rows), default=0):.1f} s",
-            flush=True,
-        )
+        print(summary(kind, found[kind]), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1))
 

@@ -59,6 +59,7 @@ EXAMPLES = {
     ),
     "launch": (
         "-n 4 train.py",
+        "-n 4 --restarts 3 --timeout 120 train.py",
         "--worker_num=8 --local_worker_num=8 --log_dir=logs train.py --epochs 3",
         "--worker_num=8 --local_worker_num=4 --master_addr=10.0.0.1 --node_rank=1 train.py",
         "--worker_num=2 --server_num=2 train.py      (with parameter servers)",

@@ -37,6 +37,11 @@ class _Seen:
         phase = self.board.phase
         return phase is Phase.FAILED or (phase is not Phase.ENDED and not _is_alive(self.board.pid))
 
+    @property
+    def answers(self) -> bool:
+        """Whether its thread counts: it does not while MPI starts."""
+        return not (self.board.phase is Phase.STARTING and self.board.waits)
+
     def look(self, now: float) -> None:
         if self.board.serial != self.serial:
             self.serial, self.moved = self.board.serial, now
@@ -89,7 +94,7 @@ class Supervisor:
         if any(s.lost is not None and now - s.lost > _GRACE for s in self._seen.values()):
             return self.fault(None, {})
         running = {r: s for r, s in self._seen.items() if _is_running(s.board)}
-        silent = [r for r, s in running.items() if now - s.answered > self.timeout]
+        silent = [r for r, s in running.items() if now - s.answered > self.timeout and s.answers]
         if silent:
             return self._silent(silent)
         still = all(now - seen.moved > self.timeout for seen in running.values())
@@ -105,7 +110,8 @@ class Supervisor:
         )
 
     def _stuck(self) -> str:
-        order = sorted(self._seen, key=lambda rank: self._seen[rank].board.waits)
+        boards = {rank: seen.board for rank, seen in self._seen.items()}
+        order = sorted(boards, key=lambda r: (_state(boards[r].pid) != "T", boards[r].waits))
         places = "; ".join(f"rank {rank} stands {self.place(rank)}" for rank in order[:_SHOWN])
         more = f"; and {len(order) - _SHOWN} more ranks" if len(order) > _SHOWN else ""
         return f"no rank went on for {self.timeout:g} s: {places}{more}"
@@ -117,10 +123,12 @@ class Supervisor:
         board = self._seen[rank].board
         if board.phase is Phase.ENDED:
             return f"after the end of its script, after step {board.steps}"
-        when = self._when(rank)
+        place = self._when(rank)
         if board.waits:
-            return f"{when}, where it waits in {board.place}"
-        return f"{when}, where it computes after {board.place}" if board.place else when
+            place += f", where it waits in {board.place}"
+        elif board.place:
+            place += f", where it runs after {board.place}"
+        return place + (" (its process is stopped)" if _state(board.pid) == "T" else "")
 
     def fault(self, log: Path | None, codes: Mapping[int, int]) -> str:
         """Return in words which rank has died or failed first.
@@ -205,12 +213,17 @@ def _is_alive(pid: int) -> bool:
     """Return whether a process runs; one that has ended and is not asked for its code does not."""
     try:
         os.kill(pid, 0)
-        stat = Path(f"/proc/{pid}/stat")
-        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (ProcessLookupError, FileNotFoundError):
+    except (ProcessLookupError, PermissionError):  # gone, or the number is somebody else's now
         return False
-    except PermissionError:  # a process of somebody else
-        return False
+    return _state(pid) not in "ZX"
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process as Linux tells it: ``T`` is stopped; ``?`` elsewhere."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "?"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

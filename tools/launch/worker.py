@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardwright.communication import init, processes
+from shardwright.ir.optional import is_installed, optional
 from shardwright.runtime.faults import STANDING, Phase
 from shardwright.train.runs import RESTART_VARIABLE
 
@@ -20,6 +21,9 @@ def main(arguments: Sequence[str]) -> None:
     STANDING.open(_own_rank())
     init()
     started = processes()
+    if started is not None and is_installed("mpi4py"):
+        with STANDING.waiting("MPI_Init"):  # a script may take its time until it needs MPI
+            optional("mpi4py.MPI", extra="mpi", need="a run over MPI")
     _redirect(logs, 0 if started is None else started.rank)
     sys.argv = list(arguments[1:])
     sys.path[0] = str(Path(script).resolve().parent)

@@ -1,0 +1,184 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from shardwright.runtime.faults import Board, Phase, board_path
+from shardwright.runtime.faults import board as board_module
+from shardwright.runtime.faults.standing import Standing
+from shardwright.tools.launch.supervision import Supervisor
+
+
+class Ranks:
+    """Boards of some ranks, whose processes are this one or a sleeping one."""
+
+    def __init__(self, folder, count, timeout=0.0):
+        self.supervisor = Supervisor(folder, range(count), timeout)
+        self.supervisor.begin()
+        self.boards = [Board(board_path(folder, rank), writes=True) for rank in range(count)]
+        self.children = []
+
+    def child(self, rank):
+        """Give a rank a process of its own."""
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"])
+        self.children.append(child)
+        self.boards[rank]._numbers[board_module._PID] = child.pid
+        return child
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    made = []
+
+    def make(*arguments):
+        made.append(Ranks(tmp_path / "boards", *arguments))
+        return made[-1]
+
+    yield make
+    for child in (child for item in made for child in item.children):
+        child.kill()
+        child.wait()
+
+
+def test_what_a_rank_notes_is_read_by_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHARDWRIGHT_BOARD", str(tmp_path))
+    standing = Standing()
+    standing.fail("before it is open")
+    standing.open(3)
+    board = Board(board_path(tmp_path, 3))
+    assert (board.pid, board.phase, board.place, board.error) == (os.getpid(), 0, "", "")
+    standing.value = "w.grad"
+    with standing.step():
+        standing.wait("all_reduce", (0, 1, 3))
+        assert board.is_in_step
+        assert board.waits
+        assert board.place == "`all_reduce` of `w.grad` with the ranks 0, 1, 3"
+        standing.go_on()
+    assert (board.steps, board.is_in_step, board.waits) == (1, False, False)
+    standing.fail(ValueError("two\nlines"))
+    standing.fail("a later one")
+    assert (board.phase, board.error) == (Phase.FAILED, "ValueError: two lines")
+    beats = board.beats
+    time.sleep(1.2 * board_module.BEAT)
+    assert board.beats > beats
+
+
+def test_nothing_is_noted_where_nobody_watches(tmp_path):
+    standing = Standing()
+    standing.open(0)
+    with standing.step():
+        standing.wait("all_reduce", (0,))
+        standing.go_on()
+    assert not standing.is_watched
+
+
+def test_a_text_is_cut_to_its_room(tmp_path):
+    board = Board(board_path(tmp_path, 0), writes=True)
+    board.fail("é" * 2000)
+    assert set(board.error[:-1]) == {"é"}
+
+
+def test_a_dead_rank_is_named_with_its_place(ranks, tmp_path):
+    found = ranks(2, 60.0)
+    child = found.child(1)
+    found.boards[1].count_steps(16)
+    found.boards[1].begin_step()
+    found.boards[1].wait("`all_gather` of `w` with the ranks 0, 1")
+    assert found.supervisor.look() is None
+    child.kill()
+    child.wait()
+    place = "in step 17, where it waits in `all_gather` of `w` with the ranks 0, 1"
+    assert found.supervisor.fault(None, {}) == f"rank 1 died {place}"
+    assert found.supervisor.fault(None, {1: -9}) == f"rank 1 died by signal 9 (SIGKILL) {place}"
+    log = tmp_path / "log"
+    log.write_text(f"=   PID {child.pid} RUNNING AT here\n=   EXIT CODE: 11\n")
+    assert found.supervisor.fault(log, {-1: 11}) == f"rank 1 died by signal 11 (SIGSEGV) {place}"
+
+
+def test_an_error_of_a_rank_is_told(ranks):
+    found = ranks(2, 60.0)
+    found.boards[1].count_steps(4)
+    found.supervisor.look()
+    found.boards[1].fail("ValueError: no such thing")
+    assert found.supervisor.fault(None, {0: -15, 1: 1}) != ""
+    expected = "rank 1 failed after step 4: ValueError: no such thing"
+    assert found.supervisor.fault(None, {1: 1}) == expected
+
+
+def test_a_rank_that_stops_is_told_from_those_that_wait_for_it(ranks, monkeypatch):
+    found, now = ranks(2, 10.0), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    found.boards[0].wait("`all_reduce` of `g` with the ranks 0, 1")
+    found.boards[1].go_on()
+    for now[0] in (0.0, 6.0, 11.0):
+        found.boards[0]._numbers[board_module._BEATS] += 1
+        found.boards[1]._numbers[board_module._BEATS] = 1
+        said = found.supervisor.look()
+    assert said == (
+        "rank 1 did not answer for 10 s, as if the process were stopped: rank 1 stands before its "
+        "first step"
+    )
+
+
+def test_a_rank_does_not_answer_while_mpi_starts(ranks, monkeypatch):
+    found, now = ranks(2, 10.0), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    found.boards[0].wait("`MPI_Init` with all ranks")
+    child = found.child(1)
+    os.kill(child.pid, signal.SIGSTOP)
+    os.waitpid(child.pid, os.WUNTRACED)
+    for board in found.boards:
+        board._numbers[board_module._BEATS] = 1
+    found.supervisor.look()
+    now[0] = 11.0
+    assert found.supervisor.look() == (
+        "rank 1 did not answer for 10 s, as if the process were stopped: rank 1 stands before its "
+        "first step (its process is stopped)"
+    )
+
+
+def test_ranks_that_all_stand_still(ranks, monkeypatch):
+    found, now = ranks(3, 10.0), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def look(until):
+        for _ in range(3):
+            for board in found.boards:
+                board._numbers[board_module._BEATS] += 1
+            now[0] += until / 3
+            said = found.supervisor.look()
+        return said
+
+    found.boards[2].begin_step()
+    assert look(30) is None  # all compute, or do not train yet
+    found.boards[0].begin_step()
+    found.boards[0].wait("`barrier` with the ranks 0, 1, 2")
+    assert look(9) is None
+    found.boards[1].set_phase(Phase.ENDED)
+    assert look(12) == (
+        "no rank went on for 10 s: rank 1 stands after the end of its script, after step 0; "
+        "rank 2 stands in step 1; rank 0 stands in step 1, where it waits in `barrier` with the "
+        "ranks 0, 1, 2"
+    )
+
+
+def test_what_is_left_is_killed(ranks):
+    found = ranks(2, 60.0)
+    child = found.child(0)
+    found.child(1)
+    os.kill(child.pid, signal.SIGSTOP)
+    found.supervisor.look()
+    found.supervisor.kill()
+    assert [child.wait(5) for child in found.children] == [-9, -9]
+
+
+def test_the_newest_checkpoint_is_remembered_over_a_restart(ranks, tmp_path):
+    found = ranks(1, 60.0)
+    found.boards[0].note_checkpoint(tmp_path / "step-7")
+    found.supervisor.look()
+    found.supervisor.begin()
+    assert found.supervisor.look() is None
+    assert found.supervisor.checkpoint == str(tmp_path / "step-7")
