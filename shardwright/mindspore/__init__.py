@@ -53,9 +53,13 @@ from shardwright.mindspore.context import (
 from shardwright.mindspore.gradients import grad, value_and_grad
 from shardwright.mindspore.parallel import AutoParallel, Layout
 from shardwright.mindspore.steps import ParameterTuple, jit
-from shardwright.mindspore.train import Model
+from shardwright.mindspore.train import (
+    Model,
+    load_checkpoint,
+    load_param_into_net,
+    save_checkpoint,
+)
 from shardwright.tensor import Parameter, Tensor
-from shardwright.train import load_checkpoint, load_param_into_net, save_checkpoint
 
 __all__ = [
     "GRAPH_MODE",

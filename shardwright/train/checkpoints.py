@@ -1,6 +1,6 @@
 """Checkpoints of networks: files of whole tensors by the names of parameters.
 
-The files are those of `shardwright.runtime`, whatever their names end in; MindSpore's own cannot be
+The files are those of `shardwright.runtime` or MindSpore's, whatever their names end in; both are
 read. In several processes every one takes part where a parameter is split over them.
 """
 
@@ -8,22 +8,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from shardwright.communication import processes
 from shardwright.eager import drawn
 from shardwright.ir.errors import OptionError
-from shardwright.ir.values import NOT_NEGATIVE, NOT_NEGATIVE_INTEGER, check_flag, wrong_value
+from shardwright.ir.values import (
+    NOT_NEGATIVE,
+    NOT_NEGATIVE_INTEGER,
+    check_choice,
+    check_flag,
+    wrong_value,
+)
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
 from shardwright.runtime.agreement import from_first
 from shardwright.runtime.checkpoint import read_arrays, write_arrays
 from shardwright.tensor import Parameter, Tensor
 from shardwright.train.callbacks import Callback, RunContext
+from shardwright.train.ckpt_files import is_ckpt, read_ckpt, write_ckpt
 
 _ENDING = ".ckpt"
+_WRITERS = {"npz": write_arrays, "ckpt": write_ckpt}
 
 
 def save_checkpoint(
@@ -33,6 +41,7 @@ def save_checkpoint(
     async_save: bool = False,
     append_dict: Mapping[str, Any] | None = None,
     choice_func: Callable[[str], bool] | None = None,
+    format: str = "npz",
 ) -> None:
     """Write parameters to a file; its name gets the ending ``.ckpt``.
 
@@ -50,6 +59,8 @@ def save_checkpoint(
         Numbers to write too.
     choice_func : callable, optional
         Says of each name whether to write it.
+    format : str
+        ``npz``, numpy's archive, or ``ckpt``, MindSpore's messages.
 
     Raises
     ------
@@ -58,6 +69,7 @@ def save_checkpoint(
     OutputError
         If the file cannot be written, or would replace one that is no checkpoint.
     """
+    check_choice("format", format, tuple(_WRITERS))
     if integrated_save is not True:
         raise wrong_value("integrated_save", integrated_save, "True")
     if async_save is not False:
@@ -66,7 +78,7 @@ def save_checkpoint(
     arrays |= {name: np.asarray(value) for name, value in (append_dict or {}).items()}
     if choice_func is not None:
         arrays = {name: array for name, array in arrays.items() if choice_func(name)}
-    write_arrays(_with_ending(ckpt_file_name), arrays)
+    _WRITERS[format](_with_ending(ckpt_file_name), arrays)
 
 
 def load_checkpoint(
@@ -94,7 +106,8 @@ def load_checkpoint(
         If the file is missing or corrupt.
     """
     prefixes = (filter_prefix,) if isinstance(filter_prefix, str) else tuple(filter_prefix or ())
-    arrays = read_arrays(_with_ending(ckpt_file_name))
+    path = _with_ending(ckpt_file_name)
+    arrays = read_ckpt(path) if path.is_file() and is_ckpt(path) else read_arrays(path)
     parameters = {
         name: Parameter(Tensor(array), name=name)
         for name, array in arrays.items()
@@ -235,7 +248,14 @@ class ModelCheckpoint(Callback):
         Their folder; by default the one in which the script runs.
     config : CheckpointConfig, optional
         When they are written.
+
+    Attributes
+    ----------
+    format : str
+        The form of the files; see `save_checkpoint`.
     """
+
+    format: ClassVar[str] = "npz"
 
     def __init__(
         self,
@@ -286,7 +306,7 @@ class ModelCheckpoint(Callback):
             arrays |= {key: np.asarray(number) for key, number in more.items()}
         path = self.directory / name
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_arrays(path, arrays)  # by every process: each may have a folder of its own
+        _WRITERS[self.format](path, arrays)  # by every process: each may have a folder of its own
         if path in self._files:
             self._files.remove(path)
         self._files.append(path)

@@ -2,6 +2,12 @@
 
 from shardwright.mindspore.train import callback, metrics, serialization
 from shardwright.mindspore.train.model import Model
+from shardwright.mindspore.train.serialization import (
+    ModelCheckpoint,
+    load_checkpoint,
+    load_param_into_net,
+    save_checkpoint,
+)
 from shardwright.train import (
     MAE,
     MSE,
@@ -13,7 +19,6 @@ from shardwright.train import (
     Loss,
     LossMonitor,
     Metric,
-    ModelCheckpoint,
     RunContext,
     TimeMonitor,
     Top1CategoricalAccuracy,
@@ -40,6 +45,9 @@ __all__ = [
     "Top5CategoricalAccuracy",
     "TopKCategoricalAccuracy",
     "callback",
+    "load_checkpoint",
+    "load_param_into_net",
     "metrics",
+    "save_checkpoint",
     "serialization",
 ]

@@ -1,10 +1,10 @@
 """Observers of a training run."""
 
+from shardwright.mindspore.train.serialization import ModelCheckpoint
 from shardwright.train import (
     Callback,
     CheckpointConfig,
     LossMonitor,
-    ModelCheckpoint,
     RunContext,
     TimeMonitor,
 )
