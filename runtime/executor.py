@@ -29,6 +29,7 @@ from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.program import FlatProgram, Source
+from shardwright.runtime.flat.timeline import RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened
 from shardwright.runtime.memory import LiveBytes, TurnsMemory
@@ -136,6 +137,7 @@ class Executor:
             )
         self._prepared = Preparation(graph, communicator, float_dtype, in_place=in_place)
         self._locals = self._prepared.locals
+        self.timeline: RunTimeline | None = None
         self._binding = Binding(graph, self._locals, communicator, float_dtype)
         self._under_way = UnderWay(communicator)
         self._updated = {name for name, _ in graph.updates}
@@ -179,6 +181,10 @@ class Executor:
             over=mode("over", low), invalid=mode("invalid", low), divide=mode("divide", False)
         )
 
+    def watch(self, timeline: RunTimeline) -> None:
+        """Record in a timeline what the next steps do when."""
+        self.timeline = self._under_way.timeline = timeline
+
     def step(
         self, inputs: Mapping[str, Array | Parts], state: State, fetch: Sequence[str] = ()
     ) -> StepResult:
@@ -199,6 +205,8 @@ class Executor:
         ExecutionError
             If inputs, state or names do not fit the program, or an operator fails.
         """
+        if self.timeline is not None:
+            self.timeline.begin_step()
         if self._is_flat:
             return self._run_flat(inputs, state, tuple(fetch))
         kept = self._kept(fetch)
@@ -233,7 +241,7 @@ class Executor:
             flat = self._flat[fetch] = self._flattened(fetch)
         self._binding.check_names(inputs)
         with self._errors():
-            flat.step(inputs, state)
+            flat.step(inputs, state, self.timeline)
         result = StepResult(flat.results(self.graph.outputs), flat.results(fetch), flat.peak_bytes)
         found = flat.results(new for _, new in self.graph.updates)
         state.update([(name, found[new]) for name, new in self.graph.updates])
@@ -247,7 +255,7 @@ class Executor:
                 self._program,
                 self._locals,
                 self.communicator,
-                self._run,
+                self._execute,
                 self._binding,
                 self._kept(fetch),
             )
@@ -309,6 +317,7 @@ class Executor:
             pipeline.loop.axes if pipeline.loop else (),
             slices,
             {name: {rank: values[name][rank] for rank in group.ranks} for name in names},
+            self.timeline,
         )
 
     def _run_all(self, program: Iterable[Instruction], step: "_Step") -> None:
@@ -374,6 +383,14 @@ class Executor:
     def _run(self, instruction: Instruction, values: Values, number: int = 0) -> float:
         """Run a node; return the bytes that a rank holds meanwhile, beside operands."""
         self._under_way.settle(instruction.node.operands)
+        if self.timeline is None:
+            return self._execute(instruction, values, number)
+        begin = self.timeline.now
+        held = self._execute(instruction, values, number)
+        self.timeline.add(kind_of(instruction), label(instruction), begin)
+        return held
+
+    def _execute(self, instruction: Instruction, values: Values, number: int = 0) -> float:
         operands, held = [values[name] for name in instruction.node.operands], 0.0
         try:
             if isinstance(instruction.info, Communication):

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import count
 from types import TracebackType
@@ -35,11 +36,20 @@ from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
 from shardwright.runtime.agreement import failing_processes, failure_messages, told_once
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 from shardwright.runtime.faults import STANDING
+from shardwright.runtime.flat.ordered import OrderedReduction
 from shardwright.runtime.under_way import Request
 
 _KILLED = 10.0  # seconds in which the process that tells an error ends this one
 _NATIVE = (np.float32, np.float64, np.int32, np.int64)  # element types that MPI reduces
 _MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
+
+
+@dataclass
+class _Reducing:
+    """A copy of a group for the messages of its reductions, and how many have started."""
+
+    group: Any
+    started: int = 0
 
 
 class MpiCommunicator:
@@ -78,6 +88,7 @@ class MpiCommunicator:
         failure_messages()
         self.ranks: tuple[int, ...] = (self._world.rank,)
         self._groups: dict[tuple[int, ...], Any] = {}
+        self._reducing: dict[tuple[int, ...], _Reducing] = {}  # for reductions that run meanwhile
         self._sends: list[tuple[Any, Array]] = []
         self._collectives: dict[str, Callable[[Any, Communication, Array], Array]] = {
             "all_gather": self._all_gather,
@@ -167,21 +178,28 @@ class MpiCommunicator:
         result = np.empty_like(part)
         return group.Iallreduce(part, result, op=self._operation(kind)), {rank: result}
 
-    def starts(
-        self, operator: Communication, axes: tuple[str, ...], dtype: "np.dtype[np.generic]"
-    ) -> bool:
-        """Return whether a reduction can run while this rank computes: in any order of its sums."""
-        if self.deterministic or operator.name != "all_reduce" or dtype not in _NATIVE:
+    def starts(self, operator: Communication, axes: tuple[str, ...]) -> bool:
+        """Return whether an operator is a reduction that can run while this rank computes."""
+        if operator.name != "all_reduce":
             return False
-        return bool(self._group(axes, operator.groups).size > 1)
+        members = self._members(axes, operator.groups)
+        if len(members) > 1 and members not in self._reducing:
+            self._reducing[members] = _Reducing(self._group(axes, operator.groups).Dup())
+        return len(members) > 1
 
     def reduce_in_place(
         self, operator: Communication, axes: tuple[str, ...], buffer: Array
     ) -> Request:
         """Start to reduce a buffer, which holds the result when the request has ended."""
         group, kind = self._group(axes, operator.groups), operator.attributes["reduction"]
-        request: Request = group.Iallreduce(self._mpi.IN_PLACE, buffer, op=self._operation(kind))
-        return request
+        if not self.deterministic and self._is_native(buffer):
+            place = self._mpi.IN_PLACE
+            request: Request = group.Iallreduce(place, buffer, op=self._operation(kind))
+            return request
+        own = self._reducing[self._members(axes, operator.groups)]
+        own.started += 1
+        tag = self._tag(2 * own.started)
+        return OrderedReduction(own.group, self._mpi.Request, buffer, kind, tag)
 
     def take_turns(
         self, axes: tuple[str, ...], members: Mapping[int, Turns]
@@ -242,7 +260,7 @@ class MpiCommunicator:
 
     def _tag(self, tag: int) -> int:
         """Return a tag that MPI allows: messages of one tag arrive in the order of their sends."""
-        return tag % (int(self._world.Get_attr(self._mpi.TAG_UB)) + 1)
+        return tag % (int(self._world.Get_attr(self._mpi.TAG_UB)) // 2 * 2)
 
     def _members(self, axes: tuple[str, ...], groups: Groups = ()) -> tuple[int, ...]:
         rank = self.ranks[0]

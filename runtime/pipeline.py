@@ -18,6 +18,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.flat.timeline import Kind, RunTimeline
 from shardwright.runtime.instructions import Instruction, Local, Preparation
 from shardwright.runtime.memory import LiveBytes
 from shardwright.runtime.state import State
@@ -108,6 +109,7 @@ class GroupStep:
     axes: tuple[str, ...]
     slices: Slices
     values: dict[str, dict[int, Array]]
+    timeline: RunTimeline | None = None
     memory: LiveBytes = field(default_factory=LiveBytes)
     totals: Accumulators = field(default_factory=Accumulators)
     of_passes: dict[int, dict[str, dict[int, Array]]] = field(default_factory=dict)
@@ -152,6 +154,7 @@ class GroupStep:
                 self._run(instruction, values, number)
 
     def _run(self, instruction: Instruction, values: Values, number: int) -> None:
+        begin = 0.0 if self.timeline is None else self.timeline.now
         if instruction.kind == "send":
             self._send(instruction, values, number)
         else:
@@ -161,6 +164,9 @@ class GroupStep:
                 self.memory.reach(self.run_node(instruction, values, number))
             for local in instruction.results:
                 self._hold(local.name, values)
+        if self.timeline is not None and instruction.kind != "run":
+            kind: Kind = "wait" if instruction.kind == "receive" else "communicate"
+            self.timeline.add(kind, f"{instruction.kind} {instruction.node.name}", begin)
         own = values.maps[0] if isinstance(values, ChainMap) else values
         self._free(instruction.last_used, own)
 

@@ -12,6 +12,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 from shardwright.runtime.communicator import Communicator, Parts
 from shardwright.runtime.faults import STANDING
+from shardwright.runtime.flat.timeline import RunTimeline
 
 
 class Request(Protocol):
@@ -36,6 +37,8 @@ class UnderWay:
     def __init__(self, communicator: Communicator) -> None:
         self._begin = getattr(communicator, "start", None)
         self._requests: dict[str, tuple[Request, Mapping[int, Array]]] = {}
+        self._begun: dict[str, float] = {}
+        self.timeline: RunTimeline | None = None
 
     def start(
         self, name: str, operator: Communication, axes: tuple[str, ...], parts: Parts
@@ -47,6 +50,8 @@ class UnderWay:
         self.settle((name,))  # that of the pass before
         request, found = started
         self._requests[name] = request, parts  # which it reads until it ends
+        if self.timeline is not None:
+            self._begun[name] = self.timeline.now
         results: dict[int, Array] = found
         return results
 
@@ -57,12 +62,20 @@ class UnderWay:
         for name in names:
             started = self._requests.pop(name, None)
             if started is not None:
-                STANDING.value = name
-                with STANDING.waiting("all_reduce"):
-                    started[0].Wait()
+                self._wait(name, started[0])
         for request, _ in self._requests.values():
             request.Test()
             break  # one is enough: MPI moves all
+
+    def _wait(self, name: str, request: Request) -> None:
+        begin = 0.0 if self.timeline is None else self.timeline.now
+        STANDING.value = name
+        with STANDING.waiting("all_reduce"):
+            request.Wait()
+        if self.timeline is None:
+            return
+        self.timeline.add("wait", f"wait for {name}", begin)
+        self.timeline.add("under way", name, self._begun.pop(name, begin))
 
     def settle_all(self) -> None:
         """Wait for all values."""

@@ -56,6 +56,7 @@ from shardwright.runtime.checkpoints import (
     load_slices,
     open_checkpoint,
 )
+from shardwright.runtime.flat.timeline import RunTimeline, check_timeline_file, write_timeline
 from shardwright.search.options import Progress as SearchProgress
 from shardwright.tracing import Definition
 from shardwright.verification.verdict import Verdict, judge
@@ -195,6 +196,7 @@ def run(
     checkpoints: str | Path | None = None,
     keep: int = KEPT,
     stop: Callable[[], bool] | None = None,
+    timeline: str | Path | RunTimeline | None = None,
 ) -> Iterator[StepRecord]:
     """Train on a plan, and yield a record of each step.
 
@@ -227,6 +229,9 @@ def run(
         How many checkpoints stay in the folder; 0: all.
     stop : callable, optional
         Called after every step; training ends with the checkpoint written if it returns True.
+    timeline : Path or RunTimeline, optional
+        File for what the ranks did in the last steps, in the format of ``chrome://tracing``; or
+        what records it.
 
     Raises
     ------
@@ -246,18 +251,17 @@ def run(
     samples = _samples(plan, data, seed)
     before = 0 if opened is None else _steps_before(opened, samples)
     state = _begun(plan, seed, communicator, resume if opened is None else opened)
+    executor = Executor(plan.program, communicator, in_place=True)
+    file, watch = _watched(executor, timeline)
     records = train(
-        Executor(plan.program, communicator, in_place=True),
+        executor,
         state,
         samples.batches(steps, seed, before),
         log_directory=log_directory,
         steps_per_epoch=samples.per_epoch,
         steps_before=before,
     )
-    writer = None
-    if folder is not None:
-        program = plan.program
-        writer = begin_writing(folder, program, communicator, keep=keep, resumed=opened)
+    writer = _writer(folder, plan, communicator, keep, opened)
     saver = _Saver(plan, state, communicator, save, writer, samples, seed)
 
     def stopped() -> bool:
@@ -266,6 +270,35 @@ def run(
 
     yield from saving(records, saver.save, save_every, stopped)
     saver.settle()
+    if file is not None and watch is not None:
+        write_timeline(file, watch, communicator)
+
+
+def _writer(
+    folder: Path | None,
+    plan: Plan,
+    communicator: Communicator,
+    keep: int,
+    resumed: Checkpoint | None,
+) -> CheckpointWriter | None:
+    """Return what writes the slices of a run, if a folder is given."""
+    if folder is None:
+        return None
+    return begin_writing(folder, plan.program, communicator, keep=keep, resumed=resumed)
+
+
+def _watched(
+    executor: Executor, timeline: str | Path | RunTimeline | None
+) -> tuple[Path | None, RunTimeline | None]:
+    """Return the file for a timeline, if one is asked for, and what records the steps."""
+    if timeline is None:
+        return None, None
+    file = None if isinstance(timeline, RunTimeline) else _path("timeline", timeline)
+    if file is not None:
+        check_timeline_file(file)
+    watch = timeline if isinstance(timeline, RunTimeline) else RunTimeline()
+    executor.watch(watch)
+    return file, watch
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,12 @@ from shardwright.runtime import (
 )
 from shardwright.runtime.agreement import differing_process, in_all, told_once
 from shardwright.runtime.checkpoints import KEPT
+from shardwright.runtime.flat.timeline import (
+    RunTimeline,
+    check_timeline_file,
+    figures,
+    write_timeline,
+)
 from shardwright.tools.documents import print_document, run_document
 from shardwright.tools.main import INTERRUPTED, UsageError, say
 from shardwright.tools.options import add_number
@@ -83,6 +89,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--keep", NOT_NEGATIVE_INTEGER, text, "N", KEPT)
     text = "write the checkpoint after every N steps, too"
     add_number(parser, "--save-every", POSITIVE_INTEGER, text, "N")
+    parser.add_argument(
+        "--timeline",
+        type=Path,
+        metavar="FILE",
+        help="write what the ranks did when in the last steps, for chrome://tracing or Perfetto",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -111,6 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
         _heard_later(lambda: saves and bool(records)) as interrupted,
     ):
         speaks = communicator.ranks[0] == 0
+        timeline = None if arguments.timeline is None else RunTimeline()
+        if speaks and arguments.timeline is not None:
+            check_timeline_file(arguments.timeline)
         check_capacity(plan.program, communicator.ranks)
         seed = seed_of_run(plan, arguments.seed, arguments.resume)
         samples = samples_for(plan.document.inputs, arguments.data, seed)
@@ -127,16 +142,21 @@ def run(arguments: argparse.Namespace) -> int:
             checkpoints=arguments.checkpoints,
             keep=arguments.keep,
             stop=interrupted,
+            timeline=timeline,
         )
         with counting("training", arguments.steps if speaks else 0) as advance:
             for record in steps:
                 records.append(record)
                 advance(f"loss {record.loss:.4f}")
+        if timeline is not None:
+            write_timeline(arguments.timeline, timeline, communicator)
     if speaks and len(records) < arguments.steps:
         place = arguments.save or arguments.checkpoints
         say(f"interrupted after step {records[-1].step}, its state is in {place}")
     elif speaks:
         _tell(arguments, plan, records, samples.description)
+        if timeline is not None and not arguments.json:
+            print(f"timeline in {arguments.timeline}: {figures(timeline)}", flush=True)
     return 0 if len(records) == arguments.steps else INTERRUPTED
 
 

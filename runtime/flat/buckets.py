@@ -8,6 +8,8 @@ from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
+
 from shardwright.operators.communication.collectives import Communication
 from shardwright.runtime.instructions import Instruction
 
@@ -36,7 +38,7 @@ class Bucket:
 
     operator: Communication
     axes: tuple[str, ...]
-    dtype: object
+    dtype: "np.dtype[np.generic]"
     offsets: dict[str, int] = field(default_factory=dict)
     size: int = 0
     first: int = 0

@@ -24,6 +24,7 @@ from shardwright.runtime.flat.calls import Call, Runner, Slots, computing, runni
 from shardwright.runtime.flat.inputs import Inputs
 from shardwright.runtime.flat.order import in_order_of_arrival, with_late_nodes_last
 from shardwright.runtime.flat.reductions import Reductions
+from shardwright.runtime.flat.timeline import Kind, RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.memory import LiveBytes
 from shardwright.runtime.state import State
@@ -40,15 +41,15 @@ class Action(NamedTuple):
         Runs it, and returns the bytes that it held meanwhile.
     position : int
         The node.
-    kind : str
-        ``compute``, ``communicate``, ``start``, ``wait``, ``move`` or ``free``.
+    kind : str, optional
+        What it is in a timeline; None if it is not shown.
     made, dead : tuple of int
         The slots that it fills, and those that are not read any more.
     """
 
     call: Call
     position: int
-    kind: str
+    kind: Kind | None
     made: tuple[int, ...] = ()
     dead: tuple[int, ...] = ()
 
@@ -165,13 +166,11 @@ class FlatProgram:
 
     def _of_node(self, position: int, item: Instruction, dying: Sequence[str]) -> Iterator[Action]:
         made = tuple(self.places[local.name] for local in item.results)
-        moves = isinstance(item.info, Communication | RingOperator)
-        kind = "communicate" if moves else "compute"
         dead = tuple(self.places[name] for name in dying)
-        yield Action(self._call(item), position, kind, made, dead)
+        yield Action(self._call(item), position, kind_of(item), made, dead)
         for name in dying:
             if name in self._old:
-                yield Action(self._freeing(name), position, "free")
+                yield Action(self._freeing(name), position, None)
 
     def _freeing(self, name: str) -> Call:
         """Return the call that takes a parameter out of the state, which its update follows."""
@@ -190,13 +189,13 @@ class FlatProgram:
         dead = tuple(self.places[dying_name] for dying_name in dying)
         if bucket.is_single:
             call = self.reductions.starting_single(bucket, number, source, target, source in dead)
-            yield Action(call, position, "start", (target,), dead)
+            yield Action(call, position, "communicate", (target,), dead)
             return
         begin = bucket.offsets[name]
         call = self.reductions.packing(bucket, number, source, target, begin)
         yield Action(call, position, "compute", (target,), dead)
         if position == bucket.last:
-            yield Action(self.reductions.starting(bucket, number), position, "start")
+            yield Action(self.reductions.starting(bucket, number), position, "communicate")
 
     def _call(self, item: Instruction) -> Call:
         if isinstance(item.info, Communication | RingOperator):
@@ -209,7 +208,12 @@ class FlatProgram:
 
     # Execution
 
-    def step(self, inputs: Mapping[str, Array | Parts], state: State) -> None:
+    def step(
+        self,
+        inputs: Mapping[str, Array | Parts],
+        state: State,
+        timeline: RunTimeline | None = None,
+    ) -> None:
         """Run the program once, on whole inputs or slices of them.
 
         The results are in `slots` until `results` takes them.
@@ -222,10 +226,11 @@ class FlatProgram:
         slots = self.slots
         self._inputs.into(slots, inputs, state)
         self._state = state
+        calls = self._calls if timeline is None else self._timed(timeline)
         memory = None if self.peak_bytes else self._begin_count()
         done = 0
         try:
-            for done, (call, dead) in enumerate(self._calls):
+            for done, (call, dead) in enumerate(calls):
                 held = call()
                 if memory is not None:
                     self._count(memory, self.actions[done], held)
@@ -238,6 +243,25 @@ class FlatProgram:
         if memory is not None:
             self.peak_bytes = memory.peak
             self._inputs.settle(self._kept_arrays())
+
+    def _timed(self, timeline: RunTimeline) -> Iterator[tuple[Call, tuple[int, ...]]]:
+        """Yield the calls of a step, which tell a timeline when they ran."""
+        self.reductions.timeline = timeline
+
+        def timed(action: Action) -> Call:
+            kind, name = action.kind, label(self.program[action.position])
+            if kind is None:
+                return action.call
+
+            def call() -> float:
+                begin = timeline.now
+                held = action.call()
+                timeline.add(kind, name, begin)
+                return held
+
+            return call
+
+        return ((timed(action), action.dead) for action in self.actions)
 
     def results(self, names: Iterable[str]) -> dict[str, dict[int, Array]]:
         """Return values of the step."""

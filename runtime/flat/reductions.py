@@ -4,17 +4,19 @@ MPI moves messages only inside its calls, so between two nodes it is asked wheth
 ended.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from sys import getrefcount
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from shardwright.ir.units import bytes_text
 from shardwright.operators.communication.collectives import Communication
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.buckets import Bucket
 from shardwright.runtime.flat.calls import Call, Slots
+from shardwright.runtime.flat.timeline import RunTimeline
 from shardwright.runtime.instructions import Instruction
 from shardwright.runtime.under_way import Request
 
@@ -23,8 +25,8 @@ from shardwright.runtime.under_way import Request
 class Starter(Protocol):
     """A communicator whose reductions run meanwhile."""
 
-    def starts(self, operator: Communication, axes: tuple[str, ...], dtype: Any) -> bool:
-        """Return whether a reduction runs meanwhile."""
+    def starts(self, operator: Communication, axes: tuple[str, ...]) -> bool:
+        """Return whether an operator is a reduction that runs meanwhile."""
 
     def reduce_in_place(
         self, operator: Communication, axes: tuple[str, ...], buffer: Any
@@ -46,10 +48,9 @@ class Reductions:
     def __init__(self, communicator: Communicator, slots: Slots) -> None:
         self._starter = communicator if isinstance(communicator, Starter) else None
         self._slots = slots
-        self._under_way: list[tuple[int, Request]] = []  # in the order of their starts
+        self._under_way: list[_Started] = []  # in the order of their starts
         self._buffers: dict[int, Any] = {}  # of buckets of several parts, until they start
-        self._values: dict[int, str] = {}  # the first value of a bucket under way, for messages
-        self.seen: Callable[[int, str], None] | None = None  # told of each start and end
+        self.timeline: RunTimeline | None = None
 
     def started(self, program: Iterable[Instruction]) -> frozenset[str]:
         """Return the nodes whose reduction runs while the rank computes."""
@@ -59,8 +60,7 @@ class Reductions:
         return frozenset(
             item.node.name
             for item in program
-            if isinstance(item.info, Communication)
-            and starter.starts(item.info, item.axes, item.results[0].dtype)
+            if isinstance(item.info, Communication) and starter.starts(item.info, item.axes)
         )
 
     def packing(self, bucket: Bucket, number: int, source: int, target: int, begin: int) -> Call:
@@ -112,16 +112,14 @@ class Reductions:
 
     def _start(self, bucket: Bucket, number: int, buffer: Any) -> float:
         assert self._starter is not None
+        begin = 0.0 if self.timeline is None else self.timeline.now
         request = self._starter.reduce_in_place(bucket.operator, bucket.axes, buffer)
-        self._under_way.append((number, request))
-        self._values[number] = next(iter(bucket.offsets))
-        if self.seen is not None:
-            self.seen(number, "begin")
+        self._under_way.append(_Started(number, request, bucket, begin))
         return 0.0
 
     def move(self) -> float:
         """Let MPI move messages on."""
-        if self._under_way and self._under_way[0][1].Test():
+        if self._under_way and self._under_way[0].request.Test():
             self._ended(self._under_way[0])
         return 0.0
 
@@ -130,25 +128,39 @@ class Reductions:
 
         def call() -> float:
             for started in self._under_way:
-                if started[0] == number:
-                    STANDING.value = self._values[number]
+                if started.number == number:
+                    STANDING.value = next(iter(started.bucket.offsets))
                     with STANDING.waiting("all_reduce"):
-                        started[1].Wait()
+                        started.request.Wait()
                     self._ended(started)
                     break
             return 0.0
 
         return call
 
-    def _ended(self, started: tuple[int, Request]) -> None:
+    def _ended(self, started: "_Started") -> None:
         self._under_way.remove(started)
-        if self.seen is not None:
-            self.seen(started[0], "end")
+        if self.timeline is not None:
+            self.timeline.add("under way", _text(started.bucket), started.begin)
 
     def forget(self) -> None:
         """Forget what a failed step has started."""
         self._under_way.clear()
         self._buffers.clear()
+
+
+class _Started(NamedTuple):
+    number: int
+    request: Request
+    bucket: Bucket
+    begin: float
+
+
+def _text(bucket: Bucket) -> str:
+    """Return the name of a bucket in a timeline: its first part, how many more, and its bytes."""
+    first, more = next(iter(bucket.offsets)), len(bucket.offsets) - 1
+    name = f"{first} and {more} more" if more else first
+    return f"{bucket.operator.name} {name}, {bytes_text(bucket.size * bucket.dtype.itemsize)}"
 
 
 def _references(slots: Slots, place: int) -> int:

@@ -21,6 +21,7 @@ from shardwright.train.metrics import (
 )
 from shardwright.train.model import Model
 from shardwright.train.runs import Checkpoints
+from shardwright.train.timelines import TimelineMonitor
 
 __all__ = [
     "MAE",
@@ -38,6 +39,7 @@ __all__ = [
     "ModelCheckpoint",
     "RunContext",
     "TimeMonitor",
+    "TimelineMonitor",
     "Top1CategoricalAccuracy",
     "Top5CategoricalAccuracy",
     "TopKCategoricalAccuracy",
