@@ -4,7 +4,7 @@ All ranks are in this process; or, where a launcher started one for each, this p
 `AutoParallel` and `Model` train so; `shardwright.compile` makes plans instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -22,11 +22,13 @@ from shardwright.compiler.options import (
     Mode,
 )
 from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
+from shardwright.compiler.plans.binding import rank_text
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.feeding import Feed, Kind
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.files import begins, failing_as, write_file
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -152,6 +154,7 @@ class Session:
         program = self.compiled.program
         communicator = communicator_of(self.compiled.mesh, options)
         check_capacity(program, communicator.ranks)
+        write_programs(program, communicator.ranks)
         self.executor = Executor(program, communicator, in_place=True)
         self.feed = Feed(program, communicator, kind)
         initial = same_everywhere(definition)
@@ -203,6 +206,25 @@ class Session:
         """Give a parameter another value."""
         value = self.executor.graph.value(name)
         self.state[name] = scatter(value, whole, self.executor.communicator)
+
+
+def write_programs(program: Graph, ranks: Iterable[int]) -> None:
+    """Write the program of each rank, ``rank_N/program.ir``, where the environment asks for graphs.
+
+    Raises
+    ------
+    OutputError
+        If a file cannot be written, or would replace something else.
+    """
+    folder, _ = graphs_asked_for()
+    if folder is None:
+        return
+    for rank in ranks:
+        path = folder.parent / f"rank_{rank}" / "program.ir"
+        what = f"the program of rank {rank}"
+        with failing_as(what, path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, rank_text(program, rank).encode(), what, begins(b"# rank "))
 
 
 # Processes that were started together

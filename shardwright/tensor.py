@@ -289,7 +289,7 @@ class Parameter(Tensor):
         self.layerwise_parallel = layerwise_parallel
         self.comm_fusion: int | None = None
         self.is_served = False  # whether it is on parameter servers
-        self._kept: tuple[Keeper, str] | None = None
+        self.kept: tuple[Keeper, str] | None = None
 
     def set_param_ps(self, init_in_server: bool = False) -> None:
         """Put the parameter on parameter servers, which draw its initial value either way."""
@@ -313,12 +313,12 @@ class Parameter(Tensor):
 
     def keep_in(self, keeper: Keeper, name: str) -> None:
         """Let a session keep the value from now on, under a name."""
-        self._kept = keeper, name
+        self.kept = keeper, name
 
     @property
     def has_value(self) -> bool:
         """Whether it has a value yet."""
-        return self._kept is not None or self.data is not None
+        return self.kept is not None or self.data is not None
 
     def asnumpy(self) -> Array:
         """Return the whole value: as trained so far, or as given.
@@ -330,8 +330,8 @@ class Parameter(Tensor):
         ModelError
             If it has none yet: its initializer draws it when its network is compiled.
         """
-        if self._kept is not None:
-            return self._kept[0].read(self._kept[1])
+        if self.kept is not None:
+            return self.kept[0].read(self.kept[1])
         if self.data is None:
             raise ModelError(
                 f"a parameter of type {self.type} has no value yet, its initializer draws it when "
@@ -353,8 +353,8 @@ class Parameter(Tensor):
             what = f"a parameter of type {self.type} is given data of shape {array.shape}"
             raise ModelError(what)
         self.data, self.initializer = array.astype(numpy_dtype(self.dtype)), "data"
-        if self._kept is not None:
-            keeper, name = self._kept
+        if self.kept is not None:
+            keeper, name = self.kept
             keeper.write(name, self.data)
 
     def value(self, tracer: Tracer) -> Value:

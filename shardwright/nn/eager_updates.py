@@ -9,6 +9,7 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array
+from shardwright.operators.models.optimizer import STEP
 from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.runtime import Executor, LocalCommunicator, initialize
@@ -51,6 +52,11 @@ class EagerUpdates:
         self._executor = Executor(graph, LocalCommunicator())
         known = {name: _value(p) for name, p in zip(self._names, self._parameters, strict=True)}
         self._state = initialize(graph, 0, LocalCommunicator(), known)
+
+    @property
+    def steps(self) -> int:
+        """The number of updates so far, where a learning rate follows it."""
+        return int(self._state[STEP][0])
 
     def __call__(self, gradients: Sequence[Tensor]) -> None:
         """Update the parameters by their gradients, in their order.

@@ -3,14 +3,17 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, cast
 
+import numpy as np
+
 from shardwright.gradients import Gradients
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, Range, check_names, wrong_value
 from shardwright.nn.eager_updates import EagerUpdates
 from shardwright.nn.rates import LearningRateSchedule, as_rate
-from shardwright.operators.models.optimizer import Kind, check_settings
+from shardwright.operators.models.optimizer import STEP, Kind, check_settings
 from shardwright.operators.models.optimizer import Optimizer as Rule
+from shardwright.operators.models.schedule import is_schedule, rate_at
 from shardwright.tensor import Parameter, Tensor
 from shardwright.tracer import current_tracer, is_tracing
 
@@ -110,6 +113,26 @@ class Optimizer:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters that are trained."""
         return tuple(parameter for parameter, _ in self.updates)
+
+    def get_lr(self) -> Tensor | tuple[Tensor, ...]:
+        """Return the learning rate of the next step: one, or that of each parameter.
+
+        In several processes every one takes part.
+        """
+        step = 0
+        common = self.rule.settings["learning_rate"]
+        rates = [own.get("learning_rate", common) for _, own in self.updates]
+        if any(map(is_schedule, rates)):
+            step = self._steps()
+        tensors = tuple(Tensor(np.float32(rate_at(rate, step))) for rate in rates)
+        return tensors[0] if len(set(rates)) == 1 else tensors
+
+    def _steps(self) -> int:
+        """Return the number of steps that were trained."""
+        if self._eager is not None:
+            return self._eager.steps
+        kept = next((p.kept for p in self.parameters if p.kept is not None), None)
+        return 0 if kept is None else int(kept[0].read(STEP))
 
     def __call__(self, gradients: object) -> None:
         """Update the parameters: in a training step that is being traced, or else at once.

@@ -231,6 +231,21 @@ def test_forms_of_one_schedule_train_alike(rate):
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("make", [nn.SGD, nn.Adam])
+def test_an_optimizer_tells_the_rate_of_the_next_step(make):
+    network = Network()
+    optimizer = make(network.trainable_params(), RATE)
+    rates = [float(optimizer.get_lr().asnumpy())]
+    model = Model(network, optimizer=optimizer)
+    for _ in range(2):
+        model.train(1, DATA.take(2))
+        rates.append(float(optimizer.get_lr().asnumpy()))
+    assert rates == pytest.approx([0.2, 0.1, 0.05])
+    assert float(nn.SGD(network.trainable_params(), 0.3).get_lr().asnumpy()) == pytest.approx(0.3)
+    groups = optimizer_with_groups(Network(), 0.5, 0.25)
+    assert [float(rate.asnumpy()) for rate in groups.get_lr()] == [0.5, 0.5, 0.25, 0.25]
+
+
 def optimizer_with_groups(network, first, second):
     groups = [
         {"params": network.first.trainable_params(), "lr": first, "weight_decay": 0.1},

@@ -141,6 +141,17 @@ def test_forms_of_a_step_train_alike(form, make):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+def test_updates_outside_of_a_step_count():
+    weight = ms.Parameter(ms.Tensor([1.0], "float32"), name="w")
+    optimizer = nn.SGD([weight], [0.5, 0.25])
+    values = []
+    for rate in (0.5, 0.25, 0.25):
+        assert optimizer.get_lr().asnumpy() == rate
+        optimizer([ms.Tensor([1.0], "float32")])
+        values.append(float(weight.asnumpy()[0]))
+    assert values == [0.5, 0.25, 0.0]
+
+
 def test_gradients_are_changed_between_function_and_optimizer():
     network = Network()
     optimizer = nn.SGD(network.trainable_params(), 1.0)
@@ -148,6 +159,7 @@ def test_gradients_are_changed_between_function_and_optimizer():
     gradients = grad_fn(ms.Tensor(X))
     optimizer([gradient * 0.0 for gradient in gradients])
     before = [parameter.asnumpy() for parameter in network.trainable_params()]
+    assert optimizer.get_lr().asnumpy() == 1.0
     optimizer([gradient * 0.5 for gradient in gradients])
     for old, parameter, gradient in zip(before, network.trainable_params(), gradients, strict=True):
         np.testing.assert_allclose(parameter.asnumpy(), old - 0.5 * gradient.asnumpy(), rtol=1e-6)
