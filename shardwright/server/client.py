@@ -13,7 +13,7 @@ from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.server.cache import RowCache
 from shardwright.server.member import ARRIVAL, Member
-from shardwright.server.messages import message
+from shardwright.server.messages import message, with_data
 from shardwright.server.security import Security
 from shardwright.server.store import NEVER, Task
 from shardwright.server.tables import Division, Ids, divisions
@@ -289,15 +289,22 @@ class Client:
 
     # Gradients
 
-    def push(self, dense: Mapping[int, Array], by_rows: Sparse) -> None:
-        """Send the gradients of a step."""
-        self._each(lambda link: self._push_to(link, dense, by_rows))
+    def push(
+        self, dense: Mapping[int, Array], by_rows: Sparse, rates: Mapping[int, float] | None = None
+    ) -> None:
+        """Send the gradients of a step, and the learning rates that follow it, by table."""
+        told = np.zeros(len(self.task.tables) if rates else 0)
+        for table, rate in (rates or {}).items():
+            told[table] = rate
+        self._each(lambda link: self._push_to(link, dense, by_rows, told.tobytes()))
         self.step += 1
 
-    def _push_to(self, link: _Link, dense: Mapping[int, Array], by_rows: Sparse) -> None:
+    def _push_to(
+        self, link: _Link, dense: Mapping[int, Array], by_rows: Sparse, rates: bytes
+    ) -> None:
         kept = sum(map(len, link.log.values()))
         saves = kept * PIECE_BYTES > _MOST_KEPT
-        head = message("Piece", **self._sender, step=self.step, save=saves)
+        head = message("Piece", **self._sender, step=self.step, save=saves, rates=rates)
         number = link.number
 
         def pieces() -> Iterator[Any]:
@@ -346,8 +353,8 @@ class Client:
         flat = values.reshape(-1)
         each = PIECE_BYTES // flat.itemsize
         for begin in range(0, flat.size, each):
-            data = flat[begin : begin + each].tobytes()
-            yield message("Piece", **self._sender, step=step, table=table, begin=begin, data=data)
+            piece = message("Piece", **self._sender, step=step, table=table, begin=begin)
+            yield with_data(piece, flat[begin : begin + each].view(np.uint8).data)
 
 
 def _put(piece: Any, whole: Array, division: Division, server: int) -> None:

@@ -54,6 +54,29 @@ def message(kind: str, /, **fields: Any) -> Any:
     return message_class(kind)(**fields)
 
 
+def encoded(item: Any) -> bytes:
+    """Return the bytes of a message; those of `with_data` as they are."""
+    return item if isinstance(item, bytes) else item.SerializeToString()
+
+
+def with_data(item: Any, data: memoryview) -> bytes:
+    """Return the bytes of a message whose field ``data`` is not set, with that field.
+
+    The field is written behind the others: protobuf itself would copy the data twice.
+    """
+    number = message_class(item.DESCRIPTOR.name).DESCRIPTOR.fields_by_name["data"].number
+    return b"".join((item.SerializeToString(), _varint(number << 3 | 2), _varint(len(data)), data))
+
+
+def _varint(number: int) -> bytes:
+    """Return an integer in groups of seven bits, the lowest first."""
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*found, number))
+
+
 @cache
 def message_class(name: str) -> Any:
     """Return the class of a message."""

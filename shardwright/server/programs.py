@@ -35,11 +35,14 @@ class WorkerProgram:
         The tables.
     gradients : tuple of str
         The value that is the gradient of each.
+    rates : tuple of (str or None)
+        The value that is the learning rate of each, where it follows the step.
     """
 
     graph: Graph
     tables: tuple[Table, ...]
     gradients: tuple[str, ...]
+    rates: tuple[str | None, ...]
 
 
 def worker_program(
@@ -82,7 +85,16 @@ def worker_program(
         for table in (_table(graph, node) for node in nodes)
     )
     gradients = tuple(node.operands[1] for node in nodes)
-    return WorkerProgram(_without(graph, nodes, gradients), tables, gradients)
+    rates = tuple(_rate(graph, node) for node in nodes)
+    outputs = (*gradients, *(rate for rate in rates if rate is not None))
+    return WorkerProgram(_without(graph, nodes, outputs), tables, gradients, rates)
+
+
+def _rate(graph: Graph, node: Node) -> str | None:
+    """Return the operand of an update that is the learning rate; None if it is an attribute."""
+    info = info_of(graph, node)
+    assert isinstance(info, Update)
+    return node.operands[-1] if info.reads_rate else None
 
 
 def is_update(node: Node) -> bool:
@@ -100,13 +112,8 @@ def _table(graph: Graph, node: Node) -> Table:
             f"the parameter `{name}` is on the servers, under a dynamic loss scale",
             hint="use a `FixedLossScaleManager`",
         )
-    if info.reads_rate:
-        raise ModelError(
-            f"the parameter `{name}` is on the servers, and its learning rate follows the step",
-            hint="use one number as the learning rate",
-        )
     scalars = rest[info.states :]
-    if any(scalar != f"{STEP}.next" for scalar in scalars):
+    if info.counts_steps and scalars[0] != f"{STEP}.next":
         raise ModelError(f"the update `{node.operator}` of `{name}` cannot be done on a server")
     own = parameters[name]
     return Table(
@@ -120,16 +127,19 @@ def _table(graph: Graph, node: Node) -> Table:
             for state in rest[: info.states]
         ),
         graph.values[gradient].type.dtype,
+        scheduled=info.reads_rate,
     )
 
 
-def _without(graph: Graph, dropped: Sequence[Node], gradients: Sequence[str]) -> Graph:
-    """Return the program without some updates, and with the gradients as outputs."""
+def _without(graph: Graph, dropped: Sequence[Node], results: Sequence[str]) -> Graph:
+    """Return the program without some updates, and with some values as outputs too."""
     gone = {result.name for node in dropped for result in node.results}
     updates = tuple((old, new) for old, new in graph.updates if new not in gone)
-    outputs = (*graph.outputs, *gradients)
+    outputs = tuple(dict.fromkeys((*graph.outputs, *results)))
     others = [new for old, new in updates if old != STEP]
     needed = live(graph.nodes, [*outputs, *others])
+    if STEP in needed.values:  # a learning rate follows it
+        needed = live(graph.nodes, [*outputs, *(new for _, new in updates)])
     kept = {result.name for node in needed.nodes for result in node.results}
     updates = tuple((old, new) for old, new in updates if new in kept or new in needed.values)
     states: Mapping[str, str] = dict(updates)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.operators.info import Array
-from shardwright.server.messages import message
+from shardwright.server.messages import message, with_data
 from shardwright.server.shards import Shard
 from shardwright.server.store import Push, Store, Task, gradient_dtype
 from shardwright.server.tables import Ids, Table, divisions
@@ -129,7 +129,7 @@ class ParameterServer:
             while first is not None:
                 if (first.worker, first.step) != (push.worker, push.step):
                     raise CallError("a stream has messages of several steps")
-                push.saves |= first.save
+                self._note(first, store, push)
                 self._take(first, store, push, ends, dtype_of)
                 first = next(stream, None)
             for table, end in ends.items():
@@ -137,6 +137,14 @@ class ParameterServer:
                     name = store.shards[table].table.name
                     raise CallError(f"a stream ends after {end} elements of `{name}`")
         return store, push.worker, push
+
+    def _note(self, piece: Any, store: Store, push: Push) -> None:
+        """Note what a message says of the whole step."""
+        push.saves |= piece.save
+        if piece.rates:
+            push.rates = numbers(piece.rates, np.dtype("<f8"))
+            if len(push.rates) != len(store.shards):
+                raise CallError(f"{len(push.rates)} learning rates of {len(store.shards)} tables")
 
     def _take(
         self,
@@ -196,9 +204,12 @@ class ParameterServer:
         shard = store.shards[table]
         step = max(1, PIECE_BYTES // max(1, shard.values[0].nbytes))
         for row in range(0, shard.rows, step):
-            part = np.arange(row, min(row + step, shard.rows))
+            end = min(row + step, shard.rows)
             with store.changed:
-                values = shard.at(part)[0] if shard.table.by_rows else shard.values[part]
+                if shard.table.by_rows:
+                    values = shard.at(np.arange(row, end))[0]
+                else:
+                    values = shard.values[row:end].copy()
             yield from _pieces(table, row * shard.table.width, values)
 
     def pull_rows(self, wishes: Iterable[Any], seconds: float) -> Iterator[Any]:
@@ -307,5 +318,5 @@ def _pieces(table: int, begin: int, values: Array) -> Iterator[Any]:
     flat = values.reshape(-1)
     step = PIECE_BYTES // flat.itemsize
     for first in range(0, flat.size, step):
-        data = flat[first : first + step].tobytes()
-        yield message("Piece", table=table, begin=begin + first, data=data)
+        piece = message("Piece", table=table, begin=begin + first)
+        yield with_data(piece, flat[first : first + step].view(np.uint8).data)

@@ -14,6 +14,7 @@ from shardwright.ir.types import numpy_dtype
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
 from shardwright.operators.models.loss_scale import LossScale
+from shardwright.operators.models.optimizer import STEP
 from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.runtime import Executor, LocalCommunicator, initialize, losses_of
 from shardwright.server.context import Roles, settings
@@ -73,6 +74,8 @@ class WorkerSession(Session):
         self.state = initialize(replace(graph, parameters=tuple(own)), seed, communicator, initial)
         task = Task(self.program.tables, roles.workers, settings().synchronous, seed)
         self.client = client_for(task, self._initial)
+        if STEP in self.state:  # a learning rate follows it
+            self.state[STEP] = {0: np.asarray(self.client.step)}
         self._dense = [i for i, table in enumerate(task.tables) if not table.by_rows]
         self._keep()
 
@@ -112,7 +115,8 @@ class WorkerSession(Session):
             number: (ids, gradients[number][: len(ids)].reshape(len(ids), -1))
             for number, ids in rows.items()
         }
-        self.client.push({i: gradients[i] for i in self._dense}, by_rows)
+        rates = {i: float(outputs[n]) for i, n in enumerate(self.program.rates) if n is not None}
+        self.client.push({i: gradients[i] for i in self._dense}, by_rows, rates)
 
     def read(self, name: str) -> Array:
         """Return the whole value of a parameter, from the servers if it is there."""

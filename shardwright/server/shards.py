@@ -96,7 +96,7 @@ class Shard:
         """Whether the first update sets all rows without a gradient to zero: that of FTRL does."""
         return self.table.update == "ftrl_update"
 
-    def update(self, gradient: Array, step: int) -> None:
+    def update(self, gradient: Array, step: int, rate: float = 0.0) -> None:
         """Update all rows.
 
         Parameters
@@ -105,15 +105,18 @@ class Shard:
             That of the rows here.
         step : int
             Number of the update, from 1.
+        rate : float
+            The learning rate, where the table does not have it.
         """
         gradient = gradient.reshape(self.values.shape)
         for begin in range(0, self.rows, self._chunk):
             part = slice(begin, begin + self._chunk)
             before = (self.values[part], *(state[part] for state in self.states))
-            for old, new in zip(before, self._after(before, gradient[part], step), strict=True):
+            after = self._after(before, gradient[part], step, rate)
+            for old, new in zip(before, after, strict=True):
                 old[:] = new
 
-    def update_rows(self, places: Ids, gradient: Array, step: int) -> None:
+    def update_rows(self, places: Ids, gradient: Array, step: int, rate: float = 0.0) -> None:
         """Update some rows, each given once; the clock after the update is `step`."""
         self.at(places)
         if self._is_zero_when_idle and not self.clock:
@@ -124,14 +127,18 @@ class Shard:
             part = slice(begin, begin + self._chunk)
             at = places[part]
             before = (self.values[at], *(state[at] for state in self.states))
-            after = self._after(before, gradient[part], step)
+            after = self._after(before, gradient[part], step, rate)
             for held, new in zip((self.values, *self.states), after, strict=True):
                 held[at] = new
         self.versions[places] = step + 1
 
-    def _after(self, before: tuple[Array, ...], gradient: Array, step: int) -> tuple[Array, ...]:
+    def _after(
+        self, before: tuple[Array, ...], gradient: Array, step: int, rate: float
+    ) -> tuple[Array, ...]:
         """Return rows and states after an update, by the kernel of its operator."""
         operator = self.table.operator
-        steps = (np.asarray(step),) if operator.counts_steps else ()
+        scalars = [np.asarray(step)] if operator.counts_steps else []
+        if self.table.scheduled:
+            scalars.append(np.asarray(rate))
         value, *states = before
-        return operator.kernel(operator.rule.view(), value, gradient, *states, *steps)
+        return operator.kernel(operator.rule.view(), value, gradient, *states, *scalars)

@@ -59,6 +59,8 @@ class Push:
         By table, places and the gradients of these rows.
     saves : bool
         Whether the worker asks for a checkpoint after the update.
+    rates : array, optional
+        The learning rate of each table, where some follow the step.
     """
 
     worker: int
@@ -66,6 +68,7 @@ class Push:
     dense: dict[int, Array] = field(default_factory=dict)
     by_rows: dict[int, tuple[Ids, Array]] = field(default_factory=dict)
     saves: bool = False
+    rates: Array | None = None
 
 
 class Store:
@@ -191,6 +194,8 @@ class Store:
         CallError
             If the worker has skipped one, or the values are not there yet.
         """
+        if push.rates is None and any(table.scheduled for table in self.task.tables):
+            raise CallError("gradients arrive without the learning rates of their step")
         with self.changed:
             counted = self.counted(push.worker)
             if self.wanted:
@@ -213,15 +218,18 @@ class Store:
 
     def _update(self, pushes: Sequence[Push]) -> None:
         self.clock += 1
+        rates = pushes[0].rates
         for number, shard in enumerate(self.shards):
             if not shard.rows:
                 continue
+            rate = 0.0 if rates is None else float(rates[number])
             if shard.table.by_rows:
                 several = [push.by_rows[number] for push in pushes if number in push.by_rows]
                 several = several or [_no_rows(shard)]
-                shard.update_rows(*_mean_of_rows(several, len(pushes)), self.clock)
+                shard.update_rows(*_mean_of_rows(several, len(pushes)), self.clock, rate)
             else:
-                shard.update(_mean([push.dense[number] for push in pushes]), self.clock)
+                mean = _mean([push.dense[number] for push in pushes])
+                shard.update(mean, self.clock, rate)
         for push in pushes:
             self.applied[push.worker] = push.step + 1
         if self._save is not None:

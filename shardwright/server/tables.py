@@ -117,6 +117,8 @@ class Table:
         Whether rows are pulled and pushed one by one, those that a step reads.
     hashed : bool
         Whether rows are divided by hash.
+    scheduled : bool
+        Whether the learning rate comes with the gradients.
 
     Raises
     ------
@@ -133,6 +135,7 @@ class Table:
     gradient: str = "float32"
     by_rows: bool = False
     hashed: bool = False
+    scheduled: bool = False
 
     def __post_init__(self) -> None:
         if self.rows > _MOST_ROWS or not self.type.elements:
@@ -175,6 +178,7 @@ class Table:
         types = [self.type, TensorType(self.gradient, self.type.shape)]
         types += [TensorType(self.state_dtype, self.type.shape)] * kind.states
         types += [TensorType("int64", ())] * kind.counts_steps
+        types += [TensorType("float64", ())] * self.scheduled
         found: OperatorInfo = operator_info(self.update, tuple(types), dict(self.settings))
         assert isinstance(found, Update)
         return found
@@ -188,6 +192,7 @@ class Table:
             shape=self.type.shape,
             by_rows=self.by_rows,
             hashed=self.hashed,
+            scheduled=self.scheduled,
             gradient=self.gradient,
             initializer=self.initializer,
             update=self.update,
@@ -209,7 +214,10 @@ class Table:
                 raise ShardwrightError(f"the table `{item.name}` has the type `{dtype}`")
         try:
             settings = json.loads(item.settings)
-            pairs = tuple((str(name), value) for name, value in settings.items())
+            pairs = tuple(
+                (str(name), tuple(value) if isinstance(value, list) else value)
+                for name, value in settings.items()
+            )
         except (ValueError, AttributeError):
             raise ShardwrightError(f"the settings of `{item.name}` are not in JSON") from None
         return Table(
@@ -222,6 +230,7 @@ class Table:
             item.gradient,
             item.by_rows,
             item.hashed,
+            item.scheduled,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.optional import optional
-from shardwright.server.messages import EXTRA, NEED, Method, message_class, methods
+from shardwright.server.messages import EXTRA, NEED, Method, encoded, message_class, methods
 from shardwright.server.security import Security
 
 PIECE_BYTES = 2**20
@@ -155,9 +155,8 @@ def _answering(method: Method, handler: Handler) -> Any:
             yield from handler(read(data), _seconds_left(context))
 
     make = getattr(grpc(), f"{method.kind}_rpc_method_handler")
-    response = message_class(method.response)
     function = answers if method.streams_responses else answer
-    return make(function, None, response.SerializeToString)
+    return make(function, None, encoded)
 
 
 def _parsed(kind: Any, data: bytes) -> Any:
@@ -220,7 +219,7 @@ class Connection:
     def _made(self, method: Method) -> Any:
         return getattr(self._channel, method.kind)(
             method.path,
-            request_serializer=message_class(method.request).SerializeToString,
+            request_serializer=encoded,
             response_deserializer=message_class(method.response).FromString,
         )
 

@@ -51,12 +51,13 @@ def optimizer(network, kind):
         "lazy": lambda: nn.LazyAdam(parameters, 0.01),
         "adagrad": lambda: nn.Adagrad(parameters, learning_rate=0.1),
         "ftrl": lambda: nn.FTRL(parameters, learning_rate=0.1, l1=1e-4),
+        "scheduled": lambda: nn.LazyAdam(parameters, [0.1, 0.05, 0.02]),
     }
     return made[kind]()
 
 
-KINDS = ("sgd", "momentum", "adam", "lazy", "adagrad", "ftrl")
-BY_ROWS = {"sgd", "lazy", "adagrad", "ftrl"}
+KINDS = ("sgd", "momentum", "adam", "lazy", "adagrad", "ftrl", "scheduled")
+BY_ROWS = {"sgd", "lazy", "adagrad", "ftrl", "scheduled"}
 
 
 def definition(kind="sgd"):
@@ -97,10 +98,7 @@ def as_worker(monkeypatch):
 
 
 @needs_grpc
-@pytest.mark.parametrize(
-    "kind",
-    [kind for kind in KINDS if hasattr(nn, "LazyAdam") or kind in ("sgd", "momentum", "adam")],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_tables_are_those_of_one_process_to_the_bit(as_worker, kind):
     expected, values, _ = trained(begin_alone, Clicks(), kind)
     with running(2, 1) as run:
