@@ -218,6 +218,11 @@ def begin(
             f"parameters are on servers, and the mode is `{mode}`, expected `stand_alone`",
             hint="leave out `AutoParallel`: every worker has the whole model",
         )
+    if getattr(network, "micro_batches", 1) != 1:
+        raise ModelError(
+            "parameters are on servers, and the network accumulates gradients of micro-batches",
+            hint="leave out `GradAccumulation`, and use smaller batches",
+        )
     alone = CompileOptions(mode="stand_alone", precision=options.how.precision)
     specs = [specify(name, array) for name, array in batch.items()]
     with world(1):

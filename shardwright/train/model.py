@@ -26,7 +26,7 @@ from shardwright.tracing import Network
 from shardwright.train.callbacks import Callback, RunArguments, RunContext, as_callbacks, tell
 from shardwright.train.loss_scale import DynamicLossScaleManager, FixedLossScaleManager
 from shardwright.train.metrics import Loss, metrics_of
-from shardwright.train.runs import rest_of_epoch, restore, resumption
+from shardwright.train.runs import Checkpoints, rest_of_epoch, restore, resumption
 
 Callbacks = Callback | Sequence[Callback] | None
 
@@ -121,6 +121,9 @@ class Model:
         POSITIVE_INTEGER.check("epoch", epoch)
         check_flag("dataset_sink_mode", dataset_sink_mode)
         followers = as_callbacks(callbacks)
+        if server.is_on():
+            server.take_part()
+            _check_callbacks(followers)
         run = RunContext(arguments=self._arguments("train", followers, train_dataset))
         run.arguments.epoch_num, run.arguments.dataset_sink_mode = epoch, dataset_sink_mode
         self._continued = resumption(followers, train_dataset)
@@ -323,4 +326,20 @@ class Model:
             optimizer=self._optimizer,
             loss_scale=self._loss_scale,
             seed=self._seed,
+        )
+
+
+def _check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Refuse to save a run whose parameters are on servers.
+
+    Raises
+    ------
+    ModelError
+        If a callback does.
+    """
+    if any(isinstance(callback, Checkpoints) for callback in callbacks):
+        raise ModelError(
+            "the callback `Checkpoints` saves what is in this process, and parameters are on "
+            "servers",
+            hint="write `set_ps_context(checkpoint_dir=...)`; `ModelCheckpoint` saves parameters",
         )

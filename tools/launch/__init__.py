@@ -186,6 +186,11 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
             "`--restarts` is given, and there are parameter servers",
             hint="use `--server_restarts`: a worker that ends early does not stop the others",
         )
+    if arguments.timeout != _TIMEOUT:
+        raise UsageError(
+            "`--timeout` is given, and there are parameter servers",
+            hint="write `set_ps_context(heartbeat_timeout=...)` in the script",
+        )
     environment |= {
         "MS_SCHED_HOST": arguments.master_addr,
         "MS_SCHED_PORT": str(arguments.master_port),
