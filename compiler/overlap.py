@@ -90,13 +90,16 @@ class Overlapped:
         The time they took, building the problems included.
     is_short : bool
         Whether memory was short, and plans built by rule are among the candidates.
+    center : array of shape (intervals, resources)
+        The weights of the best bound.
     """
 
     candidates: tuple[Candidate, ...]
     lower_bound: float
     searches: int
     seconds: float
-    is_short: bool = False
+    is_short: bool
+    center: Floats
 
     def gap(self, step_seconds: float) -> float:
         """Return the relative gap of an overlapped step to the lower bound."""
@@ -139,6 +142,9 @@ class OverlapSearch:
         The limits of the user.
     deadline : float
         The end of all searches, by `time.perf_counter`.
+    within : callable, optional
+        Yields plans of a search by weights that take at most a share of the memory limit; the
+        bounds of that search are not of every plan.
     relaxed : callable, optional
         Where memory is short, returns the search without its limit, whose lower bound is of every
         plan; None where it finds nothing in time.
@@ -162,6 +168,7 @@ class OverlapSearch:
     cluster: Cluster
     limits: SearchOptions
     deadline: float
+    within: Callable[[ResourceWeights, float], Iterable[Attempt]] = lambda *_: ()
     relaxed: Callable[[], Overlapped | None] = lambda: None
     by_rule: Callable[[Callable[[], float]], Iterable[Attempt]] = lambda _: ()
     is_large: bool = False
@@ -170,6 +177,7 @@ class OverlapSearch:
     time_note: TimeNote = field(default_factory=TimeNote)
     found: list[Candidate] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)  # the greatest of each plan that was met
     searches: int = 0
     seconds: float = 0.0
     is_short: bool = False  # memory, by the account of the search
@@ -184,17 +192,36 @@ class OverlapSearch:
         """
         self.center = self._first_weights()
         bound = self._first_bound()
+        if self.is_short and self.is_large:
+            bound = max(bound, self._bound_without_limit())
+            self._meet_within(bound)
+            self._meet_by_rule(bound)
         if self.found and (self._is_near(bound) or self.is_large):
             return self._raised(bound)
         self.searches += 1
         serial = self.fit(1.0)
         self._meet(serial)
-        self.is_short = not serial.result.unlimited
-        if self.is_short:
+        was_short, self.is_short = self.is_short and self.is_large, not serial.result.unlimited
+        if self.is_short and not was_short:
             bound = max(bound, self._bound_without_limit())
             self._meet_by_rule(bound)
+        if self.is_short:
             self._leave_room()
         return self._raised(bound)
+
+    def run_relaxed(self) -> Overlapped:
+        """Return the bound of searches without the memory limit, and their plans that fit it.
+
+        Raises
+        ------
+        NoPlanError
+            If no plan was found.
+        """
+        self.center = self._first_weights()
+        first = self.attempt(self._as_weights(self.center))
+        self.searches += 1
+        self._meet(first)
+        return self._raised(first.result.lower_bound)
 
     def _first_bound(self) -> float:
         """Search by the first weights, and return the bound if memory does not matter there."""
@@ -205,6 +232,7 @@ class OverlapSearch:
         self.searches += 1
         if not first.result.unlimited:
             self.seconds += first.result.seconds
+            self.is_short = True
             return 0.0
         self._meet(first)
         return first.result.lower_bound
@@ -272,7 +300,7 @@ class OverlapSearch:
 
     def _overlapped(self, bound: float) -> Overlapped:
         ranked = tuple(sorted(self.found, key=lambda candidate: candidate.step_seconds))
-        return Overlapped(ranked, bound, self.searches, self.seconds, self.is_short)
+        return Overlapped(ranked, bound, self.searches, self.seconds, self.is_short, self.center)
 
     def _bound_without_limit(self) -> float:
         """Meet the plans of a search without the memory limit that fit, and return its bound."""
@@ -281,10 +309,22 @@ class OverlapSearch:
             return 0.0
         self.searches += relaxed.searches
         self.seconds += relaxed.seconds
+        self.center = relaxed.center
         for candidate in relaxed.candidates:
-            if candidate.attempt.fits(self.limits.limit_bytes):
-                self._consider(candidate.attempt)
+            self._consider(candidate.attempt)
         return relaxed.lower_bound
+
+    def _meet_within(self, bound: float) -> None:
+        """Meet plans of the best weights that leave memory for the window."""
+        weights = self._as_weights(self.center)
+        for share in _SHARES:
+            if self._is_near(bound) or self._is_late:
+                break
+            self.searches += 1
+            for attempt in self.within(weights, share):
+                self._meet(attempt)
+                if self._is_near(bound) or self._is_late:
+                    break
 
     def _leave_room(self) -> None:
         """Meet plans that leave memory for the window: without it, nothing overlaps."""
@@ -310,6 +350,7 @@ class OverlapSearch:
             }
         )
         limit = self.limits.limit_bytes
+        self.loads.append(float(divided.total.max()))
         if attempt.fits(limit):
             self.found.append(candidate_of(attempt, self.cluster, limit, divided.total))
 
@@ -338,7 +379,8 @@ class OverlapSearch:
         """
         if self._is_near(bound) or self._is_late:
             return None
-        step = max(bound, min(candidate.least_seconds for candidate in self.found))
+        least = [candidate.least_seconds for candidate in self.found]
+        step = max(bound, min(least or self.loads))
         height, weights = highest_grouped_weights(self.cuts, self.intervals, len(self._used))
         least = max(_WORTHWHILE * (step - bound), _GAPS * self.limits.gap * bound)
         if min(height, step) - bound <= least:

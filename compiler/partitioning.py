@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from shardwright.compiler.attempts import Attempts, Bucketed
 from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
@@ -38,6 +39,8 @@ from shardwright.search.options import Progress, SearchOptions
 from shardwright.search.time_note import TimeNote
 
 _ROUGH = 2e-3  # gap of searches by weights
+_ROUGHER = 2e-2  # gap of searches by weights that bound nothing
+_FOR_CANDIDATE = 1 / 8  # of the time left that such a search may take
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
 _LARGE = 200  # operators of a program
 
@@ -148,6 +151,7 @@ class Partitioning(Partitioned):
             self._attempt,
             self._probe,
             *(self.mesh, self.cluster, self.limits, self.deadline),
+            within=self._within,
             relaxed=self._relaxed,
             by_rule=lambda shortest: self._by_rule(shortest, with_heuristics=True),
             is_large=len(self.source) > _LARGE,
@@ -254,33 +258,40 @@ class Partitioning(Partitioned):
         """
         deadline = max(self.deadline, time.perf_counter() + _RELAXED * self.options.time_limit)
         limits = replace(self.limits, memory_limit=None)
+        limits = replace(limits, gap=limits.gap and max(limits.gap, _ROUGH))
 
-        def freed(attempts: Attempts) -> Attempt:
-            attempts = replace(attempts, deadline=deadline)
-            gap = limits.gap and max(limits.gap, _ROUGH)
-            found = _priced(attempts, lambda: attempts.attempt(replace(limits, gap=gap)))
+        def freed(weights: ResourceWeights) -> Attempt:
+            attempts = replace(self._attempts(weights), deadline=deadline)
+            found = _priced(attempts, lambda: attempts.attempt(limits))
             return replace(found, result=replace(found.result, unlimited=True))
 
-        def probe(weights: ResourceWeights) -> list[Attempt]:
-            return [freed(self._attempts(weights))]
-
-        def fit(_: float) -> Attempt:
-            return freed(self._serial)
-
         try:
-            where = (self.mesh, self.cluster, limits, deadline)
             return OverlapSearch(
-                fit,
-                lambda weights: probe(weights)[0],
-                probe,
-                *where,
+                self._fit,
+                freed,
+                lambda weights: [freed(weights)],
+                *(self.mesh, self.cluster, self.limits, deadline),
                 intervals=self._intervals,
                 passes=self.options.passes,
                 time_note=self.time_note,
-            ).run()
+            ).run_relaxed()
         except NoPlanError:
             self.time_note.note()
             return None
+
+    def _within(self, weights: ResourceWeights, share: float) -> Iterator[Attempt]:
+        """Yield plans of a search by weights within a share of the memory limit.
+
+        The second one decides what is recomputed, which takes longer to search.
+        """
+        limits, attempts = self._limits_within(share), self._attempts(weights)
+        limits = replace(limits, gap=max(limits.gap, _ROUGHER))
+        for recomputes in (False, True) if attempts.request.recomputes else (False,):
+            now = time.perf_counter()
+            end = now + _FOR_CANDIDATE * max(self.deadline - now, 0.0)
+            searches = replace(attempts, recomputes=recomputes, deadline=end)
+            with suppress(NoPlanError):
+                yield _priced(searches, partial(searches.attempt, limits))
 
     def _by_rule(
         self, shortest: Callable[[], float], with_heuristics: bool = False
@@ -295,10 +306,12 @@ class Partitioning(Partitioned):
 
     def _fit(self, share: float) -> Attempt:
         """Return the plan of the least serial step within a share of the memory limit."""
-        limit = self.limits.memory_limit
-        limits = self.limits if limit is None else replace(self.limits, memory_limit=share * limit)
-        attempts = replace(self._serial, limits=limits)
+        attempts = replace(self._serial, limits=self._limits_within(share))
         return _priced(attempts, attempts.fit)
+
+    def _limits_within(self, share: float) -> SearchOptions:
+        limit = self.limits.memory_limit
+        return self.limits if limit is None else replace(self.limits, memory_limit=share * limit)
 
     @property
     def _serial(self) -> Attempts:

@@ -82,6 +82,8 @@ class Elimination:
     ----------
     patience : float
         Time limit of `minimise` in seconds.
+    deadline : float
+        The end of every `minimise`, by `time.monotonic`.
     exact : bool
         Whether no message had to be split.
     """
@@ -95,7 +97,7 @@ class Elimination:
         self.sizes = sizes
         self.edges = list(edges)
         self.message_limit = message_limit
-        self.patience = math.inf
+        self.patience = self.deadline = math.inf
         self.exact = True
         self.largest_message = 1
         self.messages_computed = 0
@@ -225,9 +227,9 @@ class Elimination:
         Raises
         ------
         OutOfTimeError
-            If it takes longer than `patience`.
+            If it takes longer than `patience`, or until after the deadline.
         """
-        self._deadline = time.monotonic() + self.patience
+        self._deadline = min(time.monotonic() + self.patience, self.deadline)
         values = [*unary, *tables]
         keys = list(map(Identity, unary) if unary_keys is None else unary_keys)
         keys += map(Identity, tables) if table_keys is None else table_keys

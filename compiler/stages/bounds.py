@@ -238,7 +238,9 @@ class CutBounds:
         groups, chunks = self.schedule.groups, self.schedule.chunks
         passes = self.schedule.micro_batches
         paths = [replace(path, ends=self._ends(path.stages)) for path in paths]
-        found = [least_longest_path(self.passes, paths, passes)] if paths else []
+        found = []
+        if paths:
+            found.append(least_longest_path(self.passes, paths, passes, lambda: self._is_late))
         constant = self.problems.constant
         most = least_maximum(self.steps)
         found.append(LeastCut(most.value + constant, most.cut))

@@ -15,8 +15,8 @@ stages and stage s the one that is as slow as that,
 is at most the above, and the inner minimum is a dynamic program over stages and blocks.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,8 +103,16 @@ def least_maximum(costs: Floats) -> LeastCut:
     return LeastCut(float(ahead[stages, -1]), tuple(reversed(cut)))
 
 
-def least_longest_path(seconds: Floats, paths: Sequence[PathCounts], least_passes: int) -> LeastCut:
+def least_longest_path(
+    seconds: Floats,
+    paths: Sequence[PathCounts],
+    least_passes: int,
+    is_late: Callable[[], bool] = lambda: False,
+) -> LeastCut:
     """Return the bound over all cuts by paths, with a cut that comes near.
+
+    Cuts are bounded by their slowest stage, the fastest of these first. Once no time is left, all
+    others are bounded by the passes of that stage alone.
 
     Parameters
     ----------
@@ -114,11 +122,15 @@ def least_longest_path(seconds: Floats, paths: Sequence[PathCounts], least_passe
         The paths.
     least_passes : int
         How often every stage runs, one pass after the other.
+    is_late : callable, optional
+        Whether no time is left.
     """
     best = LeastCut(np.inf)
     low = least_maximum(seconds).value
     values = np.unique(seconds[np.isfinite(seconds)])
     while low < np.inf and least_passes * low < best.value:
+        if is_late():
+            return replace(best, value=least_passes * low)
         found = _of_slowest(seconds, paths, low, low * (1 + _BUCKET))
         found = LeastCut(max(found.value, least_passes * low), found.cut)
         best = min(best, found, key=lambda one: one.value)

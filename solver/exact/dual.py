@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.solver.elimination import Elimination
+from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.linear_program import highest_prices
 from shardwright.solver.memory_rows import MemoryRows, round_prices
 from shardwright.solver.network import Network
@@ -128,7 +128,10 @@ def maximise_bound(
         if any(np.array_equal(prices, earlier) for earlier in tried):
             break
         tried.append(prices)
-        value, piece = dual.evaluate(prices)
+        try:
+            value, piece = dual.evaluate(prices)
+        except OutOfTimeError:
+            break
         bound = value - spent(prices, dual.rows.capacity)
         state.pieces.append(piece)
         if piece.fits:

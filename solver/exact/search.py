@@ -115,13 +115,14 @@ class ExactSearch:
             try:
                 self._search(network)
             except OutOfTimeError:
-                self._pass_messages()
+                if self.in_time():
+                    self._pass_messages()
         return self.incumbent.solution(self.incumbent.assignment, self.statistics)
 
     def _search(self, network: Network) -> None:
         self._without_memory(network)
         self.statistics["unlimited"] = float(self.incumbent.closed)
-        if not self.incumbent.closed and self.incumbent.bound < math.inf:
+        if not self.incumbent.closed and self.incumbent.bound < math.inf and self.in_time():
             self._with_memory(drop_dominated(network, respect_memory=True))
 
     def offer(self, assignment: tuple[int, ...]) -> None:
@@ -147,10 +148,12 @@ class ExactSearch:
         """Eliminate with messages as large as the time allows; smaller ones give a weaker bound.
 
         Where message passing is fast, it does better than smaller messages: `OutOfTimeError` is
-        raised.
+        raised. Once no time is left, the smallest messages are taken.
         """
         patience = PATIENCE * self.incumbent.remaining
         while True:
+            if not self.in_time():
+                self.message_limit = LEAST_MESSAGE
             limit = self.message_limit
             elimination = Elimination(network.sizes, network.tables, limit)
             if not elimination.exact:
@@ -162,7 +165,7 @@ class ExactSearch:
                 bound, piece = dual.evaluate(FREE)
                 return bound, network.lift(piece.choice), elimination
             except OutOfTimeError:
-                if IS_FAST:
+                if IS_FAST and self.in_time():
                     raise
                 self.message_limit //= SMALLER
 
@@ -175,6 +178,7 @@ class ExactSearch:
                 break
             self.statistics |= {"strategies": sum(network.sizes), "memory_rows": len(rows)}
             elimination = Elimination(network.sizes, network.tables, self.message_limit)
+            elimination.deadline = self.incumbent.deadline
             if not len(rows) and not elimination.exact:
                 break  # the bound would be the one without memory again
             smaller = PricedRound(self, Dual(network, rows, elimination)).run(width)
@@ -189,7 +193,7 @@ class ExactSearch:
         rows = MemoryRows(network, network.limit)
         if network.empty or rows.hopeless:
             self.incumbent.raise_bound(math.inf)
-        else:
+        elif self.in_time():
             self.incumbent.how += ", cp-sat"
             self._finish_by_integers(network, rows)
 
@@ -275,6 +279,8 @@ class PricedRound:
         if not prices.any():
             prices = np.full(len(prices), abs(state.bound) / max(float(capacity.max()), 1.0))
         for factor in (1.01, 1.1, 2.0, 10.0, 1e3, 1e6):
+            if not self.search.in_time():
+                return
             _, piece = self.dual.evaluate(prices * factor)
             if piece.fits:
                 self._improve(piece.choice)

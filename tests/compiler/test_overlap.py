@@ -152,7 +152,12 @@ def test_a_memory_limit_lowers_no_bound_whatever_time_is_left(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(seed: int) -> None:
+@pytest.mark.parametrize("is_large", [False, True])
+def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(
+    seed: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_large:
+        monkeypatch.setattr("shardwright.compiler.partitioning._LARGE", 0)
     graph = Canonicalize().run(random_graph(seed, nodes=3 + seed % 4))
     profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
     space = build_search_space(graph, profile)

@@ -1,7 +1,9 @@
 """The exact search agrees with brute force, proves it, and does repeated work once."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from shardwright.solver import (
     evaluate,
     solve,
 )
+from shardwright.solver.elimination import Elimination, Relaxed
+from shardwright.solver.exact.search import LEAST_MESSAGE
 
 ProblemMaker = Callable[[int], Problem]
 LayerMaker = Callable[[int, int], Problem]
@@ -97,7 +101,7 @@ def test_a_gap_that_is_allowed_is_proven(repeated_layers: LayerMaker, gap: float
     assert evaluate(limited, found.assignment or ()).feasible
 
 
-def test_wide_problem_is_solved_by_what_remains():
+def wide_problem() -> Problem:
     """A clique of 14 variables with 6 strategies has messages of 6**13 entries."""
     random = np.random.default_rng(3)
     variables = tuple(Variable(f"v{index}", random.random(6)) for index in range(14))
@@ -106,7 +110,11 @@ def test_wide_problem_is_solved_by_what_remains():
         for first in range(14)
         for second in range(first)
     )
-    solution = solve(Problem(variables, pairs), time_limit=2.0)
+    return Problem(variables, pairs)
+
+
+def test_wide_problem_is_solved_by_what_remains():
+    solution = solve(wide_problem(), time_limit=2.0)
     assert solution.status in ("optimal", "feasible")
     assert 0 < solution.lower_bound <= solution.cost
 
@@ -144,3 +152,33 @@ def test_many_equal_layers_with_binding_memory_are_proven(repeated_layers: Layer
     solution = solve(replace(problem, memory_limit=np.floor(most * 0.6)), time_limit=30)
     assert solution.status == "optimal"
     assert solution.how == "variable elimination, memory prices, fronts"
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_without_time_an_answer_takes_one_elimination(
+    repeated_layers: LayerMaker, share: float, monkeypatch: pytest.MonkeyPatch
+):
+    free = repeated_layers(12, 6).limited(None)
+    peak = evaluate(free, solve(free).assignment or ()).peak_usage
+    problem = free.limited(share * peak)
+    best = solve(problem)
+    calls: list[Elimination] = []
+    minimise = Elimination.minimise
+
+    def counted(elimination: Elimination, *arguments: Any) -> Relaxed:
+        calls.append(elimination)
+        return minimise(elimination, *arguments)
+
+    monkeypatch.setattr(Elimination, "minimise", counted)
+    answer = solve(problem, time_limit=0.0)
+    assert len(calls) == 1
+    assert answer.how == "variable elimination"
+    assert answer.lower_bound <= best.cost * (1 + 1e-9)
+    assert answer.status == ("optimal" if share == 1.0 else "unknown")
+
+
+def test_without_time_a_wide_problem_takes_small_messages_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("shardwright.solver.exact.search.solve_scaled", None)
+    answer = solve(wide_problem(), time_limit=0.0)
+    assert 0 < answer.lower_bound <= answer.cost < math.inf
+    assert answer.statistics["largest_message"] <= LEAST_MESSAGE

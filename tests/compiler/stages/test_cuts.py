@@ -70,6 +70,10 @@ def test_the_bound_by_paths_is_below_all_cuts_and_near_the_best() -> None:
         found = least_longest_path(costs, paths, passes)
         best = min(steps, default=np.inf)
         assert found.value <= best * (1 + 1e-9)
+        moments = iter((False, True))  # the second time that it asks, no time is left
+        early = least_longest_path(costs, paths, passes, lambda: next(moments)).value  # noqa: B023
+        assert early <= found.value
+        assert not np.isfinite(best) or early >= passes * least_maximum(costs).value
         if np.isfinite(best):
             gaps.append(1 - found.value / best)
     assert len(gaps) > 40
