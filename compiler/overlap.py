@@ -379,8 +379,8 @@ class OverlapSearch:
         """
         if self._is_near(bound) or self._is_late:
             return None
-        least = [candidate.least_seconds for candidate in self.found]
-        step = max(bound, min(least or self.loads))
+        found = [candidate.least_seconds for candidate in self.found]
+        step = max(bound, min(found or self.loads))
         height, weights = highest_grouped_weights(self.cuts, self.intervals, len(self._used))
         least = max(_WORTHWHILE * (step - bound), _GAPS * self.limits.gap * bound)
         if min(height, step) - bound <= least:
