@@ -205,3 +205,35 @@ def test_an_error_in_one_process_ends_all(tmp_path):
     )
     code += "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
     assert "ValueError: planted" in run(code, 2, tmp_path, fails=True)
+
+
+SCHEDULED = """
+import shardwright.mindspore as ms
+from shardwright.mindspore import nn as msnn
+
+groups = [
+    {"params": net.first.trainable_params(), "lr": msnn.CosineDecayLR(0.01, 0.2, 4)},
+    {"params": net.second.trainable_params(), "weight_decay": 0.1},
+]
+optimizer = msnn.Adam(groups, msnn.piecewise_constant_lr([1, 3], [0.1, 0.02]))
+step = msnn.TrainOneStepCell(msnn.WithLossCell(net, loss_fn), optimizer)
+network = AutoParallel(step, "MODE", devices=4, cluster="cpu")
+tell([network(x, y) for _ in range(4)])
+rates = [float(rate.asnumpy()) for rate in optimizer.get_lr()]
+tell([*net.first.weight.asnumpy().ravel()[:3], *rates])
+"""
+
+
+@pytest.mark.parametrize("mode", ["data_parallel", "auto"])
+def test_rates_that_follow_the_step_are_those_of_one_process(mode, tmp_path):
+    code = filled(SCHEDULED, MODE=mode)
+    assert run(code, 4, tmp_path) == run(code, 1, tmp_path)
+
+
+def test_gradients_outside_of_a_step_are_refused_in_several_processes(tmp_path):
+    code = filled("""
+import shardwright.mindspore as ms
+ms.grad(lambda x: net(x).sum(), None, net.trainable_params())(ms.Tensor(x))
+""")
+    error = run(code, 2, tmp_path, fails=True)
+    assert "gradients are computed outside of a training step, on 2 ranks" in error
