@@ -36,6 +36,7 @@ from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import most_stages
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.places import level_of_stages
+from shardwright.compiler.stages.shared import SharedParts
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import serial_seconds
@@ -146,10 +147,14 @@ def _searched(
         return source_of(counts[0] if len(counts) > 1 else count)  # of several, it is the same
 
     def compile_one(
-        options: CompileOptions, mesh: Mesh | None, known: SearchRequest | None
+        options: CompileOptions,
+        mesh: Mesh | None,
+        known: SearchRequest | None,
+        *,
+        is_draft: bool = False,
     ) -> Found[Compiled]:
         prepared = prepare(options.passes)
-        found = _compile(prepared, cluster, devices, options, mesh, None, known)
+        found = _compile(prepared, cluster, devices, options, mesh, None, known, is_draft=is_draft)
         bound = 0.0 if found.result is None else found.result.lower_bound
         late = found.result is not None and says_so(found.result)
         return Found(found.cost, bound, found.memory.peak_bytes, found, late)
@@ -164,9 +169,12 @@ def _searched(
         gather_fusion=moved.gather_fusion,
     )
 
+    shared = SharedParts()
+
     def pipeline_of(options: CompileOptions, mesh: Mesh) -> PipelinePartitioning:
         source, level = program_of(options.passes), level_of_stages(cluster, devices)
-        return PipelinePartitioning(source, cluster, mesh, options, PassManager(), None, level)
+        where = (source, cluster, mesh, options, PassManager(), None, level)
+        return PipelinePartitioning(*where, shared=shared)
 
     judge = ProgramJudge(
         program_of, cluster, devices, options, layouts_on, compile_one, pipeline_of
@@ -243,8 +251,10 @@ def _compile(
     mesh: Mesh | None,
     progress: Progress | None,
     known: SearchRequest | None = None,
+    *,
+    is_draft: bool = False,
 ) -> Compiled:
-    """Compile for one configuration, whose problem may be known."""
+    """Compile for one configuration, whose problem may be known; of a pipeline, maybe a draft."""
     begin = time.perf_counter()
     passes, source = PassManager(records=list(prepared.records)), prepared.source
     if options.mode == "hybrid_parallel":
@@ -258,7 +268,8 @@ def _compile(
         program = passes.run_all(pipeline, source)
         emitted = _unpartitioned(program, program.mesh or Mesh(()), cluster, options)
     else:
-        emitted = _partitioned(source, cluster, devices, options, mesh, passes, progress, known)
+        where = (source, cluster, devices, options, mesh)
+        emitted = _partitioned(*where, passes, progress, known, is_draft=is_draft)
     return Compiled(
         source,
         emitted.program,
@@ -284,6 +295,8 @@ def _partitioned(
     passes: PassManager,
     progress: Progress | None,
     known: SearchRequest | None,
+    *,
+    is_draft: bool,
 ) -> Emitted:
     """Return the program that the compiler partitions, in stages where they are given."""
     stages = given_stages(source, cluster, devices, options)
@@ -293,7 +306,7 @@ def _partitioned(
             options.check_search_of_stages()
             level = level_of_stages(cluster, devices)
             search = PipelinePartitioning(source, cluster, mesh, options, passes, progress, level)
-            return search.emit()
+            return search.draft() if is_draft else search.emit()
         emissions = {} if known is None else known.emissions
         return Partitioning(
             source, cluster, mesh, options, passes, progress, emissions, known

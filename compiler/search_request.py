@@ -1,6 +1,6 @@
 """What a compilation asks of the search: the program, its costs on the mesh, and the options."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.context import StagePart
+from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import SearchSpace
 
 _SEARCH_OF_MODE: dict[Mode, str] = {
@@ -61,6 +62,8 @@ class SearchRequest:
         The costs, to share them with the searches for other stages.
     known_micro : MicroBatches, optional
         The micro-batches of the program, where they are known.
+    interners : dict, optional
+        What the problems of other stages share with this one, where they have the same options.
     """
 
     source: Graph
@@ -73,6 +76,7 @@ class SearchRequest:
     loop: MicroBatches | None = None
     prices: CostProfile | None = None
     known_micro: MicroBatches | None = None
+    interners: dict[Hashable, Interner] | None = None
 
     @property
     def search(self) -> str:
@@ -186,7 +190,16 @@ class SearchRequest:
             regather=regather or recompute or (plan is not None and plan.sequence_parallel),
             micro=self.micro,
             part=self.part,
+            interner=self._interner(recompute, regather),
         )
+
+    def _interner(self, recompute: bool, regather: bool) -> Interner:
+        """Return what the problem shares with others of as many passes and the same choices."""
+        if self.interners is None or self.part is None:
+            return Interner()
+        part, in_loop = self.part, self.loop is not None
+        key = recompute, regather, in_loop, part.passes, part.free_ends, part.accumulates
+        return self.interners.setdefault(key, Interner())
 
     def _input_layouts(self) -> Mapping[str, Layout]:
         """Return the layouts of the inputs that are not chosen by the search."""

@@ -14,9 +14,9 @@ one pass of all blocks over a micro-batch,
 A pass over a micro-batch costs no less than its part of a pass over a larger one, so M P bounds
 those of multiples of M too, and a finer mesh bounds those that merge its axes.
 
-The estimate takes what a pass takes at least, as bounded by weights or half of its serial seconds
-(no step is shorter than the longer of two parts of it), and the bubble of the schedule. It is no
-bound: it only decides what is compiled first.
+The estimate takes the serial seconds of a pass, and the bubble of the schedule; in one stage what
+a pass takes at least, as bounded by weights or half of its serial seconds (no step is shorter than
+the longer of two parts of it). It is no bound: it only decides what is compiled first.
 """
 
 import time
@@ -36,6 +36,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
+_AGAIN_ALONE = 2  # the same in one stage, which has all parameters and the whole batch
 _MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
 _BUBBLE = {"zero_bubble": 1 / 2}  # of the bubble of `1f1b`, in an estimate
 
@@ -128,7 +129,7 @@ class BlockPrices:
         slowest = other.chunks * slowest_stage(self.usual, other.stages * other.chunks)
         share = _BUBBLE.get(other.schedule or "", 1 / other.chunks)
         bubble = (other.stages - 1) * share * mean
-        again = 1.0 if self.fits else _AGAIN
+        again = 1.0 if self.fits else _AGAIN if other.stages > 1 else _AGAIN_ALONE
         return again * (other.micro_batches * max(mean, slowest) + bubble)
 
 
@@ -193,7 +194,8 @@ class BlockPricing:
         assert configuration.mesh is not None
         pipeline = self.pipeline_of(options, configuration.mesh)
         # A stage need not recompute what the user's rule recomputes for another.
-        pipeline = replace(pipeline, source=replace(pipeline.source, recomputed=()))
+        if pipeline.source.recomputed:
+            pipeline = replace(pipeline, source=replace(pipeline.source, recomputed=()))
         blocks: Blocks = self._blocks_of(pipeline)
         emissions: Emissions = {}
         plain, weighted = (
@@ -206,12 +208,11 @@ class BlockPricing:
         alone = configuration.stages == 1
         passes = options.passes if alone or options.passes == 1 else MANY
         least = _kinds(blocks, weighted, passes)
-        usual = tuple(
-            replace(
-                kind, seconds=max(kind.seconds / 2, one.seconds / (1 if passes == MANY else passes))
+        if alone:
+            usual = tuple(
+                replace(kind, seconds=max(kind.seconds / 2, one.seconds / passes))
+                for kind, one in zip(usual, least, strict=True)
             )
-            for kind, one in zip(usual, least, strict=True)
-        )
         step = sum(kind.count * kind.seconds for kind in least) if alone else 0.0
         own = replace(configuration, chunks=1, schedule=None)
         return BlockPrices(own, step, () if alone else least, usual, fits, self.is_one_program)
@@ -239,7 +240,13 @@ class BlockPricing:
             pipeline.source, pipeline.cluster, planner, options, weights, emissions
         )
         deadline = time.perf_counter() + seconds
-        return StageProblems(request, blocks, pipeline.limits, deadline, pipeline.level, True)
+        where = (blocks, pipeline.limits, deadline, pipeline.level, True)
+        if weights is not None:
+            return StageProblems(request, *where)
+        mesh, passes = pipeline.mesh, options.passes
+        tables = pipeline.shared.tables(mesh, passes, lambda: request.profile)
+        request = replace(request, prices=tables.profile)
+        return StageProblems(request, *where, interners=tables.interners)
 
 
 def _kinds(blocks: Blocks, problems: StageProblems, passes: float) -> tuple[BlockKind, ...]:

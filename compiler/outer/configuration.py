@@ -139,7 +139,10 @@ Form = tuple[int, str]
 FORMS: tuple[Form, ...] = (
     (1, "1f1b"),
     (2, "interleaved"),
+    (3, "interleaved"),
     (4, "interleaved"),
+    (6, "interleaved"),
+    (8, "interleaved"),
     (1, "zero_bubble"),
 )
 """Those that are tried. `gpipe` has the bubble of `1f1b`, and more micro-batches in flight."""

@@ -12,6 +12,12 @@ T = TypeVar("T")
 PRICING = -1
 """The tier of what is to be priced with others."""
 
+SKETCHING = -2
+"""The tier of a pipeline whose stages are to be planned, without its program."""
+
+DRAFTING = -3
+"""The tier of a pipeline that is to be compiled without other candidates, and without a bound."""
+
 
 class Prices(Protocol):
     """Bounds and estimates of many configurations."""
@@ -81,8 +87,8 @@ class Task:
     configurations : tuple of Configuration
         The configuration; several to be priced, one after the other.
     tier : int
-        The tier of the bound; that behind the last one is the compilation, and `PRICING` the one
-        before all.
+        The tier of the bound; that behind the last one is the compilation. Before all are
+        `PRICING`, and of pipelines `SKETCHING` and `DRAFTING`.
     seconds : float
         Time limit of building the problem, and of solving it.
     """
@@ -99,9 +105,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What a process answers: the bound, the plan or the prices, and the time that it took."""
+    """What a process answers, and the time that it took.
 
-    value: Bound | Found[T] | tuple[Prices | None, ...]
+    The value is a bound, a plan, prices, or about what the plan of a sketch costs.
+    """
+
+    value: Bound | Found[T] | tuple[Prices | None, ...] | float
     seconds: float
 
 
@@ -117,6 +126,12 @@ class Entry(Generic[T]):
         The lower bound that is known.
     proof : str
         What proved it.
+    tier : int
+        What is asked about it next.
+    estimate : float or None
+        About what its plan costs; None where nothing is known.
+    is_sketched : bool
+        Whether the estimate is that of plans of its stages within the memory limit.
     """
 
     configuration: Configuration
@@ -132,6 +147,18 @@ class Entry(Generic[T]):
     fits_at_bound: bool = False
     is_priced: bool = False
     estimate: float | None = None
+    is_sketched: bool = False
+    asked: int = PRICING  # the tier of the last task
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether its program is being emitted."""
+        return self.is_running and self.has_begun
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its program was to be emitted."""
+        return self.asked not in (PRICING, SKETCHING)
 
     @property
     def is_open(self) -> bool:
@@ -148,7 +175,7 @@ class Entry(Generic[T]):
         plan = self.found
         return Tried(
             self.configuration,
-            self.outcome or "left",
+            self.outcome or ("left" if plan is None else "compiled"),
             inf if self.outcome in ("infeasible", "refused") else self.bound,
             self.proof,
             None if plan is None else plan.cost,

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.option_checks import SEARCHED
@@ -39,7 +40,20 @@ _KEPT = 2  # problems that a process keeps for the next task
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
 """Returns the layouts of the inputs on a mesh, as far as the user decides them."""
 
-CompileOne = Callable[[CompileOptions, Mesh | None, SearchRequest | None], Found[Compiled]]
+
+class CompileOne(Protocol):
+    """Compiles one configuration."""
+
+    def __call__(
+        self,
+        options: CompileOptions,
+        mesh: Mesh | None,
+        known: SearchRequest | None,
+        *,
+        is_draft: bool = False,
+    ) -> Found[Compiled]:
+        """Return its best plan; of a draft, the plan of the sketch of a pipeline."""
+        ...
 
 
 @dataclass
@@ -233,6 +247,23 @@ class ProgramJudge:
         """Return the best plan of a configuration within the memory limit."""
         options, known = self.options_of(configuration, seconds), self.requests.get(configuration)
         return self.compile_one(options, configuration.mesh, known)
+
+    def sketch(self, configuration: Configuration, seconds: float) -> float:
+        """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
+        assert configuration.mesh is not None
+        options = self.options_of(configuration, seconds)
+        return self.pipeline_of(options, configuration.mesh).sketch()
+
+    def draft(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
+        """Return the plan of a sketch, without a bound.
+
+        Raises
+        ------
+        NotFoundError
+            If it does not fit.
+        """
+        options = self.options_of(configuration, seconds)
+        return self.compile_one(options, configuration.mesh, None, is_draft=True)
 
     def options_of(self, configuration: Configuration, seconds: float) -> CompileOptions:
         """Return the options of a compilation of one configuration."""

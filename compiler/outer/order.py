@@ -1,27 +1,31 @@
 """The order in which configurations are priced, and compiled by their estimates.
 
 First the seeds are priced: of every number of device groups the mesh with the fewest axes, in about
-eight times as many micro-batches, and of one stage in 1, 4 and 16. Then configurations are compiled
-whose estimate is below that of the best plan, least estimate first, in turn with pricing the
-others: first those on the mesh of the least estimate, then least bound first.
+eight times as many micro-batches, and of one stage in 1, 4 and 16. Then the configuration of the
+least estimate is sketched, as long as that is below the best plan: its stages are planned within
+the memory limit, which makes the estimate a good one. If it is still the least, the configuration
+is compiled. In turn with that, the others are priced: those near the least estimates first, then
+least bound first.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, log
-from typing import Generic, TypeVar
+from math import inf, log, log2
+from typing import Any, Generic, TypeVar
 
-from shardwright.compiler.outer.entries import Entry
-from shardwright.compiler.outer.floors import has_two_parts
+from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.entries import DRAFTING, PRICING, SKETCHING, Entry
 from shardwright.ir.mesh import Mesh
 
 T = TypeVar("T")
 _GROUP = 2  # configurations of one mesh that are priced together
 _COMPILED = 2  # that are compiled at once
-_NEAR = 1.05  # times the least estimate, of what is compiled before there is a plan
-_SOON = 1.2  # the same, of what has a plan soon
-_ALONE = 1.5  # the same, of what is compiled first in one stage
+_SKETCHED = 5  # configurations for each that is compiled
+_FARTHER = 0.03  # by which an estimate may be higher for each factor of two
+_BEST = 6  # least estimates, near which others are expected
+_HOPE = 1.15  # times the best plan: what is expected above it is priced last
+_ALONE = 1.5  # times the least estimate, of what is compiled first in one stage
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
 _SOME = (1, 4, 16)  # micro-batches of the seeds of one stage
@@ -39,8 +43,24 @@ def _key(entry: Entry[T]) -> _Key:
     return entry.configuration.micro_batches, entry.configuration.mesh
 
 
-def _least(entry: Entry[T]) -> float:
-    return entry.bound
+def _estimate(entry: Entry[T]) -> float:
+    return inf if entry.estimate is None else entry.estimate
+
+
+def _first(pair: tuple[float, Configuration]) -> float:
+    return pair[0]
+
+
+def _has_stages(entry: Entry[T]) -> bool:
+    return entry.configuration.stages > 1
+
+
+def _steps(one: Configuration, other: Configuration) -> float:
+    """Return how much two configurations differ, in factors of two."""
+    counts = abs(log2(one.micro_batches / other.micro_batches))
+    stages = abs(log2(one.stages / other.stages))
+    same = one.mesh == other.mesh or one.stages != other.stages
+    return counts + stages + abs(one.axes - other.axes) + (0 if same else 1)
 
 
 def _distance(entry: Entry[T]) -> float:
@@ -49,19 +69,38 @@ def _distance(entry: Entry[T]) -> float:
     return abs(log(one.micro_batches / (_FEW * one.stages if one.stages > 1 else 1)))
 
 
+@dataclass(frozen=True, eq=False)
+class Chosen(Generic[T]):
+    """What is judged next.
+
+    Parameters
+    ----------
+    entries : list of Entry
+        The configuration; several to be priced.
+    tier : int
+        What is asked about it.
+    """
+
+    entries: list[Entry[T]]
+    tier: int
+
+
 @dataclass
 class PricedOrder(Generic[T]):
-    """Decides what is priced or compiled next.
+    """Decides what is priced, sketched or compiled next.
 
     Parameters
     ----------
     entries : sequence of Entry
         All configurations.
+    compilation : int
+        The tier of a compilation.
     """
 
     entries: Sequence[Entry[T]]
+    compilation: int
 
-    def next(self, best: Entry[T] | None, *, compiles: bool) -> list[Entry[T]] | None:
+    def next(self, best: Entry[T] | None, *, compiles: bool) -> Chosen[T] | None:
         """Return what is next, empty to wait for answers; None where all is priced.
 
         Parameters
@@ -69,43 +108,55 @@ class PricedOrder(Generic[T]):
         best : Entry or None
             The configuration of the best plan.
         compiles : bool
-            Whether compiling comes before pricing, where there is something to price.
+            Whether sketching and compiling come before pricing, where there is something to price.
         """
         running = {_key(e) for e in self.entries if e.is_running and not e.is_priced}
         unpriced = [e for e in self.entries if e.is_open and not e.is_priced]
         unpriced = [entry for entry in unpriced if _key(entry) not in running]
         if seeds := [entry for entry in unpriced if _key(entry) in self._seeds]:
-            return self._group(seeds, _distance)
+            return Chosen(self._group(seeds, _distance), PRICING)
         if running & self._seeds:
-            return []
-        near = [entry for entry in unpriced if entry.configuration.mesh == self._best_mesh]
-        promising = self._promising(best)
-        if promising and (compiles or not unpriced):
-            return [min(promising, key=lambda entry: entry.estimate or 0.0)]
+            return Chosen([], PRICING)
+        chosen = self._promising(best)
+        if chosen is not None and (compiles or not unpriced):
+            return chosen
         if unpriced:
-            return self._group(near, _distance) if near else self._group(unpriced, _least)
-        return [] if running else None
+            return Chosen(self._group(unpriced, self._expected(unpriced, best)), PRICING)
+        return Chosen([], PRICING) if running or self._is_compiling else None
 
     @property
-    def _best_mesh(self) -> Mesh | None:
-        """The mesh of a stage with the least estimate; none where one stage is best."""
-        known = [entry for entry in self.entries if entry.estimate is not None]
-        least = min(known, key=lambda entry: entry.estimate or 0.0, default=None)
-        alone = least is None or least.configuration.stages == 1
-        return None if least is None or alone else least.configuration.mesh
+    def _is_compiling(self) -> bool:
+        return any(entry.is_running and entry.is_priced for entry in self.entries)
 
-    def _promising(self, best: Entry[T] | None) -> list[Entry[T]]:
-        """Return the priced configurations whose estimate is below that of the best plan."""
-        compiling = [e for e in self.entries if e.is_running and e.is_priced]
-        if len(compiling) >= _COMPILED:
-            return []
-        priced = [e for e in self.entries if e.is_open and e.is_priced and e.estimate is not None]
-        if alone := self._alone(priced):
-            return alone
-        least = inf if best is None or best.estimate is None else best.estimate
-        under_way = [_NEAR * (entry.estimate or inf) for entry in compiling]
-        found = [entry for entry in priced if (entry.estimate or 0.0) < min([least, *under_way])]
-        return self._simple(found) if best is None else found
+    def _promising(self, best: Entry[T] | None) -> Chosen[T] | None:
+        """Return the priced configuration of the least estimate, if it is below the best plan's.
+
+        Its stages are planned first; if the estimate is then still the least, it is compiled. The
+        best of every few sketches is compiled in any case.
+        """
+        cost = inf if best is None or best.found is None else best.found.cost
+        open_ones = [e for e in self.entries if e.is_open and e.is_priced and e.found is None]
+        if alone := self._alone(open_ones):
+            return Chosen(alone, self.compilation)
+        found = [e for e in open_ones if e.estimate is not None and e.estimate < cost]
+        if best is None:
+            found = self._simple(found)
+        ready = [entry for entry in found if entry.is_sketched or not _has_stages(entry)]
+        if sum(entry.is_compiling for entry in self.entries) >= _COMPILED:
+            found, ready = [entry for entry in found if entry not in ready], []
+        if not found:
+            return None
+        least = min(ready if ready and self._has_sketched_enough else found, key=_estimate)
+        if not _has_stages(least):
+            return Chosen([least], self.compilation)
+        return Chosen([least], DRAFTING if least.is_sketched else SKETCHING)
+
+    @property
+    def _has_sketched_enough(self) -> bool:
+        """Whether the best sketch is compiled, although other estimates are lower."""
+        sketched = sum(entry.is_sketched for entry in self.entries)
+        compiled = sum(entry.is_sketched and entry.has_begun for entry in self.entries)
+        return sketched >= _SKETCHED * (1 + compiled)
 
     def _alone(self, priced: list[Entry[T]]) -> list[Entry[T]]:
         """Return what has one stage and is not much slower than others, while none is compiled.
@@ -115,23 +166,40 @@ class PricedOrder(Generic[T]):
         ones = [entry for entry in self.entries if entry.configuration.stages == 1]
         if any(one.found or one.outcome or (one.is_running and one.is_priced) for one in ones):
             return []
-        least = min((entry.estimate or 0.0 for entry in priced), default=0.0)
-        near = [one for one in priced if (one.estimate or 0.0) <= _ALONE * least]
-        return [one for one in near if one.configuration.stages == 1]
+        least = min(map(_estimate, priced), default=inf)
+        near = [one for one in priced if one.configuration.stages == 1]
+        near = [one for one in near if _estimate(one) <= _ALONE * least]
+        return [min(near, key=_estimate)] if near else []
 
     def _simple(self, among: list[Entry[T]]) -> list[Entry[T]]:
-        """Return those of some configurations that have a plan soon, of about the least estimate.
+        """Return those of some configurations that have a plan soon: of several stages, but few."""
+        staged = [entry for entry in among if _has_stages(entry)]
+        few = [entry for entry in staged if entry.configuration.stages <= _STAGES]
+        return few or staged or among
 
-        The more stages, the smaller is a micro-batch, and the less binds the memory limit.
+    def _expected(
+        self, unpriced: Sequence[Entry[T]], best: Entry[T] | None
+    ) -> Callable[[Entry[T]], tuple[float, float]]:
+        """Return the order in which configurations are priced.
+
+        Near those of the least estimates, as long as these are below the best plan; then by bounds.
         """
-        among = [entry for entry in among if has_two_parts(entry.configuration)] or among
-        least = min((entry.estimate or 0.0 for entry in among), default=0.0)
-        near = [entry for entry in among if (entry.estimate or 0.0) <= _SOON * least]
-        few = [entry for entry in near if entry.configuration.stages <= _STAGES] or near
-        most = max((entry.configuration.stages for entry in few), default=1)
-        return [entry for entry in few if entry.configuration.stages == most]
+        cost = inf if best is None or best.found is None else best.found.cost
+        known: dict[_Key, tuple[float, Configuration]] = {}
+        for entry in self.entries:
+            if entry.estimate is not None:
+                least = known.get(_key(entry), (inf, entry.configuration))
+                known[_key(entry)] = min(least, (entry.estimate, entry.configuration), key=_first)
+        nearest_to = sorted(known.values(), key=_first)[:_BEST]
+        expected: dict[_Key, float] = {}
+        for entry in unpriced:
+            if _key(entry) not in expected:
+                far = (e * (1 + _FARTHER * _steps(c, entry.configuration)) for e, c in nearest_to)
+                nearest = min(far, default=inf)
+                expected[_key(entry)] = nearest if nearest < _HOPE * cost else inf
+        return lambda entry: (expected[_key(entry)], entry.bound)
 
-    def _group(self, among: Sequence[Entry[T]], key: Callable[[Entry[T]], float]) -> list[Entry[T]]:
+    def _group(self, among: Sequence[Entry[T]], key: Callable[[Entry[T]], Any]) -> list[Entry[T]]:
         """Return the first of some configurations, and more of the same mesh."""
         first = min(among, key=key)
         found: list[Entry[T]] = []
@@ -149,7 +217,18 @@ class PricedOrder(Generic[T]):
             equal = [entry for entry in self.entries if entry.configuration.stages == stages]
             axes = min(entry.configuration.axes for entry in equal)
             coarse = [entry for entry in equal if entry.configuration.axes == axes]
+            even = [entry for entry in coarse if self._is_even(entry)] or coarse
             for few in _SOME if stages == 1 else (_FEW * stages,):
-                enough = [e for e in coarse if e.configuration.micro_batches >= few] or coarse[-1:]
+                enough = [e for e in even if e.configuration.micro_batches >= few] or even[-1:]
                 found.add(_key(min(enough, key=lambda e: e.configuration.micro_batches)))
         return frozenset(found)
+
+    def _is_even(self, entry: Entry[T]) -> bool:
+        """Return whether the outermost axis divides the samples of a micro-batch evenly."""
+        mesh, samples = entry.configuration.mesh, self._batch // entry.configuration.micro_batches
+        return mesh is None or not mesh.axes or samples % mesh.axes[0].size == 0
+
+    @cached_property
+    def _batch(self) -> int:
+        """The largest number of micro-batches, which is that of samples where all are tried."""
+        return max(entry.configuration.micro_batches for entry in self.entries)

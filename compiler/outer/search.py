@@ -20,11 +20,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import (
+    DRAFTING,
     PRICING,
+    SKETCHING,
     Answer,
     Bound,
     Entry,
@@ -32,7 +35,7 @@ from shardwright.compiler.outer.entries import (
     Prices,
     Task,
 )
-from shardwright.compiler.outer.order import PricedOrder, shares_prices
+from shardwright.compiler.outer.order import Chosen, PricedOrder, shares_prices
 from shardwright.compiler.outer.processes import Answering, OutOfTimeError, answering
 from shardwright.ir.errors import (
     InfeasibleError,
@@ -46,6 +49,7 @@ from shardwright.search.options import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _AHEAD = 4  # tasks that are decided on before the answer of the first
+_FURTHER_AHEAD = 8  # the same, where configurations are priced: short tasks beside long ones
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
 BLOCKS = "blocks alone"
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
@@ -77,6 +81,14 @@ class Judge(Protocol[T]):
 
     def price(self, configuration: Configuration, seconds: float) -> Prices:
         """Return bounds and estimates of configurations that share a mesh and micro-batches."""
+        ...
+
+    def sketch(self, configuration: Configuration, seconds: float) -> float:
+        """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
+        ...
+
+    def draft(self, configuration: Configuration, seconds: float) -> Found[T]:
+        """Return the plan of a sketch, without a bound."""
         ...
 
     def bound(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
@@ -135,7 +147,7 @@ class OuterSearch(Generic[T]):
         self.begin = time.perf_counter()
         self.entries = [Entry(c, self.floor(c), "least computation") for c in self.candidates]
         self.steps, self.wanted = 0, 1
-        self._order = PricedOrder(self.entries)
+        self._order = PricedOrder(self.entries, len(self.judge.tiers))
         for entry in self.entries:
             if entry.configuration == self.seed:
                 entry.tier = len(self.judge.tiers)
@@ -143,7 +155,7 @@ class OuterSearch(Generic[T]):
             self._answered,
             min(self.workers, _AHEAD),
             self.deadline,
-            lambda task: task.configuration,
+            lambda task: (task.configuration.mesh, task.configuration.micro_batches),
         )
         try:
             self._judge_all(tasks)
@@ -162,7 +174,7 @@ class OuterSearch(Generic[T]):
         return self.entries
 
     def _judge_all(self, tasks: Answering[Task, Answer[T]]) -> None:
-        self.running: deque[list[Entry[T]]] = deque()
+        self.running: deque[Chosen[T]] = deque()
         while self._fill(tasks, self.running) or self.running:
             self._take(self.running[0], tasks.next_answer())
             self.running.popleft()
@@ -171,12 +183,9 @@ class OuterSearch(Generic[T]):
         """Where no plan is found yet, wait for those under way, at most as long again."""
         tasks.deadline += self.deadline - self.begin
         with suppress(OutOfTimeError):
-            while self.best is None and any(self._compiles(one) for one in self.running):
+            while self.best is None and any(one.entries[0].is_compiling for one in self.running):
                 self._take(self.running[0], tasks.next_answer())
                 self.running.popleft()
-
-    def _compiles(self, chosen: Sequence[Entry[T]]) -> bool:
-        return self._is_priced(chosen[0]) and chosen[0].tier >= len(self.judge.tiers)
 
     def _reopen_cut(self) -> None:
         """Go on with what was cut, for more plans than the best one."""
@@ -193,7 +202,8 @@ class OuterSearch(Generic[T]):
         for entry in self.entries:
             is_left = entry.outcome in (None, "left", "not found")
             if is_left and relative_gap(best, entry.bound) <= near:
-                entry.outcome, entry.is_running = "cut", False
+                entry.outcome = "cut" if entry.found is None else "compiled"
+                entry.is_running = False
 
     def _reopen_infeasible(self) -> None:
         """Compile what a bound proved infeasible: the compilation tells what memory it takes."""
@@ -208,18 +218,19 @@ class OuterSearch(Generic[T]):
 
     # The queue
 
-    def _fill(self, tasks: Answering[Task, Answer[T]], running: deque[list[Entry[T]]]) -> bool:
+    def _fill(self, tasks: Answering[Task, Answer[T]], running: deque[Chosen[T]]) -> bool:
         """Submit tasks as long as there are some to decide on; return whether there was one."""
         begun = False
-        while len(running) < _AHEAD and (chosen := self._next()):
+        ahead = _FURTHER_AHEAD if self.judge.prices_blocks else _AHEAD
+        while len(running) < ahead and (chosen := self._next()).entries:
             begun = True
-            for entry in chosen:
-                entry.is_running = True
+            for entry in chosen.entries:
+                entry.is_running, entry.asked = True, chosen.tier
             running.append(chosen)
             tasks.submit(self._task(chosen))
         return begun
 
-    def _next(self) -> list[Entry[T]]:
+    def _next(self) -> Chosen[T]:
         """Return the configuration to judge next, or several to be priced; none to wait.
 
         While there is no plan, every second time it is the one that is judged furthest, of the
@@ -229,22 +240,25 @@ class OuterSearch(Generic[T]):
         self._cut()
         left = [entry for entry in self.entries if entry.is_open]
         if not left:
-            return []
+            return Chosen([], 0)
         self.steps += 1
         if self.judge.prices_blocks and (chosen := self._priced_next()) is not None:
             return chosen
         if self.best is None and self.steps % 2:
-            return [min(left, key=_by_promise)]
+            return _alone(min(left, key=_by_promise))
         least = min(entry.bound for entry in self.entries if entry.outcome is None)
         near = sorted((e for e in left if e.bound <= _FAR * least), key=lambda e: e.bound)
-        return next(([e] for e in near if not self._awaits(e)), [])
+        return next((_alone(e) for e in near if not self._awaits(e)), Chosen([], 0))
 
-    def _priced_next(self) -> list[Entry[T]] | None:
-        """Return what is priced or compiled by its price; None where that is done."""
-        chosen = self._order.next(self.best, compiles=self.best is None or bool(self.steps % 2))
-        for entry in chosen or ():
-            if entry.is_priced:
-                entry.tier = len(self.judge.tiers)
+    def _priced_next(self) -> Chosen[T] | None:
+        """Return what is priced, sketched or compiled by its price; None where that is done.
+
+        At last, the configuration of the best draft is compiled with all candidates.
+        """
+        best = self.best
+        chosen = self._order.next(best, compiles=best is None or bool(self.steps % 2))
+        if chosen is None and best is not None and best.is_open:
+            return Chosen([best], len(self.judge.tiers))
         return chosen
 
     def _awaits(self, entry: Entry[T]) -> bool:
@@ -268,26 +282,27 @@ class OuterSearch(Generic[T]):
         near, worst = max(self.gap, OPTIMALITY_GAP), found[self.wanted - 1]
         for entry in self.entries:
             if entry.is_open and relative_gap(worst, entry.bound) <= near:
-                entry.outcome = "cut"
+                entry.outcome = "cut" if entry.found is None else "compiled"
 
-    def _task(self, chosen: Sequence[Entry[T]]) -> Task:
+    def _task(self, chosen: Chosen[T]) -> Task:
         several = self.judge.prices_blocks and self.best is not None
-        share = _SHARE_PRICED if several else _SHARE
+        share = _SHARE_PRICED if several and chosen.tier < len(self.judge.tiers) else _SHARE
         seconds = share * (self.deadline - time.perf_counter())
-        tier = chosen[0].tier if self._is_priced(chosen[0]) else PRICING
-        return Task(tuple(one.configuration for one in chosen), tier, max(seconds, 1e-3))
-
-    def _is_priced(self, entry: Entry[T]) -> bool:
-        return entry.is_priced or not self.judge.prices_blocks
+        configurations = tuple(one.configuration for one in chosen.entries)
+        return Task(configurations, chosen.tier, max(seconds, 1e-3))
 
     # Answers
 
     def _answered(self, task: Task) -> Answer[T]:
         """Run a task; in the process that was forked for it."""
         begin = time.perf_counter()
-        value: Bound | Found[T] | tuple[Prices | None, ...]
+        value: Bound | Found[T] | tuple[Prices | None, ...] | float
         if task.tier == PRICING:
             value = tuple(self._prices(one, task.seconds) for one in task.configurations)
+        elif task.tier == SKETCHING:
+            value = self.judge.sketch(task.configuration, task.seconds)
+        elif task.tier == DRAFTING:
+            value = self.judge.draft(task.configuration, task.seconds)
         elif task.tier < len(self.judge.tiers):
             value = self.judge.bound(task.configuration, task.tier, task.seconds)
         else:
@@ -301,24 +316,34 @@ class OuterSearch(Generic[T]):
         except ShardwrightError:
             return None
 
-    def _take(self, chosen: Sequence[Entry[T]], answer: Answer[T] | ShardwrightError) -> None:
-        entry = chosen[0]
-        for one in chosen:
+    def _take(self, chosen: Chosen[T], answer: Answer[T] | ShardwrightError) -> None:
+        entry = chosen.entries[0]
+        for one in chosen.entries:
             one.is_running = False
         if isinstance(answer, ShardwrightError):
-            self._take_error(entry, answer)
+            self._take_error(entry, chosen.tier, answer)
             return
         entry.seconds += answer.seconds
-        if not isinstance(answer.value, tuple):
-            self.is_cut_short |= answer.value.is_cut_short
-        if isinstance(answer.value, Found):
-            entry.outcome, entry.found = "compiled", answer.value
-            entry.raise_bound(answer.value.lower_bound, "search within the memory limit")
-        elif isinstance(answer.value, tuple):
-            self._take_prices(chosen, answer.value)
-        else:
-            self._take_bound(entry, answer.value)
+        match answer.value:
+            case Found():
+                self._take_plan(entry, chosen.tier, answer.value)
+            case Bound():
+                self._take_bound(entry, answer.value)
+            case tuple():
+                self._take_prices(chosen.entries, answer.value)
+            case _:
+                entry.is_sketched = True
+                entry.estimate = answer.value if answer.value < inf else None
         self._report()
+
+    def _take_plan(self, entry: Entry[T], tier: int, found: Found[T]) -> None:
+        """Take a plan; of a draft, the configuration may be compiled later."""
+        if entry.found is None or found.cost < entry.found.cost:
+            entry.found = found
+        entry.raise_bound(found.lower_bound, "search within the memory limit")
+        if tier != DRAFTING:
+            entry.outcome = "compiled"
+            self.is_cut_short |= found.is_cut_short
 
     def _take_prices(self, chosen: Sequence[Entry[T]], answers: Sequence[Prices | None]) -> None:
         """Take the prices of some configurations for all that they say something of."""
@@ -333,6 +358,7 @@ class OuterSearch(Generic[T]):
                     other.raise_bound(prices.bound(other.configuration), BLOCKS)
 
     def _take_bound(self, entry: Entry[T], bound: Bound) -> None:
+        self.is_cut_short |= bound.is_cut_short
         proof = bound.proof or self.judge.tiers[entry.tier]
         entry.raise_bound(bound.cost, proof)
         for other in self.entries if entry.tier == 0 else ():
@@ -343,7 +369,7 @@ class OuterSearch(Generic[T]):
         entry.fits_at_bound = bound.is_last
         entry.tier = len(self.judge.tiers) if bound.is_last else entry.tier + 1
 
-    def _take_error(self, entry: Entry[T], error: ShardwrightError) -> None:
+    def _take_error(self, entry: Entry[T], tier: int, error: ShardwrightError) -> None:
         """Note why a configuration has no plan.
 
         Raises
@@ -351,6 +377,9 @@ class OuterSearch(Generic[T]):
         ShardwrightError
             If the error is not about this configuration.
         """
+        if tier in (SKETCHING, DRAFTING) and isinstance(error, NoPlanError | TimeLimitError):
+            entry.estimate, entry.is_sketched = None, True  # its bounds and a compilation may do
+            return
         entry.error = error
         if isinstance(error, InfeasibleError) or entry.is_infeasible:
             entry.outcome = "infeasible"
@@ -382,6 +411,10 @@ class OuterSearch(Generic[T]):
         bound = min(e.bound for e in self.entries if e.outcome not in ("infeasible", "refused"))
         cost = _cost(self.best)
         self.progress(time.perf_counter() - self.begin, cost, min(bound, cost))
+
+
+def _alone(entry: Entry[T]) -> Chosen[T]:
+    return Chosen([entry], entry.tier)
 
 
 def _by_promise(entry: Entry[T]) -> tuple[float, ...]:

@@ -69,11 +69,11 @@ class CutBounds:
     def __post_init__(self) -> None:
         count, size = self.schedule.stages, len(self.problems.blocks) + 1
         floors = [self.problems.floor(block) for block in range(size - 1)]
-        self.passes = _sums([one.pass_seconds for one in floors], count)
-        self.steps = _sums([one.step_seconds for one in floors], count)
+        self.passes = block_sums([one.pass_seconds for one in floors], count)
+        self.steps = block_sums([one.step_seconds for one in floors], count)
         if self.once is not None:
             steps = [self.once.step_floor(block) for block in range(size - 1)]
-            self.steps = np.maximum(self.steps, _sums(steps, count))
+            self.steps = np.maximum(self.steps, block_sums(steps, count))
         self.ends: dict[tuple[int, float], Floats] = {}
         self.exact = np.zeros(self.passes.shape, dtype=bool)
 
@@ -175,7 +175,7 @@ class CutBounds:
             blocks = range(len(self.problems.blocks))
             problems = self.once or self.problems
             floors = [problems.floor_of(block, count) for block in blocks]
-            self.ends[stage, count] = _sums(floors, 1)[0]
+            self.ends[stage, count] = block_sums(floors, 1)[0]
             for begin, end in np.argwhere(self.exact[stage]).tolist():
                 self._price_once(stage, count, begin, end)
         return self.ends[stage, count]
@@ -283,7 +283,7 @@ def _neighbours(stage: int) -> tuple[Transfer, Transfer]:
     return ((before, FORWARD), (stage, FORWARD)), ((stage, BACKWARD), (before, BACKWARD))
 
 
-def _sums(seconds: Sequence[float], stages: int) -> Floats:
+def block_sums(seconds: Sequence[float], stages: int) -> Floats:
     """Return the sums over blocks from each to before each, for every stage."""
     totals = np.array([0.0, *np.cumsum(seconds)])
     sums = totals[None, :] - totals[:, None]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Protocol
 
 from shardwright.compiler.options import CompileOptions
@@ -11,7 +12,7 @@ from shardwright.compiler.stages.assembly import assembled
 from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.evaluation import PipelineStep, pipeline_step
-from shardwright.compiler.stages.problem import StagePlan
+from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import in_stages
 from shardwright.dataflow.schedule_paths import simulate_schedule
@@ -112,9 +113,7 @@ class CandidateBuilder:
 
     def fitting(self, cut: Cut, plans: StagePlans) -> Candidate | None:
         """Return the pipeline of a cut whose program fits; None where none was found."""
-        most = self.limits.memory_limit
-        limit = None if most is None else most / self.schedule.chunks
-        limits: list[float | None] = [limit] * self.schedule.stages
+        limits = self.memory_limits(cut, plans)
         for step in range(_TIGHTENINGS):
             staged = self.staged(cut, plans, limits)
             if staged is None:
@@ -125,6 +124,25 @@ class CandidateBuilder:
                 return found
             limits = self._tightened(staged, limits, excess, step)
         return None
+
+    def memory_limits(self, cut: Cut, plans: StagePlans) -> list[float | None]:
+        """Return the memory that each stage of a cut may take.
+
+        The stages of one device group share its memory by what they take without a limit.
+        """
+        schedule, most = self.schedule, self.limits.memory_limit
+        if most is None or schedule.chunks == 1:
+            return [most] * schedule.stages
+        free = self.staged(cut, plans, [inf] * schedule.stages)
+        if free is None:
+            return [most / schedule.chunks] * schedule.stages
+        taken = [0.0] * schedule.groups
+        for stage, plan in enumerate(free):
+            taken[stage % schedule.groups] += plan.memory_bytes
+        return [
+            most * plan.memory_bytes / taken[stage % schedule.groups]
+            for stage, plan in enumerate(free)
+        ]
 
     def fits(self, candidate: Candidate) -> bool:
         """Return whether every device group has the memory for a pipeline."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
-from shardwright.compiler.stages.problem import StagePlan, StageProblems, renamed
+from shardwright.compiler.stages.problem import StageProblems
+from shardwright.compiler.stages.stage_plans import StagePlan, renamed
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import ShardwrightError, StrategyError
 from shardwright.ir.graph import Graph

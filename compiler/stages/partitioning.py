@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
-from math import comb
+from math import comb, inf
 
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.options import CompileOptions
@@ -19,11 +19,13 @@ from shardwright.compiler.stages.cuts import Cut, LeastCut
 from shardwright.compiler.stages.named import NamedProblems
 from shardwright.compiler.stages.problem import StageProblems
 from shardwright.compiler.stages.race import Race
+from shardwright.compiler.stages.shared import SharedParts
+from shardwright.compiler.stages.sketches import Sketcher
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
-from shardwright.dataflow.micro_batches import MicroBatches, micro_batches, one_pass
+from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.dataflow.placement import even_cuts
 from shardwright.dataflow.schedules import Schedule, make_schedule
 from shardwright.dataflow.stretches import Line
@@ -53,6 +55,8 @@ class PipelinePartitioning(Partitioned):
         The first operators of the stages 1, 2, ..., where they are given.
     time_note : TimeNote
         Notes whether the time limit ended a search.
+    shared : SharedParts
+        What it shares with searches for other pipelines of the program.
     """
 
     level: int
@@ -60,6 +64,7 @@ class PipelinePartitioning(Partitioned):
     began: float = field(default_factory=time.perf_counter)
     emissions: Emissions = field(default_factory=dict)
     time_note: TimeNote = field(default_factory=TimeNote)
+    shared: SharedParts = field(default_factory=SharedParts)
 
     @property
     def overlaps(self) -> bool:
@@ -75,13 +80,12 @@ class PipelinePartitioning(Partitioned):
     @cached_property
     def loop(self) -> MicroBatches:
         """The program in micro-batches."""
-        passes = self.options.passes
-        return one_pass(self.source) if passes == 1 else micro_batches(self.source, passes)
+        return self.shared.loop(self.source, self.options.passes)
 
     @cached_property
     def line(self) -> Line:
         """The operators in the order in which they are cut."""
-        return Line(self.source)
+        return self.shared.line(self.source)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -140,12 +144,17 @@ class PipelinePartitioning(Partitioned):
     ) -> StageProblems:
         planner, weights = lowering.planner(self.mesh), lowering.weights
         emissions = self.emissions if options is None else {}
+        own = options is not None or weights is not None
         options = options or self.options
         request = SearchRequest(self.source, self.cluster, planner, options, weights, emissions)
         deadline = self.began + self.options.time_limit
-        shared = self.schedule.chunks > 1 and bounds
-        where = (self.limits, deadline, self.level, shared)
-        return StageProblems(request, self.blocks, *where, self.time_note)
+        alone = self.schedule.chunks > 1 and bounds
+        where = (self.limits, deadline, self.level, alone, self.time_note)
+        if own:
+            return StageProblems(request, self.blocks, *where)
+        tables = self.shared.tables(self.mesh, options.passes, lambda: request.profile)
+        request = replace(request, prices=tables.profile)
+        return StageProblems(request, self.blocks, *where, interners=tables.interners)
 
     @cached_property
     def lowering(self) -> LowerRedistributions:
@@ -173,6 +182,30 @@ class PipelinePartitioning(Partitioned):
             raise self._infeasible()
         return least.value
 
+    def sketch(self) -> float:
+        """Return about how long the step takes, by plans of stages; infinite where none fits."""
+        found = self.sketcher.sketch()
+        return inf if found is None else found.seconds
+
+    def draft(self) -> Emitted:
+        """Emit the pipeline of the sketch, without other candidates, and without a bound.
+
+        Raises
+        ------
+        NotFoundError
+            If it does not fit.
+        """
+        cut = self.sketcher.cut
+        found = None if cut is None else self.builder.fitting(cut, self.sketcher.plans)
+        if found is None:
+            raise self._not_found()
+        return self._emitted(found, self._drafted(found))
+
+    @cached_property
+    def sketcher(self) -> Sketcher:
+        """What plans stages without a program."""
+        return Sketcher(self.problems, self.builder)
+
     def emit(self) -> Emitted:
         """Search for the best pipeline that fits, and emit it.
 
@@ -187,7 +220,7 @@ class PipelinePartitioning(Partitioned):
         if least.cut is None:
             raise self._infeasible()
         best = self._best(least)
-        return self._emitted(best, least)
+        return self._emitted(best, self._result(best, least.value))
 
     @cached_property
     def builder(self) -> CandidateBuilder:
@@ -282,7 +315,7 @@ class PipelinePartitioning(Partitioned):
 
     # The answer
 
-    def _emitted(self, best: Candidate, least: LeastCut) -> Emitted:
+    def _emitted(self, best: Candidate, result: SearchResult) -> Emitted:
         emitting = PassManager(records=list(best.records))
         if not self.options.extra_passes:
             emitting.verify()
@@ -293,7 +326,7 @@ class PipelinePartitioning(Partitioned):
             best.program.mesh,
             best.step.memory,
             best.decisions,
-            self._result(best, least.value),
+            result,
             minimizes_step=self.overlaps,
         )
 
@@ -307,17 +340,21 @@ class PipelinePartitioning(Partitioned):
                 f"the pipeline takes {seconds:.9g} s, the search said that every plan takes at "
                 f"least {bound:.9g} s"
             )
-        result = SearchResult(
+        result = replace(self._drafted(best), how=self._how())
+        return bounded(self.time_note.noted_in(result), max(bound, 0.0))
+
+    def _drafted(self, best: Candidate) -> SearchResult:
+        """Return the result of a search without a bound."""
+        return SearchResult(
             (),
             best.decisions,
-            seconds,
+            best.step.seconds,
             0.0,
             "feasible",
             best.step.memory.peak_bytes,
             time.perf_counter() - self.began,
-            self._how(),
+            f"{self.problems.searches} searches of stages",
         )
-        return bounded(self.time_note.noted_in(result), max(bound, 0.0))
 
     def _how(self) -> str:
         blocks = len(self.blocks)

@@ -5,8 +5,9 @@ Of a stage that takes t seconds for each of M micro-batches and u seconds once, 
 for every plan, and no plan that matters takes more than a step once, so ``t >= (c - step) / R``.
 """
 
+import operator
 import time
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
@@ -16,16 +17,18 @@ from numpy.typing import NDArray
 
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks
+from shardwright.compiler.stages.stage_plans import StageBound, StagePlan, renamed
 from shardwright.dataflow.micro_batches import MicroBatches
-from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.layout import Layout
 from shardwright.operators.models.loss_scale import DynamicLossScale
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.context import StagePart
+from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.time_note import TimeNote
+from shardwright.solver.evaluate import evaluate
 
 MANY = 2**26
 """Passes over micro-batches of a problem whose cost is that of the passes alone."""
@@ -38,48 +41,23 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class StageBound:
-    """Lower bounds of every plan of a stage within the memory limit.
-
-    Parameters
-    ----------
-    pass_seconds : float
-        Of one pass over one micro-batch, forward and backward.
-    step_seconds : float
-        Of all passes and what is done once; infinite where no plan fits.
-    """
-
-    pass_seconds: float
-    step_seconds: float
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """A plan of a stage.
-
-    Parameters
-    ----------
-    decisions : Decisions
-        What it decides, on the program of one micro-batch.
-    step_seconds : float
-        Seconds of all passes and of what is done once, by the search.
-    memory_bytes : float
-        Peak memory by the account of the search.
-    unlimited : bool
-        Whether it is the best plan without a memory limit, too.
-    """
-
-    decisions: Decisions
-    step_seconds: float
-    memory_bytes: float
-    unlimited: bool
-
-
-@dataclass(frozen=True)
 class _Searched:
+    """What a search within a memory limit found: a plan, and a bound of the step of all."""
+
     begin: int
-    bound: StageBound
+    least: float
     plan: StagePlan | None
+    is_limited: bool = True
+
+
+@dataclass
+class _Unlimited:
+    """The best plan of a stage without a memory limit, and the memory that it takes."""
+
+    begin: int
+    in_flight: int
+    result: SearchResult
+    each_bytes: float | None = None  # of each micro-batch in flight
 
 
 @dataclass
@@ -103,6 +81,8 @@ class StageProblems:
         of its chunks.
     time_note : TimeNote
         Notes whether the time limit ended a search.
+    interners : dict
+        What the problems share, and others with the same profile.
     """
 
     request: SearchRequest
@@ -112,9 +92,11 @@ class StageProblems:
     level: int = 0
     alone: bool = False
     time_note: TimeNote = field(default_factory=TimeNote)
+    interners: dict[Hashable, Interner] = field(default_factory=dict)
     searches: int = 0
     _found: dict[Hashable, _Searched] = field(default_factory=dict)
-    _free: dict[Hashable, tuple[int, _Searched]] = field(default_factory=dict)
+    _free: dict[Hashable, _Unlimited] = field(default_factory=dict)
+    _within_passes: dict[Hashable, float] = field(default_factory=dict)
     _passes: dict[Hashable, float] = field(default_factory=dict)
     _floors: dict[Hashable, StageBound] = field(default_factory=dict)
     _lows: dict[Hashable, float] = field(default_factory=dict)
@@ -171,7 +153,12 @@ class StageProblems:
 
     def bound(self, begin: int, end: int, in_flight: int) -> StageBound:
         """Return bounds of a stage that runs some blocks."""
-        return self._searched(begin, end, in_flight, self.limits.memory_limit).bound
+        limit = self.limits.memory_limit
+        found = self._searched(begin, end, in_flight, limit)
+        passes = self._of_passes(begin, end, MANY)
+        if found.least < inf and found.is_limited and found.plan is not None:
+            passes = max(passes, self._passes_within(begin, end, in_flight, limit, MANY))
+        return StageBound(passes / MANY if found.least < inf else inf, found.least)
 
     def seconds(self, begin: int, end: int, passes: float) -> float:
         """Return a bound of some passes of blocks and what is done once, within any memory."""
@@ -208,10 +195,20 @@ class StageProblems:
             Layouts of values that it receives, or sends; by default, any.
         """
         found = self._searched(begin, end, in_flight, memory_limit, received)
-        if found.plan is None or found.begin == begin:
-            return found.plan
-        names = self.blocks.names(found.begin, begin, end - begin)
-        return replace(found.plan, decisions=renamed(found.plan.decisions, names))
+        return None if found.plan is None else self.moved(found.plan, found.begin, begin, end)
+
+    def moved(self, plan: StagePlan, first: int, begin: int, end: int) -> StagePlan:
+        """Return the plan of a stage that begins at a block, from that of an equal stage."""
+        if first == begin:
+            return plan
+        names = self.blocks.names(first, begin, end - begin)
+        return replace(plan, decisions=renamed(plan.decisions, names))
+
+    def key(self, begin: int, end: int, received: Mapping[str, Layout]) -> tuple[Hashable, ...]:
+        """Return what is equal for equal stages that receive or send values in equal layouts."""
+        part = self.blocks.stretch(begin, end) if received else None
+        names = [*(value.name for value in part.graph.inputs), *part.sent] if part else []
+        return self.blocks.key(begin, end), tuple(received.get(name) for name in names)
 
     def _searched(
         self,
@@ -221,22 +218,71 @@ class StageProblems:
         memory_limit: float | None,
         received: Mapping[str, Layout] | None = None,
     ) -> _Searched:
-        layouts = received or {}
-        part = self.blocks.stretch(begin, end) if layouts else None
-        names = [*(value.name for value in part.graph.inputs), *part.sent] if part else []
-        fixed = tuple(layouts.get(name) for name in names)
-        key = self.blocks.key(begin, end), memory_limit, fixed
-        most, free = self._free.get(key, (0, None))
-        if free is not None and in_flight <= most:  # what fits now fits with fewer in flight
-            return free
-        own = (*key, in_flight)
+        received = received or {}
+        key = self.key(begin, end, received)
+        free = self._unlimited(key, begin, end, in_flight, received)
+        memory = self._memory(free, begin, end, in_flight, received)
+        least = free.result.lower_bound
+        if memory <= (self.limits.limit_bytes if memory_limit is None else memory_limit):
+            plan = StagePlan(free.result.decisions, free.result.cost, memory, unlimited=True)
+            return _Searched(free.begin, least, plan, is_limited=False)
+        own = *key, memory_limit, in_flight
         if own not in self._found:
             self.searches += 1
-            found = self._search(begin, end, in_flight, memory_limit, layouts)
-            self._found[own] = found
-            if found.plan is not None and found.plan.unlimited:
-                self._free[key] = in_flight, found
+            self._found[own] = self._search(begin, end, in_flight, memory_limit, received, least)
         return self._found[own]
+
+    def _unlimited(
+        self,
+        key: Hashable,
+        begin: int,
+        end: int,
+        in_flight: int,
+        received: Mapping[str, Layout],
+    ) -> _Unlimited:
+        """Return the best plan without a memory limit, with as many in flight or more."""
+        known = self._free.get(key)
+        if known is None or known.in_flight < in_flight:
+            self.searches += 1
+            request = self.receiving(self.request_of(begin, end, in_flight), received)
+            found = self._solved(request, request.space, None)
+            self._free[key] = known = _Unlimited(begin, in_flight, found)
+        return known
+
+    def _memory(
+        self,
+        free: _Unlimited,
+        begin: int,
+        end: int,
+        in_flight: int,
+        received: Mapping[str, Layout],
+    ) -> float:
+        """Return the memory of a plan with fewer micro-batches in flight: each takes as much."""
+        if free.in_flight == in_flight:
+            return free.result.memory_bytes
+        if free.each_bytes is None:
+            most, least = (
+                self._memory_with(free, begin, end, count, received)
+                for count in (free.in_flight, 1)
+            )
+            known = most == free.result.memory_bytes  # the assignment is of this problem
+            free.each_bytes = (most - least) / (free.in_flight - 1) if known else 0.0
+        return free.result.memory_bytes - (free.in_flight - in_flight) * free.each_bytes
+
+    def _memory_with(
+        self,
+        free: _Unlimited,
+        begin: int,
+        end: int,
+        in_flight: int,
+        received: Mapping[str, Layout],
+    ) -> float:
+        request = self.receiving(self.request_of(begin, end, in_flight), received)
+        problem, assignment = request.space.problem, free.result.assignment
+        sizes = [len(variable.cost) for variable in problem.variables]
+        if len(sizes) != len(assignment) or any(map(operator.ge, assignment, sizes)):
+            return inf
+        return float(evaluate(problem, assignment).peak_usage)
 
     def delays(self) -> NDArray[np.float64]:
         """Return bounds of the transfers from each block to the next, there and back.
@@ -261,6 +307,13 @@ class StageProblems:
 
     # Searches
 
+    def receiving(self, request: SearchRequest, layouts: Mapping[str, Layout]) -> SearchRequest:
+        """Return the search for a stage that receives, or sends, values in some layouts."""
+        if not layouts:
+            return request
+        given = {**request.options.input_layouts, **layouts}
+        return replace(request, options=replace(request.options, input_layouts=given))
+
     def _search(
         self,
         begin: int,
@@ -268,38 +321,43 @@ class StageProblems:
         in_flight: int,
         memory_limit: float | None,
         received: Mapping[str, Layout],
+        least: float,
     ) -> _Searched:
-        request = self.request_of(begin, end, in_flight)
-        if received:
-            layouts = {**request.options.input_layouts, **received}
-            options = replace(request.options, input_layouts=layouts)
-            request = replace(request, options=options)
-        free = self._solved(request, request.space, None)
-        bound = StageBound(self._of_passes(begin, end, MANY) / MANY, free.lower_bound)
-        limit = self.limits.limit_bytes if memory_limit is None else memory_limit
-        if free.memory_bytes <= limit:
-            return _Searched(begin, bound, _plan(free, unlimited=True))
+        request = self.receiving(self.request_of(begin, end, in_flight), received)
         try:
-            found, least = self._within(request, memory_limit)
+            found, within = self._within(request, memory_limit)
         except InfeasibleError:
-            return _Searched(begin, StageBound(inf, inf), None)
+            return _Searched(begin, inf, None)
         except NoPlanError:
-            return _Searched(begin, bound, None)
-        within = self._passes_within(begin, end, in_flight, memory_limit, MANY) / MANY
-        seconds = max(bound.pass_seconds, within)
-        bound = replace(bound, pass_seconds=seconds, step_seconds=max(bound.step_seconds, least))
-        return _Searched(begin, bound, _plan(found))
+            return _Searched(begin, least, None)
+        return _Searched(begin, max(least, within), _plan(found))
+
+    def solved_plan(
+        self, request: SearchRequest, space: SearchSpace, memory_limit: float
+    ) -> StagePlan:
+        """Return the plan of a problem of a stage within a memory limit.
+
+        Raises
+        ------
+        NoPlanError
+            If there is none, or none was found.
+        """
+        return _plan(self._solved(request, space, memory_limit))
 
     def _passes_within(
         self, begin: int, end: int, in_flight: int, memory_limit: float | None, passes: float
     ) -> float:
         """Return a bound of some passes within a memory limit; 0 where none is found."""
-        request = self.request_of(begin, end, in_flight, passes)
-        space = request.recompute_space if request.recomputes else request.space
-        try:
-            return self._solved(request, space, memory_limit).lower_bound
-        except NoPlanError:
-            return 0.0
+        key = self.blocks.key(begin, end), in_flight, memory_limit, passes
+        if key not in self._within_passes:
+            request = self.request_of(begin, end, in_flight, passes)
+            space = request.recompute_space if request.recomputes else request.space
+            try:
+                found = self._solved(request, space, memory_limit).lower_bound
+            except NoPlanError:
+                found = 0.0
+            self._within_passes[key] = found
+        return self._within_passes[key]
 
     def _within(
         self, request: SearchRequest, memory_limit: float | None
@@ -374,6 +432,7 @@ class StageProblems:
             part=part,
             loop=loop,
             prices=prices,
+            interners=self.interners,
         )
 
     def _solved(
@@ -390,26 +449,5 @@ class StageProblems:
         return result
 
 
-def _plan(result: SearchResult, *, unlimited: bool = False) -> StagePlan:
-    return StagePlan(result.decisions, result.cost, result.memory_bytes, unlimited)
-
-
-def renamed(decisions: Decisions, names: Mapping[str, str]) -> Decisions:
-    """Return decisions for a program with other names."""
-
-    def keyed(mapping: Mapping[str, T]) -> dict[str, T]:
-        return {names[name]: item for name, item in mapping.items()}
-
-    def of(some: Iterable[str]) -> frozenset[str]:
-        return frozenset(names[name] for name in some)
-
-    return replace(
-        decisions,
-        strategies=keyed(decisions.strategies),
-        stored=keyed(decisions.stored),
-        shared_layouts=keyed(decisions.shared_layouts),
-        regathered=of(decisions.regathered),
-        recomputed=of(decisions.recomputed),
-        gathered_in_passes=of(decisions.gathered_in_passes),
-        reduced_in_passes=of(decisions.reduced_in_passes),
-    )
+def _plan(result: SearchResult) -> StagePlan:
+    return StagePlan(result.decisions, result.cost, result.memory_bytes, unlimited=False)

@@ -11,7 +11,7 @@ from math import inf
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder, StagePlans
 from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.named import NamedProblems, NamedStages
-from shardwright.compiler.stages.problem import StagePlan
+from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.ir.mesh import Mesh
 from shardwright.search.time_note import TimeNote
 
@@ -147,11 +147,9 @@ class Race:
     def _staged(
         self, cut: Cut, plans: StagePlans, *, from_last: bool = False
     ) -> list[StagePlan] | None:
-        most = self.builder.limits.memory_limit
-        limit = None if most is None else most / self.builder.schedule.chunks
         builder = self.builder
         staged = builder.staged_from_last if from_last else builder.staged
-        return staged(cut, plans, [limit] * builder.schedule.stages)
+        return staged(cut, plans, builder.memory_limits(cut, plans))
 
     # Named plans
 

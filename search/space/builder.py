@@ -20,6 +20,7 @@ from shardwright.search.pins import pinned_strategies, restricted
 from shardwright.search.space.context import BuildContext, StagePart
 from shardwright.search.space.draft import EdgeEnd, saving_ends
 from shardwright.search.space.edges import Link, connect
+from shardwright.search.space.interning import Interner
 from shardwright.search.space.parameters import ParameterChoices
 from shardwright.search.space.recomputation import Recomputable, with_states
 from shardwright.search.space.regathering import Positions, Regathering, with_regathering
@@ -46,6 +47,7 @@ def build_search_space(
     regather: bool = False,
     micro: MicroBatches | None = None,
     part: StagePart | None = None,
+    interner: Interner | None = None,
 ) -> SearchSpace:
     """Return the search space of a program.
 
@@ -76,6 +78,9 @@ def build_search_space(
     part : StagePart, optional
         The pipeline stage that `graph` is, in one micro-batch. What it receives and sends has any
         layout without partial sums; the transfer costs nothing.
+    interner : Interner, optional
+        What was interned for problems of other parts of a program, with the same profile, passes
+        and arguments: equal operators share their tables with these.
 
     Raises
     ------
@@ -83,7 +88,7 @@ def build_search_space(
         If a pin names no operator, or is not supported; if the mesh is too fine for the time.
     """
     builder = _SpaceBuilder(
-        BuildContext(graph, profile, time_limit, micro, part),
+        BuildContext(graph, profile, time_limit, micro, part, interner or Interner()),
         dict(pins or {}),
         dict(result_pins or {}),
         dict(input_layouts or {}),

@@ -73,6 +73,8 @@ class BuildContext:
         The micro-batches that a step has; the program is that of one.
     part : StagePart, optional
         The pipeline stage that the program is.
+    interner : Interner
+        Shares tables, options and layouts of equal operators.
     """
 
     graph: Graph
@@ -80,6 +82,7 @@ class BuildContext:
     time_limit: float = math.inf
     micro: MicroBatches | None = None
     part: StagePart | None = None
+    interner: Interner = field(default_factory=Interner)
     draft: Draft = field(default_factory=Draft)
     tables: dict[str, OperatorTable] = field(default_factory=dict)
     kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # of pinned operators
@@ -92,7 +95,7 @@ class BuildContext:
         self.memory = MemoryAccount(len(self.graph.nodes), in_flight)
         self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in self.graph.values}
         self.casts = parameter_casts(self.graph) if self._joins_casts else {}
-        self.intern = Interner().intern
+        self.intern = self.interner.intern
         self.gradient_types = gradient_types(self.graph, accumulates=self.accumulates)
         self.of_parameters = parameter_tensors(
             self.graph.nodes, (parameter.name for parameter in self.graph.parameters)
@@ -210,7 +213,10 @@ class BuildContext:
 
     def representatives(self, end: EdgeEnd) -> list[Layout]:
         """Return the layout at an end for each of its options."""
-        return [self.representative(edge.layout) for edge in end.layouts]
+        return self.intern(
+            ("representatives", end.key),
+            lambda: [self.representative(edge.layout) for edge in end.layouts],
+        )
 
     def all_layouts(self, tensor: TensorType) -> list[Layout]:
         """Return the layouts without partial axes that a tensor's shape allows."""
