@@ -20,7 +20,7 @@ from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
 from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
 from shardwright.compiler.outer.entries import Found
-from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
+from shardwright.compiler.outer.judge import CompileOne, LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.compiler.partitioning import Emitted, Partitioning
@@ -146,19 +146,6 @@ def _searched(
     def program_of(count: int) -> Graph:
         return source_of(counts[0] if len(counts) > 1 else count)  # of several, it is the same
 
-    def compile_one(
-        options: CompileOptions,
-        mesh: Mesh | None,
-        known: SearchRequest | None,
-        *,
-        is_draft: bool = False,
-    ) -> Found[Compiled]:
-        prepared = prepare(options.passes)
-        found = _compile(prepared, cluster, devices, options, mesh, None, known, is_draft=is_draft)
-        bound = 0.0 if found.result is None else found.result.lower_bound
-        late = found.result is not None and says_so(found.result)
-        return Found(found.cost, bound, found.memory.peak_bytes, found, late)
-
     _check_not_staged(prepare(counts[0]).source, options)
     # The same operators are merged for any number of micro-batches.
     moved = prepare(counts[0]).options
@@ -176,12 +163,32 @@ def _searched(
         where = (source, cluster, mesh, options, PassManager(), None, level)
         return PipelinePartitioning(*where, shared=shared)
 
+    compile_one = _compiling(prepare, cluster, devices)
     judge = ProgramJudge(
         program_of, cluster, devices, options, layouts_on, compile_one, pipeline_of
     )
     most = most_stages(prepare(counts[0]).source)
     tried = configurations(meshes, counts, devices, _forms(options), most)
     return OuterRun(judge, tried, progress).run()
+
+
+def _compiling(prepare: Callable[[int], _Prepared], cluster: Cluster, devices: int) -> CompileOne:
+    """Return what compiles one configuration."""
+
+    def compile_one(
+        options: CompileOptions,
+        mesh: Mesh | None,
+        known: SearchRequest | None,
+        *,
+        is_draft: bool = False,
+    ) -> Found[Compiled]:
+        prepared = prepare(options.passes)
+        found = _compile(prepared, cluster, devices, options, mesh, None, known, is_draft=is_draft)
+        bound = 0.0 if found.result is None else found.result.lower_bound
+        late = found.result is not None and says_so(found.result)
+        return Found(found.cost, bound, found.memory.peak_bytes, found, late)
+
+    return compile_one
 
 
 def _forms(options: CompileOptions) -> Sequence[Form]:

@@ -135,6 +135,8 @@ class PricedOrder(Generic[T]):
         best of every few sketches is compiled in any case.
         """
         cost = inf if best is None or best.found is None else best.found.cost
+        drafted = [e for e in self.entries if e.is_compiling and e.is_sketched]
+        cost = min([cost, *map(_estimate, drafted)])
         open_ones = [e for e in self.entries if e.is_open and e.is_priced and e.found is None]
         if alone := self._alone(open_ones):
             return Chosen(alone, self.compilation)

@@ -53,6 +53,7 @@ _FURTHER_AHEAD = 8  # the same, where configurations are priced: short tasks bes
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
 BLOCKS = "blocks alone"
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
+_SHORT = 1.05  # of an estimate, where a sketch finds no plan within the memory limit
 _SHARE = 1 / 2  # of the time left that building a problem may take, and solving it
 
 T = TypeVar("T")
@@ -332,9 +333,17 @@ class OuterSearch(Generic[T]):
             case tuple():
                 self._take_prices(chosen.entries, answer.value)
             case _:
-                entry.is_sketched = True
-                entry.estimate = answer.value if answer.value < inf else None
+                self._take_sketch(entry, answer.value)
         self._report()
+
+    def _take_sketch(self, entry: Entry[T], seconds: float) -> None:
+        """Take the estimate of a sketch; others that share its prices are as far from theirs."""
+        before = entry.estimate or seconds
+        ratio = seconds / before if seconds < inf else _SHORT
+        for other in self.entries:
+            if shares_prices(entry, other) and not other.is_sketched and other.estimate is not None:
+                other.estimate *= ratio
+        entry.is_sketched, entry.estimate = True, seconds if seconds < inf else None
 
     def _take_plan(self, entry: Entry[T], tier: int, found: Found[T]) -> None:
         """Take a plan; of a draft, the configuration may be compiled later."""
