@@ -69,7 +69,7 @@ class NarrowPlans:
         space = request.recompute_space if request.recomputes else request.space
         narrow = narrowed(space, request.planner, free.decisions.strategies)
         try:
-            return problems.solved_plan(request, narrow, limit)
+            return problems.rough_plan(request, narrow, limit)
         except NoPlanError:
             return None
 

@@ -36,6 +36,7 @@ MANY = 2**26
 ONE = 1 + 2**-30
 """Passes of a problem of one pass in a loop: gradients are accumulated."""
 
+_ROUGH = 5e-3  # gap of a plan that is a candidate alone
 _SHARE = 1 / 4  # of the time left that one search may take
 T = TypeVar("T")
 
@@ -332,17 +333,18 @@ class StageProblems:
             return _Searched(begin, least, None)
         return _Searched(begin, max(least, within), _plan(found))
 
-    def solved_plan(
+    def rough_plan(
         self, request: SearchRequest, space: SearchSpace, memory_limit: float
     ) -> StagePlan:
-        """Return the plan of a problem of a stage within a memory limit.
+        """Return a plan of a problem of a stage within a memory limit, near the best.
 
         Raises
         ------
         NoPlanError
             If there is none, or none was found.
         """
-        return _plan(self._solved(request, space, memory_limit))
+        gap = max(self.limits.gap, _ROUGH)
+        return _plan(self._solved(request, space, memory_limit, gap))
 
     def _passes_within(
         self, begin: int, end: int, in_flight: int, memory_limit: float | None, passes: float
@@ -436,10 +438,15 @@ class StageProblems:
         )
 
     def _solved(
-        self, request: SearchRequest, space: SearchSpace, memory_limit: float | None
+        self,
+        request: SearchRequest,
+        space: SearchSpace,
+        memory_limit: float | None,
+        gap: float | None = None,
     ) -> SearchResult:
         left = max(self.deadline - time.perf_counter(), 0.0)
         limits = replace(self.limits, memory_limit=memory_limit, time_limit=_SHARE * left)
+        limits = limits if gap is None else replace(limits, gap=gap)
         try:
             result = request.solve(space, limits)
         except NotFoundError:

@@ -264,3 +264,99 @@ def test_no_task_begins_after_the_deadline():
     tasks.submit(1)
     with pytest.raises(OutOfTimeError):
         tasks.next_answer()
+
+
+# Configurations that are priced with others
+
+
+@dataclass
+class DrawnPrices:
+    judge: "PricedJudge"
+    own: Configuration
+
+    def bound(self, other):
+        is_known = (other.mesh, other.micro_batches) == (self.own.mesh, self.own.micro_batches)
+        return self.judge.drawn[other].bounds[0] if is_known else 0.0
+
+    def estimate(self, other):
+        return self.judge.estimates[other]
+
+
+@dataclass
+class PricedJudge(DrawnJudge):
+    """A judge whose estimates may be wrong, and whose drafts may be slow."""
+
+    prices_blocks: bool = True
+    estimates: dict[Configuration, float] = field(default_factory=dict)
+    sketches: dict[Configuration, float] = field(default_factory=dict)
+    drafted: list[Configuration] = field(default_factory=list)
+
+    def price(self, configuration, seconds):
+        return DrawnPrices(self, configuration)
+
+    def sketch(self, configuration, seconds):
+        return self.sketches[configuration]
+
+    def draft(self, configuration, seconds):
+        self.drafted.append(configuration)
+        answer = self.drawn[configuration].answer
+        if isinstance(answer, ShardwrightError):
+            raise answer
+        return Found(1.1 * answer, 0.0, 1.0, f"draft of {configuration}")
+
+
+def priced_judge(seed: int) -> PricedJudge:
+    draw = random.Random(seed)
+    drawn: dict[Configuration, Drawn] = {}
+    judge = PricedJudge(drawn)
+    for stages in (1, 2, 4):
+        mesh = Mesh((MeshAxis("x", 8 // stages, 0),))
+        forms = ((1, "1f1b"), (2, "interleaved")) if stages > 1 else ((1, None),)
+        for count, (chunks, schedule) in ((c, form) for c in (4, 8) for form in forms):
+            one = Configuration(mesh, count, stages, chunks, schedule)
+            free = draw.uniform(FLOOR, 2.0)
+            within = draw.choice([free, draw.uniform(free, 3.0)])
+            answer: float | ShardwrightError = within * draw.uniform(1.0, 1.5)
+            if draw.random() < 0.2:
+                answer = draw.choice([NotFoundError("none found"), StrategyError("no such split")])
+            drawn[one] = Drawn((free, within), answer)
+            judge.estimates[one] = draw.uniform(1.0, 3.0)
+            judge.sketches[one] = draw.choice([draw.uniform(1.0, 3.0), inf])
+    return judge
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_wrong_estimates_and_slow_drafts_cost_time_and_nothing_else(seed):
+    judge = priced_judge(seed)
+    search, entries = searched(judge)
+    costs = [d.answer for d in judge.drawn.values() if isinstance(d.answer, float)]
+    if not costs:
+        assert search.best is None
+        return
+    assert search.best.found.cost == min(costs)
+    bound = min(entry.tried().lower_bound for entry in entries)
+    assert bound <= min(costs)
+    for entry in entries:
+        assert entry.bound <= judge.drawn[entry.configuration].bounds[-1]
+        assert (entry.found is None) <= (entry.outcome != "compiled")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_prices_the_account_does_not_depend_on_the_number_of_processes(seed):
+    def account(workers):
+        _, entries = searched(priced_judge(seed), workers)
+        return [(e.outcome, e.bound, e.proof, e.found and e.found.cost) for e in entries]
+
+    assert account(1) == account(2) == account(3)
+
+
+def test_what_is_drafted_is_the_least_of_the_sketches_and_is_compiled_at_last():
+    mesh = Mesh((MeshAxis("x", 4, 0),))
+    one, two = (Configuration(mesh, count, 2, 1, "1f1b") for count in (4, 8))
+    drawn = {one: Drawn((1.0, 1.0), 1.5), two: Drawn((1.0, 1.0), 1.4)}
+    judge = PricedJudge(drawn, estimates={one: 1.0, two: 1.1}, sketches={one: 2.0, two: 1.4})
+    search, entries = searched(judge)
+    assert judge.drafted[0] == two
+    assert search.best.configuration == two
+    assert search.best.found.cost == 1.4
+    assert {entry.outcome for entry in entries} == {"compiled"}

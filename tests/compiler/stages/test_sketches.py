@@ -1,0 +1,131 @@
+"""Sketches of pipelines: near the programs that are emitted for them, and within memory."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.stages.candidates import in_flight_of
+from shardwright.compiler.stages.narrow import NarrowPlans, narrowed
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.errors import NotFoundError
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.models import load_model
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.manager import PassManager
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import FORBIDDEN
+
+POD = cluster("a100-pod")
+MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
+
+
+def pipeline(
+    memory: float | None = None, chunks: int = 1, objective: str = "serial"
+) -> PipelinePartitioning:
+    options = CompileOptions(
+        stages=2,
+        micro_batches=4,
+        chunks=chunks,
+        optimizer=Optimizer("adam"),
+        memory_limit=memory,
+        objective=objective,  # type: ignore[arg-type]
+    )
+    gpt = load_model("gpt:layers=8,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512")
+    source = Canonicalize().run(gpt.graph)
+    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, 0)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_sketch_takes_about_the_step_of_its_program(chunks):
+    search = pipeline(chunks=chunks)
+    seconds = search.sketch()
+    drafted = search.draft()
+    assert drafted.result is not None
+    assert seconds == pytest.approx(drafted.result.cost, rel=0.05)
+    assert drafted.result.lower_bound == 0.0
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_draft_fits_where_memory_is_short_and_costs_no_less(chunks):
+    free = pipeline(chunks=chunks).draft()
+    limit = 0.8 * free.memory.peak_bytes
+    search = pipeline(limit, chunks)
+    within = search.draft()
+    assert within.memory.peak_bytes <= limit
+    assert within.result is not None
+    assert free.result is not None
+    assert within.result.cost >= free.result.cost * (1 - 1e-9)
+    assert search.sketch() == pytest.approx(within.result.cost, rel=0.05)
+
+
+def test_where_nothing_fits_there_is_no_sketch_and_no_draft():
+    search = pipeline(1e4)
+    assert search.sketch() == float("inf")
+    with pytest.raises(NotFoundError, match="no plan in 2 stages was found"):
+        search.draft()
+
+
+def test_the_stages_of_a_group_share_its_memory():
+    search = pipeline(1e9, chunks=2)
+    cut = search.sketcher.cut
+    assert cut is not None
+    limits = search.builder.memory_limits(cut, search.sketcher.plans)
+    for group in range(2):
+        assert sum(limit or 0.0 for limit in limits[group::2]) == pytest.approx(1e9)
+    assert pipeline(1e9).builder.memory_limits(cut, search.sketcher.plans) == [1e9, 1e9]
+
+
+def test_a_plan_takes_as_much_memory_as_its_problem_says_however_many_are_in_flight():
+    search, alone = pipeline(), pipeline()
+    for begin, end in ((0, 3), (3, 6)):
+        for in_flight in (4, 3, 1):
+            plan = search.problems.plan(begin, end, in_flight, None)
+            other = pipeline().problems.plan(begin, end, in_flight, None)
+            assert plan is not None
+            assert other is not None
+            assert plan.memory_bytes == pytest.approx(other.memory_bytes, rel=1e-9)
+            assert plan.decisions == other.decisions
+    assert alone.problems.plan(0, 3, 1, 1.0) is None
+
+
+def test_narrow_problems_have_the_strategies_that_are_given_and_every_storage():
+    search = pipeline()
+    request = search.problems.request_of(3, 5, 1)
+    free = search.problems.plan(3, 5, 1, None)
+    assert free is not None
+    narrow = narrowed(request.recompute_space, request.planner, free.decisions.strategies)
+    found = request.solve(narrow, replace(search.limits, memory_limit=None))
+    assert found.decisions.strategies == free.decisions.strategies
+    assert found.cost == pytest.approx(free.step_seconds, rel=1e-9)
+    for choice, variable in zip(narrow.choices, narrow.problem.variables, strict=True):
+        allowed = sum(cost < FORBIDDEN for cost in variable.cost)
+        assert allowed > 0
+        assert choice.kind == "operator" or allowed == len(variable.cost)
+
+
+def test_narrow_plans_are_points_of_the_whole_problem():
+    search = pipeline()
+    free = search.problems.plan(3, 5, 4, None)
+    assert free is not None
+    limit = 0.9 * free.memory_bytes
+    narrow = NarrowPlans(search.problems).plan(3, 5, 4, limit)
+    best = search.problems.plan(3, 5, 4, limit)
+    assert best is not None
+    if narrow is not None:
+        assert narrow.memory_bytes <= limit
+        assert narrow.step_seconds >= best.step_seconds * (1 - 1e-9)
+
+
+def test_equal_stages_share_their_tables():
+    search = pipeline()
+    spaces = [search.problems.request_of(*pair, 1).space for pair in pairwise((2, 4, 6))]
+    shared = {id(pair.table) for space in spaces for pair in space.problem.pairs}
+    alone = {id(pair.table) for pair in spaces[0].problem.pairs}
+    assert shared == alone
+    costs = [evaluate(s.problem, [0] * len(s.choices)).cost for s in spaces]
+    assert costs[0] == costs[1]
+    assert in_flight_of(search.schedule) == (2, 1)
