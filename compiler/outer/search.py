@@ -49,7 +49,8 @@ from shardwright.search.options import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _AHEAD = 4  # tasks that are decided on before the answer of the first
-_FURTHER_AHEAD = 8  # the same, where configurations are priced: short tasks beside long ones
+_FURTHER_AHEAD = 8  # the same, where configurations are priced
+_BESIDE = 16  # the same, while the first is being compiled: short tasks beside a long one
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
 BLOCKS = "blocks alone"
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
@@ -222,14 +223,21 @@ class OuterSearch(Generic[T]):
     def _fill(self, tasks: Answering[Task, Answer[T]], running: deque[Chosen[T]]) -> bool:
         """Submit tasks as long as there are some to decide on; return whether there was one."""
         begun = False
-        ahead = _FURTHER_AHEAD if self.judge.prices_blocks else _AHEAD
-        while len(running) < ahead and (chosen := self._next()).entries:
+        while len(running) < self._most_ahead and (chosen := self._next()).entries:
             begun = True
             for entry in chosen.entries:
                 entry.is_running, entry.asked = True, chosen.tier
             running.append(chosen)
             tasks.submit(self._task(chosen))
         return begun
+
+    @property
+    def _most_ahead(self) -> int:
+        """How many tasks are decided on before the answer of the first."""
+        if not self.judge.prices_blocks:
+            return _AHEAD
+        first = self.running[0].entries[0] if self.running else None
+        return _BESIDE if first is not None and first.is_compiling else _FURTHER_AHEAD
 
     def _next(self) -> Chosen[T]:
         """Return the configuration to judge next, or several to be priced; none to wait.
