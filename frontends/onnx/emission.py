@@ -79,7 +79,8 @@ def _elements(constant: Constant) -> object:
     """Return a key that equal elements share; the name if the elements are missing."""
     if constant.is_absent:
         return constant.name
-    return hashlib.sha256(np.ascontiguousarray(constant.array).data).digest()
+    elements = np.ascontiguousarray(constant.array).reshape(-1)
+    return hashlib.sha256(elements.view(np.uint8).data).digest()  # bfloat16 has no buffer
 
 
 def _uniform(constant: Constant) -> Attribute:

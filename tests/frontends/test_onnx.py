@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx_tests import (
     is_plain,
@@ -122,6 +122,27 @@ def test_functions_of_the_model_are_inlined() -> None:
     assert [value.name for value in imported.graph.parameters] == ["b"]
     assert {"h", "y"} <= set(imported.graph.values)
     assert [node.scope for node in imported.graph.nodes] == ["one", "one", "two", "two"]
+
+
+@pytest.mark.parametrize("kind", [TensorProto.BFLOAT16, TensorProto.FLOAT16])
+def test_equal_constants_of_16_bits_are_one_buffer(kind: int) -> None:
+    node, numbers = helper.make_node, (1.0, -2.0, 0.5)
+    constants = [
+        node("Constant", [], [name], value=helper.make_tensor(name, kind, (3,), numbers))
+        for name in ("a", "b")
+    ]
+    nodes = [
+        *constants,
+        node("Cast", ["x"], ["low"], to=kind),
+        node("Add", ["low", "a"], ["sum"]),
+        node("Mul", ["sum", "b"], ["product"]),
+        node("Cast", ["product"], ["y"], to=TensorProto.FLOAT),
+    ]
+    imported = import_model(model("m", nodes, {"x": (2, 3)}, "y", {}))
+    x = np.array([[1, 2, 3], [-1, 0, 4]], np.float32)
+    expected = (x + np.array(numbers)) * np.array(numbers)
+    np.testing.assert_array_equal(run_alone(imported, {"x": x})[0], expected)
+    assert len(imported.graph.parameters) == 1
 
 
 @pytest.fixture(scope="module")
