@@ -38,7 +38,8 @@ from shardwright.compiler.plans.files import document_digest
 from shardwright.cost_model.cluster import cluster
 from shardwright.tools.main import main as command_line
 
-SECONDS = 60  # that a case may take
+SECONDS = 60  # of the processor that a case may take
+_WAITING = 20  # how many times as long it may wait for a busy machine
 _BYTES = 6 * 2**30  # of address space that a case may take
 _CODES = (0, 1, 2, 3, 4)
 _PLANS = {
@@ -368,8 +369,8 @@ def run_case(case: Case, folder: Path, seconds: float = SECONDS) -> Ending:
     out, err = folder / "stdout", folder / "stderr"
     child = os.fork()
     if not child:
-        _be_the_case(case, folder, out, err)
-    deadline = time.monotonic() + seconds
+        _be_the_case(case, folder, out, err, seconds)
+    deadline = time.monotonic() + _WAITING * seconds
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -380,10 +381,12 @@ def run_case(case: Case, folder: Path, seconds: float = SECONDS) -> Ending:
             return Ending(case, -1, f"not over after {seconds:g} s")
         time.sleep(0.005)
     code = os.waitstatus_to_exitcode(status)
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+        return Ending(case, code, f"not over after {seconds:g} s")
     return Ending(case, code, _problem(code, err.read_text(errors="replace")))
 
 
-def _be_the_case(case: Case, folder: Path, out: Path, err: Path) -> None:
+def _be_the_case(case: Case, folder: Path, out: Path, err: Path, seconds: float) -> None:
     """Run the command, and end this process."""
     code = 99
     try:
@@ -392,6 +395,7 @@ def _be_the_case(case: Case, folder: Path, out: Path, err: Path) -> None:
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 1))
         warnings.resetwarnings()
         code = command_line(case.arguments)
     except BaseException:
@@ -449,8 +453,8 @@ def page(endings: Sequence[Ending]) -> str:
         "Plans, strategies, clusters and ONNX files, damaged at random: bits and pieces of the "
         "bytes, words of the text, entries of the JSON, fields of the nodes; digests are made to "
         "agree in 9 of 10 plans, so that the damage is reached. Each case is a process; it fails "
-        "with a traceback, with more than a sentence, and after a minute. Written by `python "
-        f"benchmarks/mutations.py --count {len(endings)}` on {machine()}.",
+        "with a traceback, with more than a sentence, and after a minute of the processor. Written "
+        f"by `python benchmarks/mutations.py --count {len(endings)}` on {machine()}.",
         "",
         f"| file | cases | {' | '.join(names.values())} | fails |",
         "|---|" + "---:|" * (len(names) + 2),

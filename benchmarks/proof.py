@@ -71,6 +71,9 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"search": "data_parallel", "optimizer_parallel": True},
     {"search": "data_parallel", "fusion": 64.0},
     {"loss_scale": 1024.0},
+    {"micro_batches": 2},
+    {"precision": "bfloat16", "reduce_type": "float32"},
+    {"stages": 2, "micro_batches": 4},
 )
 # Models at a size at which thousands of programs can be run.
 SMALL = (
@@ -108,6 +111,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", help="those whose names begin so (all)")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--time-limit", type=float, default=60.0, help="of each search (60 s)")
     parser.add_argument("--ranks", type=int, default=4, help="of the programs of mutants")
     parser.add_argument("--whole", action="store_true", help="programs of whole training plans")
     parser.add_argument("--stages", action="store_true", help="programs with pipeline stages")
@@ -115,7 +119,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     prefixes = tuple(arguments.models or ("",))
     if arguments.what == "zoo":
-        prove_zoo(arguments.devices, prefixes)
+        prove_zoo(arguments.devices, prefixes, arguments.time_limit)
     elif arguments.what == "random":
         prove_random(arguments.count, arguments.seed, prefixes)
     else:
@@ -125,13 +129,13 @@ def main() -> None:
         prove_mutants(arguments.count, arguments.seed, prefixes, arguments.ranks, plans)
 
 
-def prove_zoo(devices: list[int], prefixes: tuple[str, ...]) -> None:
+def prove_zoo(devices: list[int], prefixes: tuple[str, ...], time_limit: float) -> None:
     """Prove plans of full size, and run their operators on small shapes."""
     proven = total = 0
     slowest = 0.0
     for model, count, ways in _cases(devices, prefixes):
         try:
-            plan = _plan(model, count, ways)
+            plan = _plan(model, count, {**ways, "time_limit": time_limit})
         except ShardwrightError as error:
             print(f"{model} {count} {ways}: no plan: {str(error)[:90]}", flush=True)
             continue
@@ -165,8 +169,11 @@ def _plan(model: str, devices: int, ways: dict[str, Any]) -> Plan:
     devices = 1 if ways.get("mode") == "stand_alone" else devices
     least = devices if ways.get("mode") == "data_parallel" else 1
     batch = max(int(FULL[model] * devices), least)
-    optimizer = Optimizer("adam", {"learning_rate": 1e-3})
-    return compile(model, devices, batch=batch, optimizer=optimizer, memory_limit=1e15, **ways).plan
+    least *= int(ways.get("micro_batches", 1))
+    options: dict[str, Any] = {"optimizer": Optimizer("adam", {"learning_rate": 1e-3})}
+    options |= {"memory_limit": 1e15, "gap": 0.01, **ways}
+    mesh = None if ways.get("mode") == "stand_alone" else "default"  # no outer search
+    return compile(model, devices, batch=batch, mesh=mesh, **options).plan
 
 
 def whole_plans(
