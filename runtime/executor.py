@@ -138,6 +138,8 @@ class Executor:
         self._prepared = Preparation(graph, communicator, float_dtype, in_place=in_place)
         self._locals = self._prepared.locals
         self.timeline: RunTimeline | None = None
+        # Where parts are known to have one shape, processes need not ask each other.
+        self._even_exchange = getattr(communicator, "exchange_even", communicator.exchange)
         self._binding = Binding(graph, self._locals, communicator, float_dtype)
         self._under_way = UnderWay(communicator)
         self._updated = {name for name, _ in graph.updates}
@@ -428,7 +430,8 @@ class Executor:
             overlapped = self.pipeline is None and self._under_way.start(
                 local.name, info, axes, parts
             )
-            moved = overlapped or self.communicator.exchange(info, axes, parts)
+            exchange = self._even_exchange if instruction.even else self.communicator.exchange
+            moved = overlapped or exchange(info, axes, parts)
         return {rank: settled(part, local, rank, instruction) for rank, part in moved.items()}
 
     def _take_turns(

@@ -34,6 +34,7 @@ class Instruction:
     `views` holds the part of each hosted rank, for each pass over micro-batches; `axes` the groups
     of a communication operator; `replaced` the operands that an update overwrites. Of a transfer
     between stages, `kind` is ``send`` or ``receive``, and `pairs` are its ranks, from and to.
+    `even` says that the ranks hold parts of the operand of one shape.
     """
 
     node: Node
@@ -45,6 +46,7 @@ class Instruction:
     replaced: tuple[int, ...] = ()
     kind: str = "run"
     pairs: tuple[tuple[int, int], ...] = ()
+    even: bool = False
 
 
 class Preparation:
@@ -123,7 +125,11 @@ class Preparation:
         views = self._views_of(info, decided, len(operands), ranks)
         pairs = self._pairs(decided, ranks, kind) if kind != "run" else ()
         replaced = self._replaced.get(node.name, ())
-        return Instruction(node, info, views, axes, results, released, replaced, kind, pairs)
+        even = bare or all(
+            value.layout is not None and value.layout.is_even(value.type.shape, self.mesh)
+            for value in operands
+        )
+        return Instruction(node, info, views, axes, results, released, replaced, kind, pairs, even)
 
     def _check_groups(self, info: Communication) -> None:
         """Refuse groups that leave out a rank."""

@@ -134,15 +134,26 @@ class MpiCommunicator:
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
     ) -> dict[int, Array]:
         """Run one communication operator in this rank's group along `axes`."""
+        return self._watched(operator, axes, parts, even=False)
+
+    def exchange_even(
+        self, operator: Communication, axes: tuple[str, ...], parts: Parts
+    ) -> dict[int, Array]:
+        """Run one where all members are known to hold parts of one shape: none has to ask."""
+        return self._watched(operator, axes, parts, even=True)
+
+    def _watched(
+        self, operator: Communication, axes: tuple[str, ...], parts: Parts, *, even: bool
+    ) -> dict[int, Array]:
         if not STANDING.is_watched:
-            return self._exchange(operator, axes, parts)
+            return self._exchange(operator, axes, parts, even)
         STANDING.wait(operator.name, self._members(axes, operator.groups))
-        found = self._exchange(operator, axes, parts)
+        found = self._exchange(operator, axes, parts, even)
         STANDING.go_on()
         return found
 
     def _exchange(
-        self, operator: Communication, axes: tuple[str, ...], parts: Parts
+        self, operator: Communication, axes: tuple[str, ...], parts: Parts, even: bool
     ) -> dict[int, Array]:
         rank = self.ranks[0]
         _, extents = operator.place(rank, axes, self.mesh)
@@ -156,7 +167,7 @@ class MpiCommunicator:
             return {rank: self._halo_exchange(group, operator, extents, part)}
         if isinstance(operator, HaloSum):
             return {rank: self._halo_sum(group, operator, extents, part)}
-        if operator.name in self._collectives and _is_even(group, operator, part):
+        if operator.name in self._collectives and _is_even(group, operator, part, even):
             return {rank: self._collectives[operator.name](group, operator, part)}
         everything = group.allgather(part)
         return {rank: operator.exchange(everything, extents)[group.rank]}
@@ -276,7 +287,9 @@ class MpiCommunicator:
     # Collectives, on buffers of bytes for every element type
 
     def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
-        return np.concatenate(_gathered(group, part), axis=operator.attributes["dimension"])
+        parts, dimension = _gathered(group, part), operator.attributes["dimension"]
+        whole = parts.reshape(-1, *part.shape[1:])  # a view
+        return whole if dimension == 0 else np.concatenate(parts, axis=dimension)
 
     def _all_to_all(self, group: Any, operator: Communication, part: Array) -> Array:
         pieces = np.split(part, group.size, axis=operator.attributes["split_dimension"])
@@ -449,14 +462,15 @@ def _bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-def _is_even(group: Any, operator: Communication, part: Array) -> bool:
-    """Return whether all members hold, and send, pieces of one size."""
+def _is_even(group: Any, operator: Communication, part: Array, known: bool) -> bool:
+    """Return whether all members send pieces of one size; `known`: they hold equal shapes."""
     if operator.name not in _MAY_BE_UNEVEN:
         return True
-    cut = operator.attributes.get("split_dimension")
-    if operator.name == "reduce_scatter":
-        cut = operator.attributes["dimension"]
+    scatters = operator.name == "reduce_scatter"
+    cut = operator.attributes.get("dimension" if scatters else "split_dimension")
     divides = cut is None or part.shape[cut] % group.size == 0
+    if known:
+        return divides
     return all(other == (part.shape, True) for other in group.allgather((part.shape, divides)))
 
 

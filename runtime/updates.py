@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
 from shardwright.ir.graph import Graph
-from shardwright.operators.info import Array, operator_class
+from shardwright.ir.types import is_low, numpy_dtype
+from shardwright.operators.info import Array, OperatorInfo, operator_class
 from shardwright.operators.models.optimizer import Update
 from shardwright.operators.rule import ShardView
 from shardwright.operators.views import buffer_roots, buffers_of
@@ -71,6 +73,43 @@ def update_in_place(
         for parts, i in zip(results, replaced, strict=True):
             parts.update(dict.fromkeys(ranks, arrays[i]))
     return results
+
+
+def overwrites(info: OperatorInfo, replaced: Sequence[int]) -> TypeGuard[Update]:
+    """Return whether an update writes the parameter and its states where they are by itself."""
+    if not isinstance(info, Update) or is_low(numpy_dtype(info.operand_types[0].dtype)):
+        return False
+    return info.overwrites and tuple(replaced) == (0, *range(2, 2 + info.states))
+
+
+def overwrite(update: Update, arrays: list[Array], replaced: Sequence[int]) -> None:
+    """Run an update on one rank; afterwards `arrays` has the results in place of the operands.
+
+    Parameters
+    ----------
+    update : Update
+        One that `overwrites`.
+    arrays : list of array
+        The operands.
+    replaced : sequence of int
+        Those that are replaced.
+    """
+    seen: set[int] = set()
+    for i in replaced:
+        if id(arrays[i]) in seen or not _can_be_written(arrays[i]):
+            arrays[i] = np.array(arrays[i])
+        seen.add(id(arrays[i]))
+        if np.may_share_memory(arrays[1], arrays[i]):
+            arrays[1] = np.array(arrays[1])  # the gradient, read after the states are written
+    count = 2 + update.states
+    tensors, scalars = arrays[:count], arrays[count:]
+    if not all(array.flags.c_contiguous for array in tensors):
+        update.overwrite(*arrays)
+        return
+    flat = [array.reshape(-1) for array in tensors]
+    length = max(1, _CHUNK_BYTES // flat[0].itemsize)
+    for begin in range(0, flat[0].size, length):
+        update.overwrite(*(array[begin : begin + length] for array in flat), *scalars)
 
 
 def _can_be_written(array: Array) -> bool:

@@ -27,7 +27,8 @@ def local_positions(positions: Array, view: ShardView) -> tuple[Array, Array]:
     """Return positions relative to the local part of factor ``v``, clipped; and which are local."""
     local = positions - view.starts["v"]
     size = view.sizes["v"]
-    return np.clip(local, 0, size - 1), (local >= 0) & (local < size)
+    clipped = np.minimum(np.maximum(local, 0), size - 1)  # in less time than `clip`
+    return clipped, clipped == local
 
 
 def require_integers(info: OperatorInfo, position: int) -> None:

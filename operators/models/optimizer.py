@@ -229,6 +229,25 @@ class Update(OperatorInfo):
         after = self.updated(rate, *widened, *scalars)
         return tuple(np.asarray(a, b.dtype) for a, b in zip(after, before, strict=True))
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether `overwrite` can run: one element type, and no step that may be skipped."""
+        tensors = {operand.dtype for operand in self.operand_types[: 2 + self.states]}
+        return len(tensors) == 1 and not self.is_guarded
+
+    def overwrite(self, *operands: Array) -> None:
+        """Put the next parameter and states where those before are; the bits are the kernel's."""
+        count = 2 + self.states
+        tensors, scalars = operands[:count], list(operands[count:])
+        rate = float(scalars.pop()) if self.reads_rate else self.attributes["learning_rate"]
+        self.write(rate, *tensors, *scalars)
+
+    def write(self, rate: float, *operands: Array) -> None:
+        """Put the next parameter and states where those before are."""
+        before = (operands[0], *operands[2 : 2 + self.states])
+        for old, new in zip(before, self.updated(rate, *operands), strict=True):
+            old[...] = new
+
     def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
         """Return the next parameter and states."""
         raise NotImplementedError

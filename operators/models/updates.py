@@ -41,6 +41,11 @@ class SGDUpdate(Update):
         p, g = operands
         return [p - rate * _decayed(g, p, self.attributes["weight_decay"])]
 
+    def write(self, rate: float, *operands: Array) -> None:
+        """Step against the gradient, in place."""
+        p, g = operands
+        p -= rate * _decayed(g, p, self.attributes["weight_decay"])
+
 
 @register
 class MomentumUpdate(Update):
@@ -74,6 +79,15 @@ class MomentumUpdate(Update):
         g = _decayed(g, p, self.attributes["weight_decay"])
         m = momentum * m + g
         return p - rate * (g + momentum * m if self.attributes["nesterov"] else m), m
+
+    def write(self, rate: float, *operands: Array) -> None:
+        """Step against the decaying sum of the gradients, in place."""
+        p, g, m = operands
+        momentum = self.attributes["momentum"]
+        g = _decayed(g, p, self.attributes["weight_decay"])
+        m *= momentum
+        m += g
+        p -= rate * (g + momentum * m if self.attributes["nesterov"] else m)
 
 
 @register

@@ -14,7 +14,7 @@ from shardwright.operators.info import Array
 from shardwright.operators.models.optimizer import Update
 from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.kernels import run_kernel, settled
-from shardwright.runtime.updates import update_in_place
+from shardwright.runtime.updates import overwrite, overwrites, update_in_place
 
 Slots = list[Any]  # the array of each value of one rank; None where it is not alive
 Call = Callable[[], float]  # returns the bytes that it held meanwhile, beside operands and results
@@ -67,6 +67,21 @@ def computing(
     return lambda: put(kernel(view, *[slots[i] for i in operands]))
 
 
+def constant(instruction: Instruction, places: Mapping[str, int], slots: Slots, rank: int) -> Call:
+    """Return the call of a node that repeats a number: one view of it, where it takes no memory."""
+    local = instruction.results[0]
+    place, view = places[local.name], instruction.views[0][rank]
+    array: Any = settled(instruction.info.kernel(view), local, rank, instruction)  # type: ignore[arg-type]
+    if any(array.strides):
+        return computing(instruction, places, slots, rank, low=False)
+
+    def call() -> float:
+        slots[place] = array
+        return 0.0
+
+    return call
+
+
 def _several(
     instruction: Instruction,
     kernel: Callable[..., Any],
@@ -90,7 +105,10 @@ def _several(
 
 def updating(instruction: Instruction, places: Mapping[str, int], slots: Slots, rank: int) -> Call:
     """Return the call of an update that overwrites its operands."""
-    kernel, views = partial(run_kernel, instruction.info), {rank: instruction.views[0][rank]}
+    info = instruction.info
+    if overwrites(info, instruction.replaced):
+        return _overwriting(info, instruction, places, slots)
+    kernel, views = partial(run_kernel, info), {rank: instruction.views[0][rank]}
     operands = [places[name] for name in instruction.node.operands]
     results = [places[local.name] for local in instruction.results]
     replaced = instruction.replaced
@@ -101,6 +119,24 @@ def updating(instruction: Instruction, places: Mapping[str, int], slots: Slots, 
             results, update_in_place(kernel, views, parts, replaced), strict=True
         ):
             slots[place] = made[rank]
+        return 0.0
+
+    return call
+
+
+def _overwriting(
+    update: Update, instruction: Instruction, places: Mapping[str, int], slots: Slots
+) -> Call:
+    """Return the call of an update that writes its results where the operands are."""
+    operands = [places[name] for name in instruction.node.operands]
+    results = [places[local.name] for local in instruction.results]
+    replaced = instruction.replaced
+
+    def call() -> float:
+        arrays = [slots[i] for i in operands]
+        overwrite(update, arrays, replaced)
+        for place, i in zip(results, replaced, strict=True):
+            slots[place] = arrays[i]
         return 0.0
 
     return call

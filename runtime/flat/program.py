@@ -16,11 +16,20 @@ from shardwright.ir.text import node_text
 from shardwright.ir.types import is_low
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator
+from shardwright.operators.elementwise.conversion import Fill
 from shardwright.operators.info import Array
 from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import Communicator, Parts
 from shardwright.runtime.flat.buckets import Bucket, plan_buckets
-from shardwright.runtime.flat.calls import Call, Runner, Slots, computing, running, updating
+from shardwright.runtime.flat.calls import (
+    Call,
+    Runner,
+    Slots,
+    computing,
+    constant,
+    running,
+    updating,
+)
 from shardwright.runtime.flat.inputs import Inputs
 from shardwright.runtime.flat.order import in_order_of_arrival, with_late_nodes_last
 from shardwright.runtime.flat.reductions import Reductions
@@ -203,6 +212,8 @@ class FlatProgram:
         kept = self._source.kept
         if item.replaced and not any(item.node.operands[i] in kept for i in item.replaced):
             return updating(item, self.places, self.slots, self.rank)
+        if isinstance(item.info, Fill):
+            return constant(item, self.places, self.slots, self.rank)
         low = any(is_low(self._source.locals[name].dtype) for name in item.node.operands)
         return computing(item, self.places, self.slots, self.rank, low)
 

@@ -9,9 +9,10 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
+from shardwright.operators.info import operator_class, operator_info
 from shardwright.operators.models.optimizer import STATES
 from shardwright.runtime import Executor, LocalCommunicator, initialize
-from shardwright.runtime.updates import replaced_operands
+from shardwright.runtime.updates import overwrite, overwrites, replaced_operands
 
 MODEL = "mlp:batch=8,inputs=16,hidden=64,classes=4,layers=3"
 
@@ -96,3 +97,65 @@ def test_a_scalar_parameter_is_updated():
         Executor(parse(SCALAR), communicator, in_place=in_place).step({}, state)
         found.append(float(state["w"][0]))
     assert found == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("sgd", {}),
+        ("sgd", {"weight_decay": 0.1}),
+        ("momentum", {}),
+        ("momentum", {"nesterov": True, "weight_decay": 0.1}),
+        ("adam", {"lazy": True}),
+        ("ftrl", {}),
+        ("adagrad", {}),
+        ("rmsprop", {}),
+    ],
+)
+@pytest.mark.parametrize("reads_rate", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_overwritten_has_the_bits_of_the_kernel(kind, settings, reads_rate, dtype):
+    random = np.random.default_rng(3)
+    update = operator_class(f"{kind}_update")
+    shape = (7, 9001)  # in several chunks, the last of which is shorter
+    types = [TensorType(dtype, shape)] * (2 + update.states)
+    types += [TensorType("int64", ())] * update.counts_steps
+    types += [TensorType("float64", ())] * reads_rate
+    info = operator_info(f"{kind}_update", types, settings)
+    tensors = [np.abs(random.normal(size=shape)).astype(dtype) for _ in range(2 + update.states)]
+    scalars = [np.array(3)] * update.counts_steps + [np.array(0.05)] * reads_rate
+    replaced = (0, *range(2, 2 + update.states))
+    assert overwrites(info, replaced)
+    expected = info.kernel(info.rule.view(), *tensors, *scalars)
+    arrays = [array.copy() for array in tensors] + scalars
+    before = [id(array) for array in arrays]
+    overwrite(info, arrays, replaced)
+    assert [id(array) for array in arrays] == before
+    for i, new in zip(replaced, expected, strict=True):
+        np.testing.assert_array_equal(arrays[i], new)
+    np.testing.assert_array_equal(arrays[1], tensors[1])
+
+
+def test_states_that_share_an_array_get_one_each():
+    info = operator_info("momentum_update", [TensorType("float32", (3,))] * 3, {})
+    zeros = np.zeros(3, np.float32)
+    arrays = [zeros, np.ones(3, np.float32), zeros]
+    overwrite(info, arrays, (0, 2))
+    np.testing.assert_array_equal(arrays[0], np.full(3, -0.01, np.float32))
+    np.testing.assert_array_equal(arrays[2], np.ones(3))
+
+
+def test_a_gradient_that_is_a_state_keeps_its_values_until_they_are_read():
+    info = operator_info("momentum_update", [TensorType("float32", (3,))] * 3, {})
+    ones = np.ones(3, np.float32)
+    arrays = [np.zeros(3, np.float32), ones, ones]
+    overwrite(info, arrays, (0, 2))
+    np.testing.assert_array_equal(arrays[2], np.full(3, np.float32(0.9) + np.float32(1)))
+
+
+def test_what_may_be_skipped_or_has_16_bits_is_not_overwritten():
+    half, single = TensorType("float16", (3,)), TensorType("float32", (3,))
+    scale, count = TensorType("float64", ()), TensorType("int64", ())
+    for types in ([half, half, single], [half] * 3, [single] * 3 + [scale, count]):
+        assert not overwrites(operator_info("momentum_update", types, {}), (0, 2))
+    assert not overwrites(operator_info("momentum_update", [single] * 3, {}), (2, 0))
