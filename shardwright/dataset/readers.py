@@ -1,12 +1,13 @@
 """Readers of data sets in files, and the digits of scikit-learn."""
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from shardwright.communication import Rank
-from shardwright.dataset.dataset import ArrayDataset
+from shardwright.dataset.sources import ArrayDataset
 from shardwright.ir.errors import ModelError
 from shardwright.ir.optional import optional
 from shardwright.operators.info import Array
@@ -46,7 +47,7 @@ class MnistDataset(ArrayDataset):
         stems = [Path(dataset_dir) / name for name in _USAGES[usage]]
         there = [s for s in stems if list(s.parent.glob(f"{s.name}-images-idx3-ubyte*"))]
         pairs = [_mnist_pair(stem) for stem in there or stems[:1]]
-        images, labels = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        images, labels = (_joined(parts) for parts in zip(*pairs, strict=True))
         super().__init__({"image": images, "label": labels}, num_shards, shard_id, shuffle)
 
 
@@ -56,16 +57,21 @@ def _mnist_pair(stem: Path) -> tuple[Array, Array]:
     return images[..., None], _read_idx(Path(f"{stem}-labels-idx1-ubyte"), _IDX_LABELS)
 
 
+def _joined(parts: Sequence[Array]) -> Array:
+    """Return parts one behind the other; one alone is not copied, and is read when it is used."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def _read_idx(path: Path, magic: int) -> Array:
     """Return the bytes of a file in the idx format, in their shape."""
     data = _read(path)
     rank = magic % 256
     begin = 4 * (1 + rank)
-    header = np.frombuffer(data[:begin], ">i4") if len(data) >= begin else np.zeros(1)
+    header = data[:begin].view(">i4") if len(data) >= begin else np.zeros(1)
     if header[0] != magic:
         raise ModelError(f"the file does not begin with the number {magic}", str(path))
     shape = tuple(int(size) for size in header[1:])
-    body = np.frombuffer(data, np.uint8, offset=begin)
+    body = data[begin:]
     if body.size != np.prod(shape):
         raise ModelError(
             f"the file holds {body.size} bytes after its header, "
@@ -75,16 +81,24 @@ def _read_idx(path: Path, magic: int) -> Array:
     return body.reshape(shape)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> Array:
+    """Return the bytes of a file: mapped into memory, or those of the packed one."""
     packed = path.with_name(path.name + ".gz")
     try:
         if path.is_file():
-            return path.read_bytes()
+            return _mapped(path)
         if packed.is_file():
-            return gzip.decompress(packed.read_bytes())
+            return np.frombuffer(gzip.decompress(packed.read_bytes()), np.uint8)
     except (OSError, EOFError) as error:
         raise ModelError(f"the file cannot be read: {error}", str(path)) from None
     raise ModelError(f"there is no file `{path.name}`, nor with `.gz`", str(path.parent))
+
+
+def _mapped(path: Path) -> Array:
+    """Return the bytes of a file, which are read when they are used."""
+    if not path.stat().st_size:  # which cannot be mapped
+        return np.zeros(0, np.uint8)
+    return np.asarray(np.memmap(path, np.uint8, "r"))
 
 
 class Cifar10Dataset(ArrayDataset):
@@ -122,7 +136,7 @@ class Cifar10Dataset(ArrayDataset):
         paths = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
         if not paths:
             raise ModelError(f"there is no file `{patterns[0]}`", str(dataset_dir))
-        records = np.concatenate([_cifar_records(path) for path in paths])
+        records = _joined([_cifar_records(path) for path in paths])
         images = records[:, 1:].reshape(-1, *_CIFAR_IMAGE).transpose(0, 2, 3, 1)
         columns = {"image": images, "label": records[:, 0]}
         super().__init__(columns, num_shards, shard_id, shuffle)
@@ -130,7 +144,7 @@ class Cifar10Dataset(ArrayDataset):
 
 def _cifar_records(path: Path) -> Array:
     length = 1 + int(np.prod(_CIFAR_IMAGE))
-    data = np.frombuffer(path.read_bytes(), np.uint8)
+    data = _mapped(path)
     if data.size == 0 or data.size % length:
         raise ModelError(f"the file holds {data.size} bytes, no multiple of {length}", str(path))
     return data.reshape(-1, length)

@@ -252,6 +252,30 @@ class OneHot:
         return np.eye(self.num_classes, dtype=x.dtype)[x]
 
 
+class ToBytes:
+    """Make a text the numbers of its bytes in UTF-8, cut or padded to a length.
+
+    Parameters
+    ----------
+    length : int
+        The length.
+    fill_value : int
+        The padding.
+    """
+
+    def __init__(self, length: int, fill_value: int = 0) -> None:
+        POSITIVE_INTEGER.check("length", length)
+        NOT_NEGATIVE_INTEGER.check("fill_value", fill_value)
+        self.length, self.fill_value = length, fill_value
+
+    def __call__(self, x: Array) -> Array:
+        """Return the numbers, as int32."""
+        data = np.frombuffer(str(x).encode()[: self.length], np.uint8)
+        found = np.full(self.length, self.fill_value, np.int32)
+        found[: len(data)] = data
+        return found
+
+
 class TypeCast:
     """Give the elements another type."""
 

@@ -5,8 +5,10 @@ from shardwright.mindspore.dataset.datasets import (
     Cifar10Dataset,
     Dataset,
     GeneratorDataset,
+    ImageFolderDataset,
     MnistDataset,
     NumpySlicesDataset,
+    TextFileDataset,
     config,
 )
 
@@ -14,8 +16,10 @@ __all__ = [
     "Cifar10Dataset",
     "Dataset",
     "GeneratorDataset",
+    "ImageFolderDataset",
     "MnistDataset",
     "NumpySlicesDataset",
+    "TextFileDataset",
     "config",
     "transforms",
     "vision",

@@ -1,8 +1,9 @@
 """Datasets with MindSpore's arguments and defaults.
 
-Samples are read one after another by the process that trains, so the numbers of workers that
-readers and transformations accept change nothing. A dataset that is shuffled has the same order in
-every run and on every rank: it follows from the seed of `set_seed`, and from the epoch.
+Samples are made by the process that trains, or by as many processes as the step of the pipeline
+with the most `num_parallel_workers` asks for. A dataset that is shuffled has the same order in
+every run, on every rank and with any number of processes: it follows from the seed of `set_seed`,
+and from the epoch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,8 @@ import numpy as np
 
 from shardwright import dataset as own
 from shardwright.communication import Rank
-from shardwright.dataset.dataset import can_be_indexed
+from shardwright.dataset.configuration import SETTINGS
+from shardwright.dataset.sources import can_be_indexed
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import POSITIVE_INTEGER, check_flag, wrong_value
 from shardwright.operators.info import Array
@@ -111,7 +113,7 @@ class Dataset(own.Dataset):
         ModelError
             If there is no such column, or columns are to be renamed.
         """
-        _workers(num_parallel_workers)
+        workers = _workers(num_parallel_workers)
         _nothing("map", others, ("python_multiprocessing", "cache", "callbacks"))
         columns = None if input_columns is None else self._columns(input_columns)
         if output_columns is not None and self._names(output_columns) != columns:
@@ -119,7 +121,8 @@ class Dataset(own.Dataset):
                 f"columns are to be renamed to {output_columns}",
                 hint="leave `output_columns` out: they keep their names",
             )
-        return Dataset(self.inner.map(operations, columns), self._batch_size)
+        mapped = self.inner.map(operations, columns, num_parallel_workers=workers)
+        return Dataset(mapped, self._batch_size)
 
     @staticmethod
     def _names(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -143,9 +146,10 @@ class Dataset(own.Dataset):
         A last batch with fewer samples is kept unless `drop_remainder`: the model is compiled for
         it too.
         """
-        _workers(num_parallel_workers)
+        workers = _workers(num_parallel_workers)
         _nothing("batch", others, ("per_batch_map", "input_columns", "output_columns"))
-        return Dataset(self.inner.batch(batch_size, drop_remainder), batch_size)
+        batched = self.inner.batch(batch_size, drop_remainder, num_parallel_workers=workers)
+        return Dataset(batched, batch_size)
 
     def repeat(self, count: int | None = None) -> "Dataset":
         """Go through the samples so many times."""
@@ -154,9 +158,11 @@ class Dataset(own.Dataset):
         return Dataset(self.inner.repeat(count), self._batch_size)
 
 
-def _workers(number: int | None) -> None:
+def _workers(number: int | None) -> int | None:
+    """Return the number of processes that a step asks for; None if it does not."""
     if number is not None:
         POSITIVE_INTEGER.check("num_parallel_workers", number)
+    return number
 
 
 def _nothing(method: str, others: Mapping[str, object], known: Sequence[str]) -> None:
@@ -182,9 +188,10 @@ class _Reader(Dataset):
         shard_id: int | Rank | None = None,
         cache: None = None,
     ) -> None:
-        _workers(num_parallel_workers)
+        workers = _workers(num_parallel_workers)
         _nothing("a dataset", {"sampler": sampler, "cache": cache}, ("sampler", "cache"))
         inner: own.Dataset = make(num_shards, shard_id, shuffle is not False)
+        inner.workers = workers
         if num_samples is not None:
             POSITIVE_INTEGER.check("num_samples", num_samples)
             inner = inner.take(num_samples * inner.shards)
@@ -235,6 +242,83 @@ class Cifar10Dataset(_FolderReader):
     """
 
     files = own.Cifar10Dataset
+
+
+class ImageFolderDataset(_Reader):
+    """Pictures in folders, one for each class; see `shardwright.dataset.ImageFolderDataset`.
+
+    Parameters
+    ----------
+    dataset_dir : path
+        The folder of the folders.
+    num_samples, num_parallel_workers, shuffle, sampler, num_shards, shard_id, cache : optional
+        As of `MnistDataset`.
+    extensions : sequence of str, optional
+        Endings of the files.
+    class_indexing : mapping of str to int, optional
+        Number of each folder.
+    decode : bool
+        Whether pictures are decoded.
+    decrypt : None
+        Must be left out.
+    """
+
+    def __init__(
+        self,
+        dataset_dir: str | Path,
+        num_samples: int | None = None,
+        num_parallel_workers: int | None = None,
+        shuffle: bool | None = None,
+        sampler: None = None,
+        extensions: Sequence[str] | None = None,
+        class_indexing: Mapping[str, int] | None = None,
+        decode: bool = False,
+        num_shards: int | None = None,
+        shard_id: int | Rank | None = None,
+        cache: None = None,
+        decrypt: None = None,
+    ) -> None:
+        _nothing("a dataset", {"decrypt": decrypt}, ("decrypt",))
+
+        def make(number: int | None, rank: int | Rank | None, shuffles: bool) -> own.Dataset:
+            settings = decode, extensions, class_indexing
+            return own.ImageFolderDataset(dataset_dir, number, rank, shuffles, *settings)
+
+        super().__init__(
+            make, num_samples, num_parallel_workers, shuffle, sampler, num_shards, shard_id, cache
+        )
+
+
+class TextFileDataset(_Reader):
+    """Lines of texts; see `shardwright.dataset.TextFileDataset`.
+
+    Parameters
+    ----------
+    dataset_files : path or sequence of path
+        The files.
+    num_samples, num_parallel_workers, shuffle, num_shards, shard_id, cache : optional
+        As of `MnistDataset`; `shuffle` is True or False.
+    """
+
+    def __init__(
+        self,
+        dataset_files: str | Path | Sequence[str | Path],
+        num_samples: int | None = None,
+        num_parallel_workers: int | None = None,
+        shuffle: bool | None = None,
+        num_shards: int | None = None,
+        shard_id: int | Rank | None = None,
+        cache: None = None,
+    ) -> None:
+        if shuffle is not None:
+            check_flag("shuffle", shuffle)
+
+        def make(*shards: Any) -> own.Dataset:
+            return own.TextFileDataset(dataset_files, *shards)
+
+        super().__init__(
+            make, num_samples, num_parallel_workers, shuffle, None, num_shards, shard_id, cache
+        )
 
 
 class NumpySlicesDataset(_Reader):
@@ -316,17 +400,51 @@ class Configuration:
         )
 
     def set_num_parallel_workers(self, num: int) -> None:
-        """Accept the number of workers: samples are the same, and read one after another."""
+        """Set the number of processes of datasets whose steps do not ask for some."""
         POSITIVE_INTEGER.check("num", num)
+        SETTINGS.workers = num
+
+    def get_num_parallel_workers(self) -> int:
+        """Return that number; 0: the process that trains makes the samples."""
+        return SETTINGS.workers
+
+    def set_prefetch_size(self, size: int) -> None:
+        """Set how many samples, or batches, each process makes ahead."""
+        POSITIVE_INTEGER.check("size", size)
+        SETTINGS.prefetch = size
+
+    def get_prefetch_size(self) -> int:
+        """Return how many each process makes ahead."""
+        return SETTINGS.prefetch
 
     def set_enable_autotune(self, enable: bool, filepath_prefix: str | None = None) -> None:
-        """Refuse to tune the pipeline, which has no workers."""
+        """Let the number of processes follow the measured waits.
+
+        Parameters
+        ----------
+        enable : bool
+            Whether it does.
+        filepath_prefix : str, optional
+            Begin of the name of a file, ``PREFIX_RANK.json``, to which the numbers are written
+            after every epoch.
+        """
         check_flag("enable", enable)
-        if enable:
-            raise OptionError(
-                "`set_enable_autotune` is True, expected False: samples are read by one process",
-                hint="leave it out",
-            )
+        if filepath_prefix is not None and not isinstance(filepath_prefix, str):
+            raise wrong_value("filepath_prefix", filepath_prefix, "the begin of a file's name")
+        SETTINGS.autotune, SETTINGS.tuned_file = enable, filepath_prefix if enable else None
+
+    def get_enable_autotune(self) -> bool:
+        """Return whether it does."""
+        return SETTINGS.autotune
+
+    def set_autotune_interval(self, interval: int) -> None:
+        """Set the number of samples, or batches, from one measurement to the next."""
+        POSITIVE_INTEGER.check("interval", interval)
+        SETTINGS.interval = interval
+
+    def get_autotune_interval(self) -> int:
+        """Return that number."""
+        return SETTINGS.interval
 
 
 config = Configuration()

@@ -1,5 +1,6 @@
 """Transformations of pictures."""
 
+from shardwright.dataset.files import decoded
 from shardwright.dataset.transforms import (
     HWC2CHW,
     CenterCrop,
@@ -10,6 +11,15 @@ from shardwright.dataset.transforms import (
     Rescale,
     Resize,
 )
+from shardwright.operators.info import Array
+
+
+class Decode:
+    """Decode a picture from the bytes of its file, to ``[height, width, 3]``."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return the picture."""
+        return decoded(x)
 
 
 class Inter:
@@ -30,6 +40,7 @@ __all__ = [
     "HWC2CHW",
     "Border",
     "CenterCrop",
+    "Decode",
     "Inter",
     "Normalize",
     "RandomCrop",

@@ -53,7 +53,7 @@ def network():
         (lambda: ms.set_auto_parallel_context(gradient_mean=True), "did you mean `gradients_mean`"),
         (lambda: ms.set_ps_context(enable_ps=1), "`enable_ps` is 1, expected True or False"),
         (lambda: ms.set_ps_context(port=1), "`set_ps_context` has no setting `port`"),
-        (lambda: ds.config.set_enable_autotune(True), "`set_enable_autotune` is True"),
+        (lambda: ds.config.set_enable_autotune(1), "`enable` is 1, expected True or False"),
         (lambda: ms.set_seed(-1), "`seed` is -1, expected an integer of at least 0"),
         (lambda: ms.jit(jit_levle="O0"), "`jit` has no option `jit_levle`"),
         (lambda: ms.Model(network(), boost_level="O1"), "`boost_level` is `O1`, expected O0"),
