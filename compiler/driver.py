@@ -32,6 +32,7 @@ from shardwright.compiler.pipelines import (
     partitioned,
     stand_alone,
 )
+from shardwright.compiler.saved.offloaded import check_host, for_offloading
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import most_stages
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -103,6 +104,7 @@ def compile_graph(
         If an option is wrong, or there is no plan.
     """
     options = options or CompileOptions()
+    cluster = for_offloading(graph, cluster, options)
     check_tensor_names(graph, options.optimizer, options.loss_scale)
     meshes = (mesh,) if mesh is None or isinstance(mesh, Mesh) else tuple(mesh)
     for one in meshes:
@@ -277,6 +279,7 @@ def _compile(
     else:
         where = (source, cluster, devices, options, mesh)
         emitted = _partitioned(*where, passes, progress, known, is_draft=is_draft)
+    check_host(emitted.memory, cluster)
     return Compiled(
         source,
         emitted.program,

@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
+from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import OptionError, PassError, ShardwrightWarning
 from shardwright.ir.values import (
     NOT_NEGATIVE,
@@ -247,6 +248,29 @@ def warn_of_idle_devices(mode: str, devices: int) -> None:
             f"the mode `stand_alone` uses one of the {devices} devices",
             ShardwrightWarning,
             stacklevel=3,
+        )
+
+
+def check_priced(cost_model: str, micro_batches: int | str, reduce_type: str) -> None:
+    """Refuse what a cost model does not price.
+
+    Raises
+    ------
+    OptionError
+        If it prices no micro-batches, or no gradients in another type, and there are some.
+    """
+    prices = PROFILES[cost_model]
+    if micro_batches != 1 and not prices.prices_passes:
+        raise OptionError(
+            f"the cost model `{cost_model}` prices no micro-batches, `micro_batches` is "
+            f"{micro_batches}",
+            hint="micro-batches are priced by the cost model `time`",
+        )
+    if reduce_type != "lower" and not prices.prices_conversions:
+        raise OptionError(
+            f"the cost model `{cost_model}` prices no gradients in another type than "
+            f"their operators return, `reduce_type` is {reduce_type}",
+            hint="they are priced by the cost model `time`",
         )
 
 

@@ -246,6 +246,15 @@ class CompileOptions:
             choices=("none", "selective", "full", "search"),
         ),
     )
+    offload: str = field(
+        default="none",
+        metadata=_about(
+            "what is saved for the gradient in host memory, beside marked cells; `search` decides "
+            "that where memory is short",
+            choices=("none", "search"),
+            partition=True,
+        ),
+    )
     loss_scale: LossScale = field(
         default=1.0,
         metadata=_about(
@@ -424,18 +433,7 @@ class CompileOptions:
             unused.add("plan")
         if self.mode == "hybrid_parallel":
             unused |= {"micro_batches", "accumulate_type"}
-        if self.micro_batches != 1 and not PROFILES[self.cost_model].prices_passes:
-            raise OptionError(
-                f"the cost model `{self.cost_model}` prices no micro-batches, `micro_batches` is "
-                f"{self.micro_batches}",
-                hint="micro-batches are priced by the cost model `time`",
-            )
-        if self.reduce_type != "lower" and not PROFILES[self.cost_model].prices_conversions:
-            raise OptionError(
-                f"the cost model `{self.cost_model}` prices no gradients in another type than "
-                f"their operators return, `reduce_type` is {self.reduce_type}",
-                hint="they are priced by the cost model `time`",
-            )
+        checks.check_priced(self.cost_model, self.micro_batches, self.reduce_type)
         for name in sorted(unused):
             if getattr(self, name) != DEFAULTS[name]:
                 raise no_effect(name, self.mode)

@@ -42,6 +42,7 @@ _ROUNDING = 1e-9
 _LINKS = 0.05  # weight of the links together, where the search for weights begins
 _MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
 _WIDE = 0.02  # relative gap
+_HOST = 0.05  # weight of the links to the host together, where memory is short
 _ROUNDS = 4  # searches by further weights
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
 _BUCKETED = 3  # candidates whose buckets are chosen
@@ -239,6 +240,8 @@ class OverlapSearch:
 
     def _raised(self, bound: float) -> Overlapped:
         """Search by other weights as long as the bound may rise."""
+        if self.is_short:
+            self._weigh_host()
         for _ in range(_ROUNDS):
             weights = self._next_weights(bound)
             if weights is None:
@@ -356,18 +359,27 @@ class OverlapSearch:
 
     @cached_property
     def _used(self) -> list[int]:
-        """The resources of the mesh: the compute stream, and the levels of its axes."""
+        """The resources of the mesh: the compute stream, the levels of its axes, and the host's."""
         levels = {axis.level for axis in self.mesh.axes if axis.size > 1}
-        return [0, *(1 + level for level in sorted(levels))]
+        links = range(len(self.cluster.levels), len(self.cluster.links))
+        return [0, *(1 + link for link in (*sorted(levels), *links))]
 
     def _first_weights(self) -> Floats:
         return self._equal_weights(_LINKS)
 
     def _equal_weights(self, together: float) -> Floats:
         """Return weights of all intervals in which the links have equal shares."""
-        links = len(self._used) - 1
+        hosts = len(self.cluster.links) - len(self.cluster.levels)
+        links = len(self._used) - 1 - hosts
         shares = [together / max(links, 1)] * links
-        return np.array([[1.0 - sum(shares), *shares]] * self.intervals)
+        return np.array([[1.0 - sum(shares), *shares, *[0.0] * hosts]] * self.intervals)
+
+    def _weigh_host(self) -> None:
+        """Give the links to the host a weight, where memory is short: it is not free to offload."""
+        hosts = len(self.cluster.links) - len(self.cluster.levels)
+        if hosts:
+            self.center *= 1 - _HOST
+            self.center[:, -hosts:] = _HOST / hosts
 
     def _next_weights(self, bound: float) -> Floats | None:
         """Return the weights by which the bound may rise; None where it is near enough.
@@ -400,7 +412,7 @@ class OverlapSearch:
         return relative_gap(self._shortest, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
     def _as_weights(self, weights: Floats) -> ResourceWeights:
-        full = np.full((self.intervals, 1 + len(self.cluster.levels)), LEAST_WEIGHT)
+        full = np.full((self.intervals, 1 + len(self.cluster.links)), LEAST_WEIGHT)
         full[:, self._used] = np.maximum(weights, LEAST_WEIGHT)
         full /= full.sum(axis=1, keepdims=True)
         first, *later = (

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.profile import CostProfile, ProfileRequest, UpdateRule
@@ -27,6 +28,7 @@ from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.context import StagePart
 from shardwright.search.space.interning import Interner
+from shardwright.search.space.memory import HostMemory
 from shardwright.search.space.space import SearchSpace
 
 _SEARCH_OF_MODE: dict[Mode, str] = {
@@ -191,6 +193,7 @@ class SearchRequest:
             micro=self.micro,
             part=self.part,
             interner=self._interner(recompute, regather),
+            host=self._host_memory(recompute),
         )
 
     def _interner(self, recompute: bool, regather: bool) -> Interner:
@@ -200,6 +203,14 @@ class SearchRequest:
         part, in_loop = self.part, self.loop is not None
         key = recompute, regather, in_loop, part.passes, part.free_ends, part.accumulates
         return self.interners.setdefault(key, Interner())
+
+    def _host_memory(self, offered: bool) -> HostMemory | None:
+        """Return the host memory; `offered` where the search decides what is saved for backward."""
+        host, options = self.cluster.host, self.options
+        if host is None:
+            return None
+        offered = offered and options.offload == SEARCHED
+        return HostMemory(offered, host.memory_bytes, options.memory_on(self.cluster))
 
     def _input_layouts(self) -> Mapping[str, Layout]:
         """Return the layouts of the inputs that are not chosen by the search."""

@@ -1,7 +1,7 @@
 """The buffers of an emitted program on one rank: their bytes, live ranges and kinds."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
@@ -31,12 +31,15 @@ class MemoryUseReport:
         The node during which the peak is reached.
     by_group : tuple of float
         Peak memory of a rank of each device group of a pipeline; `peak_bytes` is the greatest.
+    host_bytes : float
+        Peak bytes of its tensors in host memory.
     """
 
     peak_bytes: float
     by_kind: Mapping[str, float]
     at: str
     by_group: tuple[float, ...] = ()
+    host_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,14 @@ class Buffers:
     workspaces : mapping of str to float
         Bytes that a node holds while it runs beside its operands and results, by its name; those
         of other nodes are 0.
+    hosted : mapping of str to float
+        Bytes of every tensor in host memory; on the device it takes none.
     """
 
     sizes: Mapping[str, float]
     live: Liveness
     workspaces: Mapping[str, float]
+    hosted: Mapping[str, float] = field(default_factory=dict)
 
 
 def buffers(graph: Graph) -> Buffers:
@@ -72,7 +78,9 @@ def buffers(graph: Graph) -> Buffers:
         if value.layout is not None:
             fed = replace(value, layout=value.layout.without(mesh.in_time))
             sizes[value.name] = value_bytes(fed, mesh)
-    return Buffers(sizes, live, workspaces(graph.nodes, graph.values, mesh))
+    hosted = {name: sizes[name] for name, value in graph.values.items() if value.type.in_host}
+    sizes |= dict.fromkeys(hosted, 0.0)
+    return Buffers(sizes, live, workspaces(graph.nodes, graph.values, mesh), hosted)
 
 
 def workspaces(

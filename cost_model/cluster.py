@@ -26,6 +26,8 @@ from shardwright.ir.units import bytes_text
 
 _PRESETS = files("shardwright.cost_model") / "clusters"
 _OF_RANK_TABLES = "ascend910-racks.yaml"  # the devices and links of HCCL's rank tables
+HOST_LINKS = ("to_host", "from_host")
+"""The two directions of the link to host memory, called as the operators that use them."""
 _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -112,6 +114,23 @@ class Level(_Description):
     latency: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class Host(_Description):
+    """The host memory behind each device, and the link to it.
+
+    Parameters
+    ----------
+    memory_bytes : int
+        Host memory that each device can have: that of a server by its devices.
+    to_host, from_host : float
+        Bytes per second that *each device* can copy in either direction while all devices copy in
+        both: the link is full duplex.
+    """
+
+    memory_bytes: Annotated[int, Field(gt=0)]
+    to_host: Positive
+    from_host: Positive
+
+
 class Cluster(_Description):
     """Devices of one kind, connected by levels of links.
 
@@ -123,11 +142,14 @@ class Cluster(_Description):
         The kind of device.
     levels : tuple of Level
         Innermost first.
+    host : Host, optional
+        The host memory; without it no tensor is moved there.
     """
 
     name: str
     device: Device
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
+    host: Host | None = None
 
     @field_validator("levels")
     @classmethod
@@ -135,6 +157,9 @@ class Cluster(_Description):
         names = [level.name for level in levels]
         if len(set(names)) < len(names):
             raise ValueError(f"the level names {', '.join(names)} are not all different")
+        for name in HOST_LINKS:
+            if name in names:
+                raise ValueError(f"no level can be called `{name}`, the name of a link of the host")
         return levels
 
     def __repr__(self) -> str:
@@ -181,6 +206,16 @@ class Cluster(_Description):
             return cls.model_validate(content)
         except ValidationError as error:
             raise ClusterError(_in_one_sentence(error), where=where) from error
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The names of the links of a device: those of the levels, then those of the host."""
+        names = tuple(level.name for level in self.levels)
+        return names if self.host is None else (*names, *HOST_LINKS)
+
+    def without_host(self) -> Self:
+        """Return the cluster for programs that keep all tensors on the devices."""
+        return self if self.host is None else self.model_copy(update={"host": None})
 
     @property
     def size(self) -> int:

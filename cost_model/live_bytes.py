@@ -73,7 +73,23 @@ def overlapped_memory(graph: Graph, timeline: Timeline) -> MemoryUseReport:
     for _, _, _, nbytes, name in changes[:last]:
         now[kinds[name]] += nbytes
     at = events[changes[last - 1][1]].node.name if last else "the start"
-    return MemoryUseReport(totals[last], now, at)
+    hosted = host_peak(graph, held, events)
+    return MemoryUseReport(totals[last], now, at, host_bytes=hosted)
+
+
+def host_peak(graph: Graph, held: Buffers, events: Sequence[Event]) -> float:
+    """Return the peak bytes in host memory, from the starts of copies there to the last reads."""
+    runs = _runs(graph, events) if held.hosted else []
+    position = {node.name: i for i, node in enumerate(graph.nodes)} if held.hosted else {}
+    changes: list[tuple[float, float]] = []
+    for name, nbytes in held.hosted.items():
+        uses = [runs[position[node.name]] for node, _ in graph.uses[name]]
+        made = runs[position[graph.producers[name].name]]
+        for number, first in enumerate(made):
+            last = max((events[i].end for of in uses for i in of[number : number + 1]), default=0.0)
+            changes += [(events[first].start, nbytes), (max(last, events[first].end), -nbytes)]
+    totals = accumulate((change for _, change in sorted(changes)), initial=0.0)
+    return max(totals)
 
 
 def present_names(graph: Graph) -> list[str]:

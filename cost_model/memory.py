@@ -1,6 +1,6 @@
 """Peak memory of an emitted program on one rank, by kind of tensor."""
 
-from shardwright.cost_model.buffers import KINDS, MemoryUseReport, buffer_kinds, buffers
+from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffer_kinds, buffers
 from shardwright.cost_model.pipelines.memory import pipeline_memory
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph
@@ -40,4 +40,14 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
         for name in dies.get(position, ()):
             now[kinds[name]] -= sizes[name]
             total -= sizes[name]
-    return MemoryUseReport(peak, best, at)
+    return MemoryUseReport(peak, best, at, host_bytes=_host_peak(graph, held))
+
+
+def _host_peak(graph: Graph, held: Buffers) -> float:
+    """Return the peak bytes in host memory."""
+    dies, now, peak = held.live.freed_after() if held.hosted else {}, 0.0, 0.0
+    for position, node in enumerate(graph.nodes if held.hosted else ()):
+        now += sum(held.hosted.get(result.name, 0.0) for result in node.results)
+        peak = max(peak, now)
+        now -= sum(held.hosted.get(name, 0.0) for name in dies.get(position, ()))
+    return peak

@@ -32,6 +32,7 @@ from shardwright.operators.info import OperatorInfo
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 REGATHERED = 3  # of what is made a second time: the redistribution of a tensor alone
+OFFLOADED = 4  # the same, of a tensor that comes back from host memory
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ class OperatorTable:
     regathered : array of shape (strategies,), optional
         Whether its result is saved as it leaves it and redistributed a second time for the
         gradient; None for never.
+    offloaded : array of shape (strategies,), optional
+        Whether its result is saved in host memory as it leaves it; None for never.
     """
 
     info: OperatorInfo
@@ -120,17 +123,21 @@ class OperatorTable:
     recompute: RecomputeCost | None = None
     recomputed: Integers | None = None
     regathered: NDArray[np.bool_] | None = None
+    offloaded: NDArray[np.bool_] | None = None
 
     @cached_property
     def remade(self) -> Integers | None:
         """Whether and when its result is made a second time; None for never.
 
-        As `recomputed`, and 3 where it is regathered.
+        As `recomputed`, 3 where it is regathered, and 4 where it is offloaded.
         """
-        if self.regathered is None:
+        if self.regathered is None and self.offloaded is None:
             return self.recomputed
-        recomputed = 0 if self.recomputed is None else self.recomputed
-        return np.where(self.regathered, REGATHERED, recomputed)
+        remade = np.zeros(len(self.cost), dtype=np.int64)
+        remade += 0 if self.recomputed is None else self.recomputed
+        remade += 0 if self.regathered is None else REGATHERED * self.regathered
+        remade += 0 if self.offloaded is None else OFFLOADED * self.offloaded
+        return remade
 
     @cached_property
     def position(self) -> dict[Strategy, int]:
@@ -308,6 +315,10 @@ class CostProfile(ABC):
 
         The compiler refuses a program whose cost is not that of the search.
         """
+
+    def host_copies(self, tensor: TensorType, layouts: Sequence[Layout]) -> Floats:
+        """Return the cost of copying a tensor to host memory and back, in several layouts."""
+        return np.zeros(len(layouts))
 
     @property
     def of_parameters(self) -> Self:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.backward_memory import BackwardMemory
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.cluster import HOST_LINKS, Cluster
 from shardwright.cost_model.emission import Emission, emit
 from shardwright.cost_model.profile import (
     CostProfile,
@@ -277,6 +277,16 @@ class ProgramProfile(CostProfile):
         """Return the cost of copying a tensor on every rank."""
         size = np.array([local_bytes(tensor, layout, self.mesh)])
         return float(self.move_costs("local_copy", (), size)[0])
+
+    def host_copies(self, tensor: TensorType, layouts: Sequence[Layout]) -> Floats:
+        """Return the cost of copying a tensor to host memory and back, in several layouts."""
+        sizes = np.array([local_bytes(tensor, layout, self.mesh) for layout in layouts])
+        out, back = (self.host_copy(operator, sizes) for operator in HOST_LINKS)
+        return out + back
+
+    def host_copy(self, operator: str, local_bytes: Floats) -> Floats:
+        """Return the cost of a copy to or from host memory, for several sizes."""
+        return self.move_costs(operator, (), local_bytes)
 
     # The optimizer
 

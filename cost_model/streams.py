@@ -8,6 +8,9 @@ deferrable communication: it occupies its links alone. A collective that spans l
 links of each, since a hierarchical algorithm uses all of them. Links serve one collective at a
 time, in whatever queue it is.
 
+The link to host memory has a direction out and one back. Copies to the host run behind their
+producers, as reductions do, and copies from it ahead of their readers, as gathers do.
+
 Provenance decides, not names: the role of a node, and whether the tensor that it brings along is
 made of parameters alone.
 """
@@ -21,6 +24,7 @@ from shardwright.cost_model.roofline import node_axes, node_seconds
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import times_run
 from shardwright.ir.provenance import Role
+from shardwright.operators.communication.host import HostCopy
 from shardwright.operators.info import operator_class
 from shardwright.operators.windows.halo_exchange import OverHalo
 
@@ -44,7 +48,7 @@ class Placement:
     queue : str
         The queue that it waits in.
     levels : tuple of str
-        The levels whose links it occupies, innermost first.
+        The links that it occupies: levels, innermost first, or a direction of the host's.
     """
 
     queue: Queue
@@ -58,6 +62,10 @@ class Placement:
         return (COMPUTE, *self.levels) if self.queue == "blocking" else self.levels
 
 
+_OF_HOST = {
+    "to_host": Placement("reductions", ("to_host",)),
+    "from_host": Placement("gathers", ("from_host",)),
+}
 _ON_DEVICE = {queue: Placement(queue) for queue in ("compute", "gathers", "reductions")}
 
 
@@ -109,6 +117,8 @@ def placements(graph: Graph, cluster: Cluster) -> list[Placement]:
 
 
 def _placement(node: Node, levels: tuple[str, ...], made: set[str], behind: set[str]) -> Placement:
+    if issubclass(operator_class(node.operator), HostCopy):
+        return _OF_HOST[node.operator]
     if levels and not is_deferrable(node, made):
         return Placement("blocking", levels)
     if levels:
@@ -133,7 +143,12 @@ def _with_sources_of_gathers(
 
 
 def node_levels(node: Node, graph: Graph, cluster: Cluster) -> tuple[str, ...]:
-    """Return the levels whose links a node uses, innermost first; none for computation."""
+    """Return the links that a node uses: levels, innermost first; none for computation.
+
+    A copy to or from host memory uses the link of that name.
+    """
+    if issubclass(operator_class(node.operator), HostCopy):
+        return (node.operator,)
     mesh = graph.mesh
     axes = [mesh.axis(name) for name in node_axes(node, graph)] if mesh else []
     levels = sorted({axis.level for axis in axes if axis.size > 1})
@@ -145,7 +160,7 @@ def loads(graph: Graph, cluster: Cluster) -> Mapping[str, float]:
 
     Every schedule takes at least the greatest of them.
     """
-    busy = dict.fromkeys((COMPUTE, *(level.name for level in cluster.levels)), 0.0)
+    busy = dict.fromkeys((COMPUTE, *cluster.links), 0.0)
     placed = placements(graph, cluster)
     for node, where, times in zip(graph.nodes, placed, times_run(graph), strict=True):
         seconds = times * node_seconds(node, graph, cluster)

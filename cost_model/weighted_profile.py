@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.cluster import HOST_LINKS, Cluster
 from shardwright.cost_model.profile import UpdateRule
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner, move_seconds
@@ -55,6 +55,9 @@ class WeightedMoves:
 
     def __call__(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the costs of one operator over axes, for several sizes of its operand."""
+        if operator in HOST_LINKS:
+            seconds = move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
+            return self.weights.of({self.cluster.links.index(operator)}, self.kind) * seconds
         members = [axis for axis in map(self.mesh.axis, axes) if axis.size > 1]
         levels = set() if operator in _LOCAL else {axis.level for axis in members}
         if self.kind.deferrable and levels and operator == "all_reduce":
@@ -196,6 +199,11 @@ class WeightedProfile(TimeProfile):
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the weighted seconds of a communication operator, for several sizes."""
         return self._moves(operator, axes, local_bytes)
+
+    def host_copy(self, operator: str, local_bytes: Floats) -> Floats:
+        """Return the weighted seconds of a copy to or from host memory, for several sizes."""
+        kind = Kind(True, "offload" if operator == "to_host" else "either")
+        return self._of_kind(kind).move_costs(operator, (), local_bytes)
 
     def program_cost(self, program: Graph) -> float:
         """Return the weighted sum of the loads of a program."""

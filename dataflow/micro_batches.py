@@ -80,6 +80,7 @@ class MicroBatches:
             parameters=tuple(replace(p, value=self._local(p.value)) for p in whole.parameters),
             nodes=tuple(self._local_node(node) for node in whole.nodes),
             recomputed=tuple(name for name in whole.recomputed if self.is_repeated(name)),
+            offloaded=tuple(name for name in whole.offloaded if self.is_repeated(name)),
         )
 
     @cached_property
@@ -141,6 +142,7 @@ class MicroBatches:
             mesh=mesh,
             strategies=strategies,
             recomputed=decisions.recomputed - self.outside,
+            offloaded=decisions.offloaded - self.outside,
             stored={name: self._layout(name, held) for name, held in decisions.stored.items()},
             shared_layouts={name: self._shared(name, item, mesh) for name, item in shared.items()},
         )
@@ -247,7 +249,8 @@ def undivided(graph: Graph) -> Decisions:
     stored = (*graph.inputs, *(parameter.value for parameter in graph.parameters))
     whole = {value.name: Layout.replicated(value.type.rank) for value in stored}
     strategies = {node.name: Strategy() for node in graph.nodes}
-    return Decisions(Mesh(()), strategies, whole, recomputed=frozenset(graph.recomputed))
+    marked = frozenset(graph.recomputed), frozenset(graph.offloaded)
+    return Decisions(Mesh(()), strategies, whole, recomputed=marked[0], offloaded=marked[1])
 
 
 def micro_batches(graph: Graph, passes: int) -> MicroBatches:

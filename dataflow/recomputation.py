@@ -4,15 +4,16 @@ A value is computed again at the first gradient that reads it; the copy serves a
 operands are computed again first, unless they are saved: inputs, parameters, and what is not marked
 as recomputed. Redistributions and halo exchanges of a recomputed tensor are emitted again with it;
 what came from another pipeline stage is saved. Of a regathered tensor they alone are emitted again:
-it is saved as its operator leaves it.
+it is saved as its operator leaves it. So is an offloaded tensor, in host memory: it is copied there
+when its operator has run, and back at the first gradient that reads it.
 Random operators draw the same numbers again: these are a function of the key and the step.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.provenance import COPIES, Provenance
 from shardwright.operators.builder import Builder
 
@@ -32,12 +33,13 @@ class Recomputation:
     graph: Graph
     build: Builder
     _copies: dict[str, str] = field(default_factory=dict)
+    _hosted: dict[str, Node] = field(default_factory=dict)  # copies to host memory, by tensor
 
     @cached_property
     def _remade(self) -> frozenset[str]:
         """The nodes that are emitted again where their results are read."""
         marked = frozenset(self.graph.recomputed)
-        some = marked or self.graph.regathered
+        some = marked or self.graph.regathered or self.graph.offloaded
         nodes = (n for n in self.graph.nodes if some or n.attributes.get("recompute"))
         return frozenset(node.name for node in nodes if self._is_marked(node, marked))
 
@@ -51,18 +53,28 @@ class Recomputation:
             return False
         origin = node.provenance
         if origin.role not in COPIES:
-            return origin.operator in marked
+            return origin.operator in marked or self._is_offloaded(node)
         producer = self.graph.producers.get(origin.tensor)
         if node.attributes.get("recompute"):
             return True
         if producer is None:
             return False
         operator = producer.provenance.operator
-        return operator in marked or (operator in self._regathered and _at_home(node, producer))
+        return operator in marked or (operator in self._saved_at_home and _at_home(node, producer))
 
     @cached_property
-    def _regathered(self) -> frozenset[str]:
-        return frozenset(self.graph.regathered)
+    def _saved_at_home(self) -> frozenset[str]:
+        """The operators whose result is saved as they leave it."""
+        return frozenset((*self.graph.regathered, *self.graph.offloaded))
+
+    @cached_property
+    def _offloaded(self) -> frozenset[str]:
+        return frozenset(self.graph.offloaded)
+
+    def _is_offloaded(self, node: Node) -> bool:
+        """Return whether a node is an offloaded operator itself."""
+        origin = node.provenance
+        return origin.role == "forward" and origin.operator in self._offloaded
 
     def is_recomputed(self, name: str) -> bool:
         """Return whether a value is computed again where a gradient reads it."""
@@ -106,11 +118,14 @@ class Recomputation:
                 continue
             if node.name not in self._copies:
                 needed.add(node.name)
-                rest += node.operands
+                rest += () if self._is_offloaded(node) else node.operands
         return frozenset(needed)
 
     def _emit(self, node: Node) -> None:
-        """Emit a node again."""
+        """Emit a node again, or copy its results from host memory."""
+        if self._is_offloaded(node):
+            self._reload(node)
+            return
         operands = tuple(map(self._copy, node.operands))
         origin, values, build = node.provenance, self.graph.values, self.build
         tensor = origin.tensor if origin.role in COPIES else node.name
@@ -129,6 +144,32 @@ class Recomputation:
         build.append(replace(node, operands=operands, results=results, provenance=build.provenance))
         for result, copy in zip(node.results, results, strict=True):
             self._copies[result.name] = copy.name
+
+    def _reload(self, node: Node) -> None:
+        """Copy the results of an operator from host memory, where they are copied after it."""
+        build, origin = self.build, node.provenance
+        build.scope = node.scope
+        for result in node.results:
+            moved = Provenance(origin.operator, "offload", result.name)
+            build.provenance = replace(moved, role="reload")
+            hosted = Value(
+                build.unique_name(f"{result.name}.host"),
+                replace(result.type, in_host=True),
+                result.layout,
+            )
+            self._hosted[result.name] = Node(
+                "to_host", (result.name,), (hosted,), {}, node.scope, None, moved
+            )
+            copy = build.emit("from_host", hosted, name=f"{result.name}.back")
+            self._copies[result.name] = copy.name
+
+    def with_host_copies(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        """Yield nodes, and after the operators of offloaded tensors the copies to host memory."""
+        for node in nodes:
+            yield node
+            for result in node.results:
+                if result.name in self._hosted:
+                    yield self._hosted[result.name]
 
 
 def _at_home(node: Node, producer: Node) -> bool:

@@ -174,6 +174,7 @@ class Line:
             outputs=tuple(name for name in graph.outputs if self._is_own(name, own, begin)),
             updates=tuple((p, new) for p, new in graph.updates if new in here and p in here),
             recomputed=tuple(name for name in graph.recomputed if name in names),
+            offloaded=tuple(name for name in graph.offloaded if name in names),
         )
         sent = tuple(name for place in own for name, last in self._last[place] if last >= end)
         return Stretch(part, self.flow, graph.outputs[0], frozenset(received), sent)

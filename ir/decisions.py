@@ -59,6 +59,8 @@ class Decisions:
         operators whose result is saved as they leave it and redistributed a second time.
     recomputed : frozenset of str
         Operators that are computed a second time for the gradient; their results are not saved.
+    offloaded : frozenset of str
+        Operators whose result is saved for backward in host memory, as they leave it.
     gathered_in_passes : frozenset of str
         Parameters that are gathered in every pass of a loop over micro-batches, not once before it.
     reduced_in_passes : frozenset of str
@@ -80,6 +82,7 @@ class Decisions:
     reduced_in_passes: frozenset[str] = frozenset()
     stages: Mapping[str, int] = field(default_factory=dict)
     schedule: str = ""
+    offloaded: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return (

@@ -91,4 +91,6 @@ def to_json(graph: Graph) -> str:
         document["recomputed"] = list(graph.recomputed)
     if graph.regathered:
         document["regathered"] = list(graph.regathered)
+    if graph.offloaded:
+        document["offloaded"] = list(graph.offloaded)
     return json.dumps(document, indent=1) + "\n"

@@ -155,6 +155,9 @@ class Graph:
     regathered : tuple of str
         Operators whose result is saved for backward as they leave it, in fewer bytes than its
         readers take, and redistributed to them again there: decided, and not yet carried out.
+    offloaded : tuple of str
+        Operators whose result is saved for backward in host memory, as they leave it: decided, and
+        not yet carried out.
     cuts : tuple of str
         The first operators of the pipeline stages 1, 2, ...: decided, and not yet carried out.
     schedule : str
@@ -173,6 +176,7 @@ class Graph:
     cuts: tuple[str, ...] = ()
     schedule: str = ""
     regathered: tuple[str, ...] = ()
+    offloaded: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         place = f", mesh {self.mesh}" if self.mesh else ""
@@ -309,6 +313,7 @@ class Graph:
             updates=tuple((name, final.get(new, new)) for name, new in self.updates),
             recomputed=tuple(name for name in self.recomputed if name not in final),
             regathered=tuple(name for name in self.regathered if name not in final),
+            offloaded=tuple(name for name in self.offloaded if name not in final),
             cuts=self.cuts_without(final),
         )
 

@@ -1,6 +1,6 @@
 """Layouts of tensors and strategies of operators on a mesh."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -181,6 +181,17 @@ def joined_stage(layouts: Iterable[Layout]) -> int | None:
             )
         found = layout.stage
     return found
+
+
+def stage_of_results(operands: Sequence[Layout], results: Sequence[Layout | None]) -> int | None:
+    """Return the stage that computes results: that of the operands.
+
+    Where each operand is on every stage, one stage may compute the results alone.
+    """
+    stage = joined_stage(operands)
+    if stage is not None:
+        return stage
+    return joined_stage([layout for layout in results if layout is not None])
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ Role = Literal[
     "forward",
     "redistribution",
     "mirror",
+    "offload",
     "seed",
     "backward",
     "recompute",
+    "reload",
     "accumulation",
     "gradient_redistribution",
     "fusion",
@@ -29,6 +31,7 @@ _PHASES: Mapping[Role, Phase] = {
     "forward": "forward",
     "redistribution": "forward",
     "mirror": "forward",
+    "offload": "forward",
     "update": "update",
 }
 
@@ -45,8 +48,9 @@ class Provenance:
     role : str
         ``forward``: the operator itself. ``redistribution``: brings `tensor` to the layout in which
         the operator reads it, exchanges of halos included. ``mirror``: marks where `tensor` enters
-        split work. ``seed``: the gradient of the loss by itself, or its scale. ``backward``: the
-        gradient of the operator. ``recompute``: makes `tensor` again for the gradient.
+        split work. ``offload``: copies `tensor` to host memory. ``seed``: the gradient of the loss
+        by itself, or its scale. ``backward``: the gradient of the operator. ``recompute``: makes
+        `tensor` again for the gradient. ``reload``: copies `tensor` back from host memory.
         ``accumulation``: adds up the gradients that several readers of `tensor` return.
         ``gradient_redistribution``: brings the gradient of `tensor` to its layout. ``fusion``:
         reduces several gradients at once, first that of `tensor`. ``update``: the optimizer's

@@ -55,5 +55,6 @@ def without_dead_nodes(graph: Graph) -> Graph:
         nodes=nodes,
         recomputed=recomputed,
         regathered=tuple(name for name in graph.regathered if name in names),
+        offloaded=tuple(name for name in graph.offloaded if name in names),
         cuts=graph.cuts_without(dead),
     )

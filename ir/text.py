@@ -20,8 +20,9 @@ the `Provenance` of a node, left out where it is an operator of the model itself
 declared by its role: ``parameter`` for a weight, ``buffer``, or ``state w.m of w: f32[4]``. A line
 ``shared h: f32[32, 512]* {gradient=('y',)}`` before the updates gives the `SharedLayout` of a
 tensor; ``recompute h`` says that an operator is computed again for backward, ``regather h`` that
-its result is saved as it is made and redistributed again, ``cut h`` that it is the first of a
-pipeline stage; ``schedule 1f1b`` names the schedule. ``#`` begins a comment.
+its result is saved as it is made and redistributed again, ``offload h`` that it is saved in host
+memory, ``cut h`` that it is the first of a pipeline stage; ``schedule 1f1b`` names the schedule.
+``f32[32, 512] in host`` is the type of a tensor in host memory. ``#`` begins a comment.
 """
 
 import ast
@@ -40,7 +41,7 @@ from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType, dtype_from_short, short_dtype
 
 _NAME = r"\w[\w./-]*"
-_LAYOUT = r"(\*|(?: (?:\+\w+)+(?::\w+)?))?(?: stage (\d+))?"
+_LAYOUT = r"(\*|(?: (?:\+\w+)+(?::\w+)?))?(?: stage (\d+))?( in host)?"
 _TYPE = re.compile(rf"(\w+)\[([^\]]*)\]{_LAYOUT}$")
 _HEAD = re.compile(rf"graph ({_NAME})(?: on (.*?))? \{{$")
 _BINDER = re.compile(rf"({_NAME}): (\w+\[[^\]]*\]{_LAYOUT})")
@@ -51,7 +52,7 @@ _CALL = re.compile(
     rf"(?: to (?P<target>{_NAME}))?$"
 )
 _PARAMETER = re.compile(rf"({_NAME})(?: of ({_NAME}))?(: .*?)(?: \{{(.*)\}})?")
-_NAMING = ("recompute", "regather", "cut", "schedule")  # lines of one name each
+_NAMING = ("recompute", "regather", "offload", "cut", "schedule")  # lines of one name each
 _PARAMETER_ROLES: Mapping[str, ParameterRole] = {
     "parameter": "weight",
     "buffer": "buffer",
@@ -66,7 +67,8 @@ def type_text(value: Value) -> str:
         return str(value.type)
     dims = ("@".join((str(n), *a)) for n, a in zip(value.type.shape, layout.splits, strict=True))
     mark = "" if layout.split_axes or layout.partial else "*"
-    return f"{dtype}[{', '.join(dims)}]{mark}{layout.partial_text}{layout.stage_text}"
+    text = f"{dtype}[{', '.join(dims)}]{mark}{layout.partial_text}{layout.stage_text}"
+    return text + value.type.memory_text
 
 
 def _binder(value: Value) -> str:
@@ -128,6 +130,7 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
     lines += [f"  shared {_shared_text(graph, *item)}" for item in graph.shared_layouts]
     lines += [f"  recompute {name}" for name in graph.recomputed]
     lines += [f"  regather {name}" for name in graph.regathered]
+    lines += [f"  offload {name}" for name in graph.offloaded]
     lines += [f"  cut {name}" for name in graph.cuts]
     lines += [f"  schedule {graph.schedule}"] if graph.schedule else []
     lines += [f"  update {name} = {new}" for name, new in graph.updates]
@@ -181,7 +184,7 @@ def parse_type(text: str) -> tuple[TensorType, Layout | None]:
         shape = tuple(int(dim[0]) for dim in dims)
     except ValueError:
         raise IRError(f"`{text}` has a size that is not a number") from None
-    tensor = TensorType(dtype_from_short(match[1]), shape)
+    tensor = TensorType(dtype_from_short(match[1]), shape, in_host=match[5] is not None)
     splits = tuple(tuple(dim[1:]) for dim in dims)
     if match[3] is None and match[4] is None and not any(splits):
         return tensor, None
@@ -324,6 +327,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
         tuple(named["cut"]),
         _only(named["schedule"]),
         tuple(named["regather"]),
+        tuple(named["offload"]),
     )
     for value, _ in shared:
         _check_shared_type(graph, value)

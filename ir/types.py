@@ -39,15 +39,18 @@ class TensorType:
         One of ``DTYPES``.
     shape : tuple of int
         Sizes of the dimensions; ``()`` is a scalar.
+    in_host : bool
+        Whether the tensor is in host memory; by default it is in the memory of the devices.
 
     Examples
     --------
-    >>> str(TensorType("float32", (2, 3)))
-    'f32[2, 3]'
+    >>> str(TensorType("float32", (2, 3))), str(TensorType("float32", (2, 3), in_host=True))
+    ('f32[2, 3]', 'f32[2, 3] in host')
     """
 
     dtype: str
     shape: tuple[int, ...]
+    in_host: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
@@ -81,12 +84,17 @@ class TensorType:
         """Whether the elements are floating-point numbers, which have gradients."""
         return "float" in self.dtype
 
+    @property
+    def memory_text(self) -> str:
+        """The text of the memory, after a layout: `` in host``; empty for that of the devices."""
+        return " in host" if self.in_host else ""
+
     def with_shape(self, shape: tuple[int, ...]) -> "TensorType":
         """Return the type with another shape."""
         return TensorType(self.dtype, shape)
 
     def __str__(self) -> str:
-        return f"{short_dtype(self.dtype)}[{', '.join(map(str, self.shape))}]"
+        return f"{short_dtype(self.dtype)}[{', '.join(map(str, self.shape))}]{self.memory_text}"
 
 
 def item_bytes(dtype: str) -> int:

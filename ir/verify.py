@@ -49,6 +49,13 @@ def verify_structure(graph: Graph) -> None:
         _verify_shared(graph, name, shared)
     _verify_marked(graph, "recompute", graph.recomputed)
     _verify_marked(graph, "regather", graph.regathered)
+    _verify_marked(graph, "offload", graph.offloaded)
+    for name in sorted({*graph.recomputed, *graph.regathered} & {*graph.offloaded}):
+        raise IRError(
+            f"`{name}` is saved in host memory, and its result is made again, too",
+            f"offload {name}",
+            "mark it once",
+        )
     _verify_cuts(graph)
     updated: set[str] = set()
     for name, new in graph.updates:
@@ -69,6 +76,7 @@ def _check_weights(graph: Graph) -> None:
 
 
 def _check_complete(kind: str, value: Value) -> None:
+    _check_in_device(kind, value)
     if value.layout is not None and value.layout.partial:
         raise IRError(
             f"the {kind} `{value.name}` is partial over {list(value.layout.partial)}, "
@@ -126,6 +134,14 @@ def _verify_shared(graph: Graph, name: str, shared: SharedLayout) -> None:
             (graph.mesh or Mesh(())).axis(axis)
     except IRError as error:
         raise IRError(error.what, where, error.hint) from None
+
+
+def _check_in_device(kind: str, value: Value) -> None:
+    if value.type.in_host:
+        raise IRError(
+            f"the {kind} `{value.name}` is in host memory, expected the memory of the devices",
+            hint="copy it with `from_host` first" if kind == "output" else None,
+        )
 
 
 def _define(value: Value, known: set[str], mesh: Mesh | None) -> None:

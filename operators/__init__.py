@@ -3,7 +3,14 @@
 A package per family. Importing this one registers every operator.
 """
 
-from shardwright.operators.communication import collectives, fusion, inserted, member_buffers, ranks
+from shardwright.operators.communication import (
+    collectives,
+    fusion,
+    host,
+    inserted,
+    member_buffers,
+    ranks,
+)
 from shardwright.operators.elementwise import (
     activation,
     arithmetic,
@@ -52,6 +59,7 @@ __all__ = [
     "fusion",
     "gather",
     "halo_exchange",
+    "host",
     "inserted",
     "loss",
     "loss_scale",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout, Strategy, joined_stage
+from shardwright.ir.layout import Layout, Strategy, stage_of_results
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import Registry
 from shardwright.ir.types import TensorType
@@ -141,6 +141,8 @@ class OperatorInfo:
         It reduces partial values.
     equalizes
         Every rank of a group holds the same result.
+    reads_host
+        It reads a tensor in host memory.
     forwards_parts
         The result of a rank is the unchanged part of one rank of its group, or zeros.
     """
@@ -164,6 +166,7 @@ class OperatorInfo:
     reduces: ClassVar[bool] = False
     equalizes: ClassVar[bool] = False
     forwards_parts: ClassVar[bool] = False
+    reads_host: ClassVar[bool] = False
 
     def __init__(self, operand_types: Sequence[TensorType], attributes: Attributes) -> None:
         unknown = [key for key in attributes if key not in self.defaults]
@@ -173,6 +176,7 @@ class OperatorInfo:
                 hint=f"its attributes are {tuple(self.defaults) or 'none'}",
             )
         self.operand_types = tuple(operand_types)
+        self._check_memory()
         self.attributes: dict[str, Any] = {**self.defaults, **attributes}
         self._given = frozenset(attributes)
         self._inferred: dict[object, tuple[Strategy, tuple[Layout, ...]]] = {}
@@ -183,6 +187,13 @@ class OperatorInfo:
         except MALFORMED as error:
             raise self._malformed() from error
         self._check_windows()
+
+    def _check_memory(self) -> None:
+        """Refuse operands in host memory, where no operator computes."""
+        hosted = next((operand for operand in self.operand_types if operand.in_host), None)
+        if hosted is not None and not self.reads_host:
+            what = f"`{self.name}` reads {hosted}, expected the memory of the devices"
+            raise IRError(what, hint="copy it with `from_host` first")
 
     def _malformed(self) -> IRError:
         """Return the error for operands and attributes that do not fit the operator."""
@@ -389,7 +400,7 @@ class OperatorInfo:
         carried = self._carried(operands)
         if set(carried) & set(strategy.of_factors(self.rule.sizes)):
             raise StrategyError(f"axes {list(carried)} both split the work and are partial")
-        stage = _stage(operands, results)
+        stage = stage_of_results(operands, results)
         left = tuple([x.at(stage) for x in self.rule.result_layouts(strategy, mesh)])
         if not carried:
             return strategy, left
@@ -426,17 +437,6 @@ class OperatorInfo:
                 f"reduced first"
             )
         return axes
-
-
-def _stage(operands: Sequence[Layout], results: Sequence[Layout | None]) -> int | None:
-    """Return the stage that computes results: that of the operands.
-
-    Where each operand is on every stage, one stage may compute the results alone.
-    """
-    stage = joined_stage(operands)
-    if stage is not None:
-        return stage
-    return joined_stage([layout for layout in results if layout is not None])
 
 
 _OPERATORS: Registry[type[OperatorInfo]] = Registry("operator", IRError, listed=False)

@@ -45,6 +45,7 @@ def decisions_of(graph: Graph) -> Decisions:
         marked(REDUCED_IN_PASSES),
         stages_of(graph),
         graph.schedule,
+        frozenset(graph.offloaded),
     )
 
 
@@ -71,10 +72,11 @@ class Annotate(Pass):
 
     The annotated program carries all that was decided, so that the passes after this one have no
     other source: the layouts that the readers of a tensor share, the operators that are recomputed
-    or whose results are regathered, and the attributes of parameters: ``regathered`` where the
-    gathered copy is not saved for backward, and with micro-batches ``gathered_in_passes`` and
-    ``reduced_in_passes``. With pipeline stages it has a ``cut`` at the first operator of each
-    stage, and every parameter is in its home stage, that of its first reader.
+    or whose results are regathered or saved in host memory, and the attributes of parameters:
+    ``regathered`` where the gathered copy is not saved for backward, and with micro-batches
+    ``gathered_in_passes`` and ``reduced_in_passes``. With pipeline stages it has a ``cut`` at the
+    first operator of each stage, and every parameter is in its home stage, that of its first
+    reader.
 
     Before::
 
@@ -124,13 +126,14 @@ class Annotate(Pass):
             ),
             recomputed=tuple(n.name for n in graph.nodes if n.name in chosen.recomputed),
             regathered=tuple(n.name for n in graph.nodes if n.name in chosen.regathered),
+            offloaded=tuple(n.name for n in graph.nodes if n.name in chosen.offloaded),
             schedule=chosen.schedule,
         )
 
     def _check(self, graph: Graph) -> None:
         chosen = self.decisions
         decided = {*chosen.strategies, *chosen.stored, *chosen.recomputed, *chosen.stages}
-        decided |= chosen.regathered
+        decided |= chosen.regathered | chosen.offloaded
         stored = {*(value.name for value in graph.inputs), *(p.name for p in graph.parameters)}
         present = {*(node.name for node in graph.nodes), *stored}
         for names, what in (

@@ -1,5 +1,6 @@
 """Mixed precision: casts between master parameters, low precision and float32 operators."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -131,11 +132,16 @@ class _Casting:
         outputs = tuple(self._restored(name) for name in self.whole.outputs)
         self.build.updates = [(old, self._restored(new)) for old, new in self.whole.updates]
         graph = self.build.graph(self.whole.name, outputs)
-        return replace(graph, recomputed=self._recomputed(graph), cuts=self.whole.cuts)
+        return replace(
+            graph,
+            recomputed=self._marked(graph, self.whole.recomputed),
+            offloaded=self._marked(graph, self.whole.offloaded),
+            cuts=self.whole.cuts,
+        )
 
-    def _recomputed(self, graph: Graph) -> tuple[str, ...]:
+    def _marked(self, graph: Graph, names: Iterable[str]) -> tuple[str, ...]:
         """Return the marked operators, and the casts of what they compute."""
-        marked = set(self.whole.recomputed)
+        marked = set(names)
         for node in graph.nodes if marked else ():
             inserted = node.name not in self.whole.values
             producers = (graph.producers[name] for name in node.operands if name in graph.producers)

@@ -9,7 +9,8 @@ Cotangents pass through ``redistribute`` and ``mirror`` unchanged, and one redis
 them to the layout in which they are accumulated. So the transpose of an all-gather whose result
 enters split work is one reduce-scatter, and the transpose of a mirror an all-reduce.
 
-Where the gradient reads a tensor that is not saved (see `recompute`), the tensor is computed again.
+Where the gradient reads a tensor that is not saved (see `recompute`), the tensor is computed again;
+where it is saved in host memory, it is copied back.
 """
 
 from collections import Counter
@@ -253,7 +254,10 @@ class _Backward:
                 gradient = self.build.emit("identity", gradient)
             names[gradient.name] = name
             outputs.append(name)
-        nodes = tuple(_with_new_names(node, names) for node in self.build.nodes)
+        nodes = tuple(
+            _with_new_names(node, names)
+            for node in self.recomputation.with_host_copies(self.build.nodes)
+        )
         whole = self.build.graph(self.graph.name, (*self.graph.outputs, *outputs))
         return without_dead_nodes(whole.with_nodes(nodes))
 

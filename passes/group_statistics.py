@@ -159,7 +159,8 @@ class _Grouping:
         outputs = tuple(self._whole(name).name for name in self.whole.outputs)
         self.build.updates = [(old, self._whole(new).name) for old, new in self.whole.updates]
         graph = self.build.graph(self.whole.name, outputs)
-        return replace(graph, recomputed=self.whole.recomputed)
+        marked = self.whole.recomputed, self.whole.offloaded
+        return replace(graph, recomputed=marked[0], offloaded=marked[1])
 
     def _visit(self, node: Node) -> None:
         self.build.scope = node.scope  # each emitted node is an operator of its own

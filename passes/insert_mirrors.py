@@ -71,6 +71,7 @@ class InsertMirrors(Pass):
             mirrored,
             recomputed=graph.recomputed,
             regathered=graph.regathered,
+            offloaded=graph.offloaded,
             schedule=graph.schedule,
         )
 

@@ -131,7 +131,8 @@ class _Sharing:
             self._take(node, build)
         outputs = (self._objective(self.graph.outputs[0], build), *self.graph.outputs[1:])
         mirrored = build.graph(self.graph.name, outputs)
-        return replace(mirrored, recomputed=self.graph.recomputed)
+        marked = self.graph.recomputed, self.graph.offloaded
+        return replace(mirrored, recomputed=marked[0], offloaded=marked[1])
 
     def _take(self, node: Node, build: Builder) -> None:
         info = info_of(self.graph, node)

@@ -99,6 +99,7 @@ class _Partitioning:
             shared_layouts=graph.shared_layouts,
             recomputed=graph.recomputed,
             regathered=graph.regathered,
+            offloaded=graph.offloaded,
             schedule=graph.schedule,
         )
 

@@ -26,7 +26,8 @@ class Recompute(Pass):
     ``blocks/0``) but those whose results are read outside: of each block only its input is saved.
     ``selective``: the core of attention, from the product of queries and keys to the operand of the
     product with the values. Operators that read parameters alone, such as casts of them, are not
-    recomputed. Operators that are marked already stay marked.
+    recomputed. Operators that are marked already stay marked, and what is recomputed is not saved
+    in host memory.
 
     Before::
 
@@ -75,7 +76,8 @@ class Recompute(Pass):
         }
         marked |= set(graph.recomputed)
         names = tuple(node.name for node in graph.nodes if node.name in marked)
-        return replace(graph, recomputed=names)
+        kept = tuple(name for name in graph.offloaded if name not in marked)
+        return replace(graph, recomputed=names, offloaded=kept)
 
 
 def _in_blocks(graph: Graph) -> set[str]:

@@ -32,7 +32,7 @@ from shardwright.runtime.flat.program import FlatProgram, Source
 from shardwright.runtime.flat.timeline import RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened
-from shardwright.runtime.memory import LiveBytes, TurnsMemory
+from shardwright.runtime.memory import RankMemory, TurnsMemory
 from shardwright.runtime.pipeline import (
     GroupInstructions,
     GroupStep,
@@ -64,12 +64,15 @@ class StepResult:
     peak_bytes_by_group : mapping of int to int
         The same for each device group of a pipeline of which ranks are hosted; `peak_bytes` is the
         greatest.
+    host_peak_bytes : int
+        Peak bytes of the tensors of one rank in host memory.
     """
 
     outputs: Environment
     fetched: Environment
     peak_bytes: int
     peak_bytes_by_group: Mapping[int, int] = field(default_factory=dict)
+    host_peak_bytes: int = 0
 
 
 @dataclass
@@ -81,18 +84,18 @@ class _Step:
     rank: int
     kept: frozenset[str]
     slices: Mapping[str, Sequence[dict[int, Array]]]  # of inputs, for each pass
-    memory: LiveBytes = field(default_factory=LiveBytes)
+    memory: RankMemory
 
     def hold(self, name: str) -> None:
         """Count a value; of an input the slices of all passes."""
         for parts in self.slices.get(name, (self.values[name],)):
-            self.memory.hold(parts[self.rank])
+            self.memory.hold(name, parts[self.rank])
 
     def release(self, name: str) -> None:
         """Drop a value."""
         parts = self.values.pop(name)
         for part in self.slices.get(name, (parts,)):
-            self.memory.release(part[self.rank])
+            self.memory.release(name, part[self.rank])
 
 
 class Executor:
@@ -141,6 +144,7 @@ class Executor:
         # Where parts are known to have one shape, processes need not ask each other.
         self._even_exchange = getattr(communicator, "exchange_even", communicator.exchange)
         self._binding = Binding(graph, self._locals, communicator, float_dtype)
+        self._hosted = frozenset(n for n, value in graph.values.items() if value.type.in_host)
         self._under_way = UnderWay(communicator)
         self._updated = {name for name, _ in graph.updates}
         check_loop(graph)
@@ -216,7 +220,8 @@ class Executor:
         slices = self._binding.slices(inputs, values)
         if self.pipeline is not None:
             return self._run_groups(self.pipeline, values, slices, state, fetch)
-        step = _Step(values, state, self.communicator.ranks[0], kept, slices)
+        memory = RankMemory(self._hosted)
+        step = _Step(values, state, self.communicator.ranks[0], kept, slices, memory)
         for name in step.values:
             step.hold(name)
         begin, end = (self.loop.start, self.loop.stop) if self.loop else (len(self._program),) * 2
@@ -229,7 +234,8 @@ class Executor:
         result = StepResult(
             {name: values[name] for name in self.graph.outputs},
             {name: values[name] for name in fetch},
-            step.memory.peak,
+            memory.device.peak,
+            host_peak_bytes=memory.host.peak,
         )
         state.update([(name, values[new]) for name, new in self.graph.updates])
         return result
@@ -244,7 +250,8 @@ class Executor:
         self._binding.check_names(inputs)
         with self._errors():
             flat.step(inputs, state, self.timeline)
-        result = StepResult(flat.results(self.graph.outputs), flat.results(fetch), flat.peak_bytes)
+        peaks = flat.peak_bytes, dict[int, int](), flat.host_peak_bytes
+        result = StepResult(flat.results(self.graph.outputs), flat.results(fetch), *peaks)
         found = flat.results(new for _, new in self.graph.updates)
         state.update([(name, found[new]) for name, new in self.graph.updates])
         flat.clear()
@@ -282,12 +289,13 @@ class Executor:
         with self._errors():
             run_pipeline(pipeline, steps)
         held = [step.values for step in steps]
-        peaks = {step.instructions.program.group: step.memory.peak for step in steps}
+        peaks = {step.instructions.program.group: step.memory.device.peak for step in steps}
         result = StepResult(
             {name: merged(held, name) for name in self.graph.outputs},
             {name: merged(held, name) for name in fetch},
             max(peaks.values()),
             peaks,
+            max(step.memory.host.peak for step in steps),
         )
         after = {**state, **{name: merged(held, new) for name, new in self.graph.updates}}
         names = [parameter.name for parameter in self.graph.parameters]
@@ -319,12 +327,13 @@ class Executor:
             pipeline.loop.axes if pipeline.loop else (),
             slices,
             {name: {rank: values[name][rank] for rank in group.ranks} for name in names},
+            RankMemory(self._hosted),
             self.timeline,
         )
 
     def _run_all(self, program: Iterable[Instruction], step: "_Step") -> None:
         for instruction in program:
-            step.memory.reach(self._run(_fetching(instruction, step.kept), step.values))
+            step.memory.device.reach(self._run(_fetching(instruction, step.kept), step.values))
             for local in instruction.results:
                 step.hold(local.name)
             self._free(instruction.last_used, step)
@@ -339,7 +348,7 @@ class Executor:
                 if accumulates(instruction.node, loop.axes):
                     self._accumulate(instruction, totals, step, number)
                 else:
-                    step.memory.reach(self._run(instruction, step.values, number))
+                    step.memory.device.reach(self._run(instruction, step.values, number))
                     for local in instruction.results:
                         step.hold(local.name)
                 used = instruction.last_used

@@ -1,6 +1,6 @@
 """Accounting of the live buffers of one rank while a program runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from shardwright.operators.communication.rings import Exchange, Message, Receive, Turns
@@ -45,6 +45,31 @@ class LiveBytes:
         if not self._holders[buffer]:
             del self._holders[buffer]
             self.now -= value.nbytes
+
+
+@dataclass
+class RankMemory:
+    """The live buffers of one rank, those in host memory apart.
+
+    Parameters
+    ----------
+    hosted : set
+        The values in host memory: their names, or what stands for them.
+    device, host : LiveBytes
+        The bytes in either memory.
+    """
+
+    hosted: Set[object] = frozenset()
+    device: LiveBytes = field(default_factory=LiveBytes)
+    host: LiveBytes = field(default_factory=LiveBytes)
+
+    def hold(self, name: object, value: Array) -> None:
+        """Add a value."""
+        (self.host if name in self.hosted else self.device).hold(value)
+
+    def release(self, name: object, value: Array) -> None:
+        """Remove a value."""
+        (self.host if name in self.hosted else self.device).release(value)
 
 
 @dataclass

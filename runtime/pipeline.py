@@ -20,7 +20,7 @@ from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.flat.timeline import Kind, RunTimeline
 from shardwright.runtime.instructions import Instruction, Local, Preparation
-from shardwright.runtime.memory import LiveBytes
+from shardwright.runtime.memory import RankMemory
 from shardwright.runtime.state import State
 
 Values = MutableMapping[str, dict[int, Array]]  # value -> rank -> slice
@@ -109,8 +109,8 @@ class GroupStep:
     axes: tuple[str, ...]
     slices: Slices
     values: dict[str, dict[int, Array]]
+    memory: RankMemory
     timeline: RunTimeline | None = None
-    memory: LiveBytes = field(default_factory=LiveBytes)
     totals: Accumulators = field(default_factory=Accumulators)
     of_passes: dict[int, dict[str, dict[int, Array]]] = field(default_factory=dict)
 
@@ -161,7 +161,7 @@ class GroupStep:
             if instruction.kind == "receive":
                 values[instruction.node.name] = self._receive(instruction, number)
             else:
-                self.memory.reach(self.run_node(instruction, values, number))
+                self.memory.device.reach(self.run_node(instruction, values, number))
             for local in instruction.results:
                 self._hold(local.name, values)
         if self.timeline is not None and instruction.kind != "run":
@@ -199,14 +199,14 @@ class GroupStep:
 
     def _hold(self, name: str, values: Values) -> None:
         for parts in self._slices_of(name, values):
-            self.memory.hold(parts[self.instructions.ranks[0]])
+            self.memory.hold(name, parts[self.instructions.ranks[0]])
 
     def _free(self, names: Iterable[str], values: Values) -> None:
         for name in names:
             if name in self.kept:
                 continue
             for parts in self._slices_of(name, values):
-                self.memory.release(parts[self.instructions.ranks[0]])
+                self.memory.release(name, parts[self.instructions.ranks[0]])
             del values[name]
             self.state.pop(name, None)
 

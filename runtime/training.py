@@ -29,12 +29,15 @@ class StepRecord:
         Time of the step.
     peak_bytes : int
         Most bytes of live values on one rank.
+    host_peak_bytes : int
+        Most bytes of live values of one rank in host memory.
     """
 
     step: int
     loss: float
     seconds: float
     peak_bytes: int
+    host_peak_bytes: int = 0
 
 
 def train(
@@ -88,7 +91,8 @@ def train(
             for rank, log in logs.items():
                 _write_line(log, step, losses[rank], steps_per_epoch)
         loss = losses[executor.communicator.ranks[0]]
-        record = StepRecord(step, loss, seconds, result.peak_bytes)
+        peaks = result.peak_bytes, result.host_peak_bytes
+        record = StepRecord(step, loss, seconds, *peaks)
         for callback in callbacks:
             callback(record)
         yield record

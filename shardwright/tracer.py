@@ -52,6 +52,7 @@ class Tracer(Builder):
         self.initial: dict[str, Array] = {}
         self.optimizer: Optimizer | None = None
         self.recomputed: dict[str, None] = {}
+        self.offloaded: dict[str, None] = {}
         self.stages: dict[str, int] = {}
         self.messages: list[tuple[int, tuple[tuple[int, int], ...], Value]] = []  # not received yet
         self.gradients_mean = False
@@ -86,6 +87,10 @@ class Tracer(Builder):
         for node in self.nodes[begin:]:
             if node.operands and not any(result.name in kept for result in node.results):
                 self.recomputed[node.name] = None
+
+    def offload(self, begin: int) -> None:
+        """Mark the nodes from `begin` on as saved in host memory."""
+        self.offloaded |= dict.fromkeys(node.name for node in self.nodes[begin:] if node.operands)
 
     def place(self, begin: int, stage: int) -> None:
         """Put the nodes from `begin` on in a pipeline stage, but those that an inner cell put."""

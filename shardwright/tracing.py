@@ -176,8 +176,13 @@ def trace(
     outputs[0] = tracer.objective(outputs[0])
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
     recomputed = tuple(node.name for node in graph.nodes if node.name in tracer.recomputed)
-    cuts = _cuts(graph, tracer.stages)
-    graph = replace(_frozen(graph, tracer.frozen()), recomputed=recomputed, cuts=cuts)
+    hosted = tracer.offloaded.keys() - tracer.recomputed.keys()
+    graph = replace(
+        _frozen(graph, tracer.frozen()),
+        recomputed=recomputed,
+        offloaded=tuple(node.name for node in graph.nodes if node.name in hosted),
+        cuts=_cuts(graph, tracer.stages),
+    )
     verify(graph)
     return Definition(
         graph,

@@ -15,7 +15,8 @@ from shardwright.compiler.outer.account import search_document
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
-from shardwright.compiler.recomputed import recomputed
+from shardwright.compiler.saved.offloaded import offloaded
+from shardwright.compiler.saved.recomputed import recomputed
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.timeline import simulate
@@ -51,6 +52,7 @@ _UNKNOWN = (
     "memory_bytes_per_device",
     "memory_by_kind",
     "memory_by_group",
+    "host_memory_bytes_per_device",
     "buckets",
     "search_trace",
     "search_seconds",
@@ -131,17 +133,25 @@ def compile_document(
         "memory_bytes_per_device": document.memory.peak_bytes,
         "memory_by_kind": document.memory.by_kind,
         "memory_by_group": list(document.memory.by_group),
+        "host_memory_bytes_per_device": document.memory.host_bytes,
         "least_memory_bytes": None,
         "least_memory_bound": None,
         **_searched(compilation),
         "pin_prices": document.pin_prices,
-        "recomputed": [asdict(group) for group in recomputed(compiled, compilation.cluster)],
+        **_saved(compilation),
         "search_seconds": compiled.result.seconds if compiled.result else 0.0,
         "compile_seconds": compiled.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
         "plan": None if plan is None else str(plan),
         **_decided(document),
     }
+
+
+def _saved(compilation: Compilation) -> dict[str, Any]:
+    """Return what is computed again for the gradient, and what is saved in host memory."""
+    compiled, cluster = compilation.compiled, compilation.cluster
+    again, hosted = recomputed(compiled, cluster), offloaded(compiled, cluster)
+    return {"recomputed": list(map(asdict, again)), "offloaded": list(map(asdict, hosted))}
 
 
 def _searched(compilation: Compilation) -> dict[str, Any]:
@@ -226,6 +236,7 @@ def no_plan_document(
         **{name: {} for name in _NO_ENTRIES},
         "micro_batch_statistics": [],
         "recomputed": [],
+        "offloaded": [],
     }
 
 
@@ -259,6 +270,7 @@ def run_document(
         "seconds": [record.seconds for record in records],
         "seconds_per_step": statistics.median(record.seconds for record in records),
         "peak_bytes_per_rank": max(record.peak_bytes for record in records),
+        "host_peak_bytes_per_rank": max(record.host_peak_bytes for record in records),
         "logs": str(logs),
         "checkpoint": None if checkpoint is None else str(checkpoint),
     }

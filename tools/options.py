@@ -119,6 +119,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
         metavar="WHAT",
         help=option_help("recompute"),
     )
+    _add_option(how, "--offload", "WHAT")
     _add_option(how, "--gradients-mean", "")
     _add_option(how, "--time-limit", "S")
     _add_option(how, "--gap", "G")

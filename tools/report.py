@@ -13,7 +13,9 @@ from shardwright.compiler.outer.account import account_tables, cost_text_of, out
 from shardwright.compiler.plans.document import MemoryDocument, PlanDocument
 from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
-from shardwright.compiler.recomputed import Recomputed, recomputed
+from shardwright.compiler.saved.groups import Group
+from shardwright.compiler.saved.offloaded import offloaded
+from shardwright.compiler.saved.recomputed import recomputed
 from shardwright.cost_model.events import Timeline
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
@@ -251,6 +253,9 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
     again = recomputed(compiled, compilation.cluster)
     if again:
         _line("again", _recomputed_text(again))
+    hosted = offloaded(compiled, compilation.cluster)
+    if hosted:
+        _line("host", _offloaded_text(hosted))
     _line("network", _traffic_text(document))
     training = training_text(document)
     if training is not None:
@@ -332,17 +337,30 @@ def _statistics_text(model: Graph, names: Sequence[str]) -> str:
     )
 
 
-def _recomputed_text(groups: Sequence[Recomputed]) -> str:
+def _recomputed_text(groups: Sequence[Group]) -> str:
     """Return what is computed again for the gradient, most bytes first."""
     count, seconds = sum(g.count for g in groups), sum(g.seconds for g in groups)
+    return (
+        f"{count} operators are recomputed for the gradient in {seconds_text(seconds)} instead of "
+        f"saving {_largest_text(groups)}"
+    )
+
+
+def _offloaded_text(groups: Sequence[Group]) -> str:
+    """Return what is saved in host memory, most bytes first."""
+    count, seconds = sum(g.count for g in groups), sum(g.seconds for g in groups)
+    return (
+        f"the results of {count} operators are saved in host memory; the copies, concurrent with "
+        f"computation, take {seconds_text(seconds)}; saved there are {_largest_text(groups)}"
+    )
+
+
+def _largest_text(groups: Sequence[Group]) -> str:
+    """Return the bytes of all groups, and the largest of them."""
     total = bytes_text(sum(group.bytes for group in groups))
     largest = sorted(groups, key=lambda group: -group.bytes)[:_SHOWN]
     parts = [f"{g.count}x {g.operator} {bytes_text(g.bytes)}" for g in largest if g.bytes]
-    names = f": {', '.join(parts)}" if parts else ""
-    return (
-        f"{count} operators are recomputed for the gradient in {seconds_text(seconds)} instead of "
-        f"saving {total}{names}"
-    )
+    return total + (f": {', '.join(parts)}" if parts else "")
 
 
 def _traffic_text(document: PlanDocument) -> str:

@@ -236,9 +236,11 @@ def _tell(arguments: argparse.Namespace, plan: Plan, records: list[StepRecord], 
         "", ("steps", "mean loss" if every > 1 else "loss", "", "time of a step"), rows, (0, 1, 3)
     )
     peak = max(record.peak_bytes for record in records)
+    host = max(record.host_peak_bytes for record in records)
+    beside = f" and {bytes_text(host)} of the host" if host else ""
     print(
-        f"a step takes {seconds_text(seconds)}; peak memory of a rank {bytes_text(peak)}; logs in "
-        f"{_logs(arguments)}"
+        f"a step takes {seconds_text(seconds)}; peak memory of a rank {bytes_text(peak)}{beside}; "
+        f"logs in {_logs(arguments)}"
     )
     sys.stdout.flush()
 

@@ -28,7 +28,7 @@ LARGE = 8
 # Options that decide what a search of a large model would.
 _GIVEN = (
     *("mode", "search", "plan", "cost_model", "objective", "micro_batches", "stages", "chunks"),
-    *("schedule", "extra_passes", "optimizer_parallel"),
+    *("schedule", "extra_passes", "optimizer_parallel", "offload"),
 )
 _FEW = 8  # devices up to which problems on the finest meshes are small enough
 
@@ -46,10 +46,10 @@ def with_search_of_large(
     `LARGE` devices, and no more than there are. Of another one whose batch is large, the number of
     micro-batches is searched: what all operators make of it in the forward pass takes more memory
     than all devices have. Where the user gives a mesh, stages, micro-batches, a plan, passes, or
-    another mode, search or objective, nothing changes.
+    another mode, search or objective, or offloads tensors, nothing changes.
     """
     asked = {name for name in _GIVEN if getattr(options, name) != DEFAULTS[name]}
-    if mesh is not None or asked or graph.cuts:
+    if mesh is not None or asked or graph.cuts or graph.offloaded:
         return mesh, options
     parameters = sum(one.value.type.nbytes for one in graph.parameters if one.trainable)
     # The devices whose memory is taken by what is trained, and by one pass over the batch.

@@ -140,6 +140,8 @@ class MemoryDocument(_Part):
         Memory limit in bytes; None without a limit.
     by_group : tuple of float
         Peak memory of each device group of a pipeline; empty without stages.
+    host_bytes : float
+        Peak bytes in host memory.
     """
 
     peak_bytes: float
@@ -147,12 +149,14 @@ class MemoryDocument(_Part):
     at: str
     limit: float | None = None
     by_group: tuple[float, ...] = ()
+    host_bytes: float = 0.0
 
     @model_serializer(mode="wrap")
-    def _without_groups(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the device groups where there are none."""
+    def _without_unused(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the device groups, and the bytes in host memory, where there are none."""
         content: dict[str, Any] = serialize(self)
-        return content if self.by_group else {k: v for k, v in content.items() if k != "by_group"}
+        unused = {name for name in ("by_group", "host_bytes") if not getattr(self, name)}
+        return {name: item for name, item in content.items() if name not in unused}
 
 
 class PlanDocument(_Part):

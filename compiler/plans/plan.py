@@ -213,6 +213,7 @@ def _memory(report: MemoryUseReport, limit: float) -> MemoryDocument:
         at=report.at,
         limit=limit if isfinite(limit) else None,
         by_group=report.by_group,
+        host_bytes=report.host_bytes,
     )
 
 

@@ -42,6 +42,7 @@ def assembled(graph: Graph, parts: Sequence[Stretch], plans: Sequence[Decisions]
         frozenset(name for plan in plans for name in plan.recomputed),
         frozenset(name for plan in plans for name in plan.gathered_in_passes),
         frozenset(name for plan in plans for name in plan.reduced_in_passes),
+        offloaded=frozenset(name for plan in plans for name in plan.offloaded),
     )
 
 

@@ -228,6 +228,7 @@ class Blocks:
                 self.loop.is_repeated(node.name),
                 part.flow.operands[node.name],
                 node.name in graph.recomputed,
+                node.name in graph.offloaded,
                 scopes.setdefault(block, len(scopes)),
                 bool(block),
                 self.pinned.get(node.name),

@@ -63,6 +63,7 @@ def renamed(decisions: Decisions, names: Mapping[str, str]) -> Decisions:
         shared_layouts=keyed(decisions.shared_layouts),
         regathered=of(decisions.regathered),
         recomputed=of(decisions.recomputed),
+        offloaded=of(decisions.offloaded),
         gathered_in_passes=of(decisions.gathered_in_passes),
         reduced_in_passes=of(decisions.reduced_in_passes),
     )

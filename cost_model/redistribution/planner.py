@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.cluster import HOST_LINKS, Cluster
 from shardwright.cost_model.collectives import collective_seconds_array
 from shardwright.cost_model.redistribution.layout_graph import (
     Integers,
@@ -28,7 +28,7 @@ from shardwright.cost_model.redistribution.layout_graph import (
 from shardwright.cost_model.redistribution.layout_orbits import OrbitPaths
 from shardwright.cost_model.redistribution.moves import Move, moves
 from shardwright.cost_model.redistribution.shortest_paths import ShortestPaths
-from shardwright.ir.errors import StrategyError
+from shardwright.ir.errors import ClusterError, StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
@@ -66,9 +66,27 @@ def move_seconds(
     if kind == _LOCAL:
         moved = 2 * local_bytes / (count if operator == "local_slice" else 1)
         return device.launch_seconds + moved / device.memory_bandwidth
+    if kind in HOST_LINKS:
+        return device.launch_seconds + local_bytes / _host_bandwidth(kind, cluster)
     nbytes = local_bytes * count if kind == "all_gather" else local_bytes
     members = [mesh.axis(axis) for axis in axes]
     return device.launch_seconds + collective_seconds_array(kind, nbytes, members, cluster)
+
+
+def _host_bandwidth(link: str, cluster: Cluster) -> float:
+    """Return the bytes per second of a device over a link to or from host memory.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster has no host memory.
+    """
+    if cluster.host is None:
+        raise ClusterError(
+            f"the program copies tensors `{link}`, and the cluster `{cluster.name}` has no `host`",
+            hint="describe the host memory in a cluster file, and pass that",
+        )
+    return cluster.host.to_host if link == "to_host" else cluster.host.from_host
 
 
 @dataclass(frozen=True, eq=False)

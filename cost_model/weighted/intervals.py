@@ -13,7 +13,8 @@ which of them, its seconds count no more than they take there.
   the gathers that one of them waits for (`kinds.can_divide` says where each has such a node). Nodes
   of the backward pass that run in line have not started before t, nor has what waits for one of
   them: reductions of gradients, since every gradient is made of that of the loss, and updates. A
-  parameter that is gathered again for the backward pass may be gathered early, in either interval.
+  parameter that is gathered again for the backward pass may be gathered early, in either interval,
+  and copies to and from host memory may run in either.
 - **Three**, of a step in M micro-batches, divided when the last node in line ends of the forward
   pass of the first micro-batch, and of the last one. The first forward pass is in the first
   interval, the last backward pass in the last, all others between them. What is gathered once,
@@ -22,7 +23,7 @@ which of them, its seconds count no more than they take there.
   before its forward pass ends: in the first interval or the second, and the first pass in the
   first. What a pass reduces, it reduces after its backward pass has begun: in the second or the
   last, and the last pass in the last. What is gathered again may be in any interval in which its
-  backward pass has not ended.
+  backward pass has not ended. So may what is copied to host memory, and back.
 - **Four**, of a pipeline, whose segments each end before the next one begins on a device group:
   before the loop, forward segments, backward segments, after the loop.
 """
@@ -36,10 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-When = Literal["before", "forward", "backward", "after", "either", "once"]
+When = Literal["before", "forward", "backward", "after", "either", "once", "offload"]
 """When a node runs: once before the loop over micro-batches, in the forward or the backward pass of
 each, or once after the loop; ``either`` in each, in its forward pass or its backward pass or
-earlier; ``once`` before the loop or after it. Without a loop, all of a step is one pass."""
+earlier; ``once`` before the loop or after it; ``offload`` in each, after its forward pass has begun
+and before its backward pass ends. Without a loop, all of a step is one pass."""
 
 Part = tuple[float, tuple[int, ...]]
 """A share of the seconds of a node, and the intervals in which they may pass."""
@@ -93,7 +95,7 @@ KINDS = tuple(
     Kind(deferrable, when)
     for deferrable in (False, True)
     for when in ("before", "forward", "backward", "after", "either", "once")
-)
+) + (Kind(True, "offload"),)
 
 
 def parts_of(kind: Kind, intervals: int, passes: float = 1) -> tuple[Part, ...]:
@@ -127,6 +129,7 @@ _OF_TWO: dict[When, tuple[int, ...]] = {
     "after": (1,),
     "either": (0, 1),
     "once": (0, 1),
+    "offload": (0, 1),
 }
 _OF_SEGMENTS: dict[When, tuple[int, ...]] = {
     "before": (0,),
@@ -135,6 +138,7 @@ _OF_SEGMENTS: dict[When, tuple[int, ...]] = {
     "after": (3,),
     "either": (2,),
     "once": (0, 3),
+    "offload": (1,),
 }
 _OF_THREE: dict[When, tuple[int, ...]] = {"before": (0,), "after": (2,), "once": (0, 1, 2)}
 # Of what runs in every pass: of the pass at the end of the loop (the first forward pass, the last
@@ -146,6 +150,7 @@ _OF_PASSES: dict[Kind, tuple[tuple[int, ...], tuple[int, ...]]] = {
     Kind(True, "backward"): ((2,), (1, 2)),
     Kind(False, "either"): ((0, 1, 2), (0, 1)),
     Kind(True, "either"): ((0, 1, 2), (0, 1)),
+    Kind(True, "offload"): ((0, 1, 2), (0, 1)),
 }
 
 
@@ -158,7 +163,8 @@ class ResourceWeights:
     compute : float
         Weight of the compute stream.
     levels : tuple of float
-        Weights of the links of the levels of the cluster, innermost first.
+        Weights of the links (`Cluster.links`): those of the levels of the cluster, innermost first,
+        then those to and from the host, where it has one.
     later : tuple of ResourceWeights
         The weights in the intervals after the first; none where the step is one interval.
     passes : float

@@ -5,6 +5,7 @@ from shardwright.cost_model.weighted.intervals import Kind, When
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import Loop, loop_of
+from shardwright.operators.communication.host import HostCopy
 from shardwright.operators.info import operator_class
 
 
@@ -27,6 +28,8 @@ def kinds_of(program: Graph) -> list[Kind]:
 def _is_deferrable(node: Node, made_of_parameters: set[str]) -> bool:
     """Return whether a node may leave its place in line: sums of gradients are reduced before."""
     origin = node.provenance
+    if issubclass(operator_class(node.operator), HostCopy):
+        return True
     adds = origin.role == "accumulation" and origin.tensor in made_of_parameters
     return adds or is_deferrable(node, made_of_parameters)
 
@@ -36,6 +39,8 @@ def when_of(node: Node, made_of_parameters: set[str]) -> When:
 
     What is computed again from parameters alone may feed a gather, and so be early.
     """
+    if issubclass(operator_class(node.operator), HostCopy):
+        return "offload" if node.provenance.phase == "forward" else "either"
     if node.provenance.phase == "forward":
         return "forward"
     if node.provenance.role != "recompute":

@@ -19,7 +19,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 Floats = NDArray[np.float64]
 Place = tuple[tuple[int, ...], tuple[int, ...]]
 """The intervals in which something may run, and the resources that it occupies at once: 0 for the
-compute stream, 1 and on for the levels."""
+compute stream, 1 and on for the links (`Cluster.links`)."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def least_loads(program: Graph, cluster: Cluster, intervals: int = 1) -> Loads:
     """
     mesh = program.mesh or Mesh(())
     prices = second_prices(mesh, cluster)
-    position = {level.name: 1 + i for i, level in enumerate(cluster.levels)}
+    position = {name: 1 + i for i, name in enumerate(cluster.links)}
     found: dict[Place, float] = {}
     rows = zip(program.nodes, kinds_of(program), times_run(program), strict=True)
     for node, kind, times in rows:
@@ -80,7 +80,7 @@ def least_loads(program: Graph, cluster: Cluster, intervals: int = 1) -> Loads:
         for share, among in parts_of(kind, intervals, mesh.passes) if seconds else ():
             place = among, occupied
             found[place] = found.get(place, 0.0) + share * times * seconds
-    return Loads(found, 1 + len(cluster.levels), intervals)
+    return Loads(found, 1 + len(cluster.links), intervals)
 
 
 def least_slope(members: Iterable[MeshAxis], cluster: Cluster) -> float:

@@ -35,7 +35,7 @@ from shardwright.runtime.flat.order import in_order_of_arrival, with_late_nodes_
 from shardwright.runtime.flat.reductions import Reductions
 from shardwright.runtime.flat.timeline import Kind, RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Local
-from shardwright.runtime.memory import LiveBytes
+from shardwright.runtime.memory import RankMemory
 from shardwright.runtime.state import State
 
 FAILURES = (ValueError, TypeError, LookupError, ArithmeticError)
@@ -106,13 +106,15 @@ class FlatProgram:
     ----------
     peak_bytes : int
         Peak bytes of live buffers of a step, 0 before the first one.
+    host_peak_bytes : int
+        The same of those in host memory.
     actions : tuple of Action
         What a step does, in order.
     """
 
     def __init__(self, source: Source) -> None:
         self._source, self.rank = source, source.communicator.ranks[0]
-        self.peak_bytes = 0
+        self.peak_bytes = self.host_peak_bytes = 0
         self.places = {name: i for i, name in enumerate(source.locals)}
         self.slots: Slots = [None] * len(self.places)
         self.reductions = Reductions(source.communicator, self.slots)
@@ -252,7 +254,7 @@ class FlatProgram:
             self._fail(error, self.program[self.actions[done].position])
             raise
         if memory is not None:
-            self.peak_bytes = memory.peak
+            self.peak_bytes, self.host_peak_bytes = memory.device.peak, memory.host.peak
             self._inputs.settle(self._kept_arrays())
 
     def _timed(self, timeline: RunTimeline) -> Iterator[tuple[Call, tuple[int, ...]]]:
@@ -291,19 +293,21 @@ class FlatProgram:
 
     # Memory
 
-    def _begin_count(self) -> LiveBytes:
-        memory = LiveBytes()
-        for array in self.slots:
+    def _begin_count(self) -> RankMemory:
+        values = self._source.graph.values
+        hosted = [self.places[name] for name, value in values.items() if value.type.in_host]
+        memory = RankMemory(frozenset(hosted))
+        for place, array in enumerate(self.slots):
             if array is not None:
-                memory.hold(array)
+                memory.hold(place, array)
         return memory
 
-    def _count(self, memory: LiveBytes, action: Action, held: float) -> None:
-        memory.reach(held)
+    def _count(self, memory: RankMemory, action: Action, held: float) -> None:
+        memory.device.reach(held)
         for place in action.made:
-            memory.hold(self._buffer(place))
+            memory.hold(place, self._buffer(place))
         for place in action.dead:
-            memory.release(self._buffer(place))
+            memory.release(place, self._buffer(place))
 
     def _buffer(self, place: int) -> Array:
         """Return what a slot keeps alive: of a part of a bucket the whole."""

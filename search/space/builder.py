@@ -18,9 +18,11 @@ from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts, info_of, operator_class
 from shardwright.search.pins import pinned_strategies, restricted
 from shardwright.search.space.context import BuildContext, StagePart
-from shardwright.search.space.draft import EdgeEnd, saving_ends
+from shardwright.search.space.draft import EdgeEnd, is_freed, needed, saving_ends
 from shardwright.search.space.edges import Link, connect
 from shardwright.search.space.interning import Interner
+from shardwright.search.space.memory import HostMemory
+from shardwright.search.space.offloading import Offloading
 from shardwright.search.space.parameters import ParameterChoices
 from shardwright.search.space.recomputation import Recomputable, with_states
 from shardwright.search.space.regathering import Positions, Regathering, with_regathering
@@ -48,6 +50,7 @@ def build_search_space(
     micro: MicroBatches | None = None,
     part: StagePart | None = None,
     interner: Interner | None = None,
+    host: HostMemory | None = None,
 ) -> SearchSpace:
     """Return the search space of a program.
 
@@ -81,6 +84,8 @@ def build_search_space(
     interner : Interner, optional
         What was interned for problems of other parts of a program, with the same profile, passes
         and arguments: equal operators share their tables with these.
+    host : HostMemory, optional
+        The host memory, where tensors may be offloaded.
 
     Raises
     ------
@@ -88,7 +93,7 @@ def build_search_space(
         If a pin names no operator, or is not supported; if the mesh is too fine for the time.
     """
     builder = _SpaceBuilder(
-        BuildContext(graph, profile, time_limit, micro, part, interner or Interner()),
+        BuildContext(graph, profile, time_limit, micro, part, host, interner or Interner()),
         dict(pins or {}),
         dict(result_pins or {}),
         dict(input_layouts or {}),
@@ -135,7 +140,11 @@ class _SpaceBuilder:
         self.recomputable = Recomputable(
             self.graph, self.tables, self.recompute, outside, self.context.sent
         )
-        self.regathered = self._regathered()
+        excluded = self._excluded()
+        regathering = Regathering(self.graph, self.tables, self.context.mesh, excluded)
+        again = self.graph.nodes if self.regather else ()
+        self.regathered = {node.name: regathering.of(node) for node in again}
+        self.offloading = Offloading(self.context, excluded)
         self.memory.stretches = self.recomputable.stretches(self.memory)
         for node in nodes:
             self._add_operator(node)
@@ -156,16 +165,11 @@ class _SpaceBuilder:
             self._hold_kept(node)
         return restricted(self._space(), self.context.kept)
 
-    def _regathered(self) -> Mapping[str, Positions]:
-        """Return for each operator the strategies with which its result may be regathered."""
-        if not self.regather:
-            return {}
-        micro, late = self.context.micro, set[str]()
-        if micro is not None:
-            late = {*micro.outside, *micro.late}
-        excluded = {*late, *self.replaced, *self.context.sent, *self.graph.outputs}
-        regathering = Regathering(self.graph, self.tables, self.context.mesh, excluded)
-        return {node.name: regathering.of(node) for node in self.graph.nodes}
+    def _excluded(self) -> set[str]:
+        """Return the values that are alive at other moments than those of a pass, or held."""
+        micro = self.context.micro
+        late = () if micro is None else (*micro.outside, *micro.late)
+        return {*late, *self.replaced, *self.context.sent, *self.graph.outputs}
 
     def _check_pins(self) -> None:
         for pin in (*self.pins, *self.result_pins):
@@ -192,6 +196,7 @@ class _SpaceBuilder:
             fixed_inputs=frozenset(self.input_layouts),
             planner=self.profile.orbit_planner,
             casts=self.context.casts,
+            offloaded=self.offloading.marked,
         )
 
     # Operators
@@ -216,7 +221,7 @@ class _SpaceBuilder:
             ("states", once, states, made, again),
             lambda: with_regathering(with_states(once, states, made), again),
         )
-        self.tables[node.name] = table
+        table = self.tables[node.name] = self.offloading.with_choice(node, table)
         cost, times = table.cost, self.context.times(node.name)
         if times > 1:
             cost = self.context.intern(("in passes", table), lambda: times * table.cost)
@@ -226,6 +231,7 @@ class _SpaceBuilder:
             kept = pinned_strategies(table, node, self.context.mesh, *pins)
             self.context.kept[variable] = kept
         self.variable[node.name] = variable
+        self.offloading.hold(variable, table)
         for position, name in enumerate(node.operands):
             self.context.readers[name].append(self._operand(node, position))
 
@@ -246,7 +252,7 @@ class _SpaceBuilder:
             separate=table.memory.separate[position],
             recomputed=again,
             remade_at=self.recomputable.entered(node, self.memory),
-            needed=_needed(table, bool(saved.any())),
+            needed=needed(table, bool(saved.any())),
             exchange=exchange,
             passes=times,
             gradient_passes=times,
@@ -307,10 +313,12 @@ class _SpaceBuilder:
     def _unless_recomputed(self, table: OperatorTable, kind: int) -> Floats:
         """Return bytes that gradients of forms save, without those of recomputed operators."""
         assert table.memory.kept is not None
-        usage, again = table.memory.kept[kind], table.recomputed
+        usage, again = table.memory.kept[kind], table.remade
         if again is None:
             return usage
-        return self.context.intern(("kept", table, kind), lambda: np.where(again > 0, 0.0, usage))
+        return self.context.intern(
+            ("kept", table, kind), lambda: np.where(is_freed(again), 0.0, usage)
+        )
 
     def _hold_kept(self, node: Node) -> None:
         """Count what only the gradient of a form saves: a result from its last reader on."""
@@ -490,10 +498,3 @@ class _SpaceBuilder:
         start = self.context.gradient_start(readers)
         if start is not None:
             memory.hold_transient(at.variable, usage, start, memory.backward(writer.moment))
-
-
-def _needed(table: OperatorTable, saved: bool) -> NDArray[np.bool_] | None:
-    """Return for each option of a reader whether the backward pass reads its operand there."""
-    if saved:
-        return np.ones(len(table.strategies), dtype=bool)
-    return None if table.recomputed is None else table.recomputed > 0

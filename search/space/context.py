@@ -25,7 +25,7 @@ from shardwright.search.space.casts import parameter_casts
 from shardwright.search.space.draft import Draft, EdgeEnd
 from shardwright.search.space.gradients import gradient_types
 from shardwright.search.space.interning import Interner
-from shardwright.search.space.memory import MemoryAccount
+from shardwright.search.space.memory import HostMemory, MemoryAccount
 
 Floats = NDArray[np.float64]
 
@@ -73,6 +73,8 @@ class BuildContext:
         The micro-batches that a step has; the program is that of one.
     part : StagePart, optional
         The pipeline stage that the program is.
+    host : HostMemory, optional
+        The host memory, where tensors may be offloaded.
     interner : Interner
         Shares tables, options and layouts of equal operators.
     """
@@ -82,6 +84,7 @@ class BuildContext:
     time_limit: float = math.inf
     micro: MicroBatches | None = None
     part: StagePart | None = None
+    host: HostMemory | None = None
     interner: Interner = field(default_factory=Interner)
     draft: Draft = field(default_factory=Draft)
     tables: dict[str, OperatorTable] = field(default_factory=dict)
@@ -92,7 +95,7 @@ class BuildContext:
         self.mesh = self.profile.mesh
         self.flow: CotangentFlow = self._flow()
         in_flight = 1 if self.part is None else self.part.in_flight
-        self.memory = MemoryAccount(len(self.graph.nodes), in_flight)
+        self.memory = MemoryAccount(len(self.graph.nodes), in_flight, self.host)
         self.readers: dict[str, list[EdgeEnd]] = {name: [] for name in self.graph.values}
         self.casts = parameter_casts(self.graph) if self._joins_casts else {}
         self.intern = self.interner.intern

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import REGATHERED, EdgeLayout
+from shardwright.cost_model.profile import OFFLOADED, REGATHERED, EdgeLayout, OperatorTable
 from shardwright.ir.types import TensorType
 from shardwright.search.space.space import Choice, Edge
 from shardwright.solver.problem import Identity, Pair
@@ -85,7 +85,19 @@ class EdgeEnd:
 
 def is_recomputed(remade: Integers) -> Booleans:
     """Return where an operator is recomputed, of how its result is made a second time."""
-    return (remade > 0) & (remade != REGATHERED)
+    return (remade > 0) & (remade < REGATHERED)
+
+
+def is_freed(remade: Integers) -> Booleans:
+    """Return where the result itself is freed before backward, of how it is made a second time."""
+    return is_recomputed(remade) | (remade == OFFLOADED)
+
+
+def needed(table: OperatorTable, saved: bool) -> Booleans | None:
+    """Return for each option of a reader whether the backward pass reads its operand there."""
+    if saved:
+        return np.ones(len(table.strategies), dtype=bool)
+    return None if table.recomputed is None else table.recomputed > 0
 
 
 def saving_ends(ends: Sequence[EdgeEnd]) -> list[EdgeEnd]:

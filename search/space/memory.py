@@ -27,6 +27,25 @@ _PEAKS_OF_STRETCH = 6  # of each stretch of the program
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class HostMemory:
+    """The host memory of a device, and what a search may do with it.
+
+    Parameters
+    ----------
+    offered : bool
+        Whether the search decides which tensors are offloaded, beside those that the user marks.
+    host_bytes : float
+        Host memory of a device.
+    device_bytes : float
+        The memory limit of a device.
+    """
+
+    offered: bool
+    host_bytes: float
+    device_bytes: float
+
+
 @dataclass(eq=False, slots=True)
 class _Held:
     """What one variable holds, in ``[start, stop)``."""
@@ -47,17 +66,21 @@ class MemoryAccount:
         How many there are in the program.
     in_flight : int
         Micro-batches whose saved tensors are held at once.
+    host : HostMemory, optional
+        The host memory, where tensors may be offloaded.
     stretches : sequence of range
         Moments among which some are counted in any case, wherever the peak is.
     """
 
     operators: int
     in_flight: int = 1
+    host: HostMemory | None = None
     stretches: Sequence[range] = ()
     _held: list[_Held] = field(default_factory=list)
     _gradients: list[_Held] = field(default_factory=list)
     _transient: list[_Held] = field(default_factory=list)
     _multiples: dict[int, Floats] = field(default_factory=dict)
+    _hosted: list[_Held] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -86,6 +109,24 @@ class MemoryAccount:
             self._multiples[Identity(usage)] = times * usage
         return self._multiples[id(usage)]
 
+    def hold_hosted(self, variable: int, usage: Floats) -> None:
+        """Count bytes in host memory, of all micro-batches in flight."""
+        held = self._scaled(usage, self.in_flight) if self.in_flight > 1 else usage
+        self._hosted.append(_Held(variable, held, self.end + 2, self.end + 3))
+
+    def _in_host(self) -> list[_Held]:
+        """Return what is held in host memory, as one more moment; nothing where all of it fits.
+
+        All of it is held at once when backward begins. It is counted in such units that the limit
+        is that of a device.
+        """
+        host = self.host
+        if host is None or sum(held.usage.max() for held in self._hosted) <= host.host_bytes:
+            return []
+        scale = host.device_bytes / host.host_bytes
+        scaled: dict[int, Floats] = {Identity(h.usage): scale * h.usage for h in self._hosted}
+        return [_Held(h.variable, scaled[id(h.usage)], h.start, h.stop) for h in self._hosted]
+
     def hold_gradient(self, variable: int, usage: Floats, start: int, stop: int) -> None:
         """Count the gradient of a parameter, from a moment at which it is there."""
         self._gradients.append(_Held(variable, usage, start, stop))
@@ -101,6 +142,8 @@ class MemoryAccount:
         persistent = [*self._held, *_begun_together(self._gradients)]
         persistent = [held for held in persistent if held.start < held.stop]
         for held in persistent:
+            uses[held.variable].append(MemoryUse(held.usage, held.start, held.stop))
+        for held in self._in_host():
             uses[held.variable].append(MemoryUse(held.usage, held.start, held.stop))
         for moment in self._peaks(persistent):
             for held in self._transient:

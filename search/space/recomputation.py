@@ -132,6 +132,11 @@ class Recomputable:
     def _marked(self) -> frozenset[str]:
         return frozenset(self.graph.recomputed)
 
+    @cached_property
+    def _moved(self) -> frozenset[str]:
+        """The operators whose result the user moves to host memory."""
+        return frozenset(self.graph.offloaded)
+
     # Needs
 
     def _saves(self, node: Node, position: int) -> bool:
@@ -147,9 +152,11 @@ class Recomputable:
 
     def _states(self, node: Node) -> States:
         marked = node.name in self._marked
+        readers = self._readers(node)
+        if node.name in self._moved and not self._is_saved(node):
+            self._never([reader for reader, _ in readers if len(self.of(reader)) > 1])
         if not marked and not (self.offered and self._is_eligible(node)):
             return NEVER
-        readers = self._readers(node)
         sure = self._is_saved(node) or any(self.of(reader) == ALWAYS for reader, _ in readers)
         if sure:
             self._settle_shared(node)
@@ -192,6 +199,7 @@ class Recomputable:
         return (
             bool(node.operands)
             and node.name not in self.outside
+            and node.name not in self._moved
             and self._segments[node.name] in self._entered
             and self._stays(node)
             and self.tables[node.name].recompute is not None

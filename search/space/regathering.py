@@ -75,7 +75,7 @@ class Regathering:
             and len(node.results) == 1
             and node.name not in self.excluded
             and node.name not in self._viewed
-            and node.name not in self.graph.recomputed
+            and node.name not in {*self.graph.recomputed, *self.graph.offloaded}
             and not issubclass(operator_class(node.operator), Communication)
         )
 

@@ -21,7 +21,7 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.views import buffer_roots
 from shardwright.search.space.context import BuildContext
-from shardwright.search.space.draft import EdgeEnd, is_recomputed
+from shardwright.search.space.draft import EdgeEnd, is_freed
 from shardwright.search.space.space import Choice
 
 Floats = NDArray[np.float64]
@@ -127,10 +127,10 @@ class SavedTensors:
         if writer.remade is None:
             self._hold(value, end.variable, end.saved, end)
         elif end is writer:
-            usage = np.where(is_recomputed(writer.remade), 0.0, end.saved)
+            usage = np.where(is_freed(writer.remade), 0.0, end.saved)
             self._hold(value, end.variable, usage, end)
             size = np.minimum(end.saved, self.context.bytes_at(value.type, end))
-            when = np.where(is_recomputed(writer.remade), writer.remade, 0)
+            when = np.where(is_freed(writer.remade), writer.remade, 0)
             self._hold_remade(end.variable, size, when, remade, self._freed(end))
         else:
             self._add_first_copy(value, end, shared, remade)

@@ -77,7 +77,7 @@ def _options(
     remade = ends[0].remade
     if remade is not None:  # what is recomputed has no buffer to share
         states = states if (remade == 0).any() else []
-        states = [*states, *((False, again) for again in (1, 2, 3) if (remade == again).any())]
+        states = [*states, *((False, again) for again in (1, 2, 3, 4) if (remade == again).any())]
     options = tuple(
         replace(option, saved=save, remade=again) for save, again in states for option in shared
     )

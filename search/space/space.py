@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import REGATHERED, EdgeLayout
+from shardwright.cost_model.profile import OFFLOADED, REGATHERED, EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.graph import Graph, Node
@@ -81,7 +81,8 @@ class RecomputedStrategy(Strategy):
     Parameters
     ----------
     when : int
-        As in `OperatorTable.remade`: with 3 its result alone is redistributed a second time.
+        As in `OperatorTable.remade`: with 3 its result alone is redistributed a second time, with 4
+        it comes back from host memory.
     """
 
     when: int = 1
@@ -189,6 +190,8 @@ class SearchSpace:
         Permutes axes and prices redistributions, where options are orbits.
     casts : mapping of str to Node
         Casts that follow the storage of a parameter, by parameter.
+    offloaded : frozenset of str
+        Operators whose result is saved in host memory, as the user marks.
     """
 
     graph: Graph
@@ -201,6 +204,7 @@ class SearchSpace:
     fixed_inputs: frozenset[str] = frozenset()
     planner: RedistributionPlanner | None = None
     casts: Mapping[str, Node] = field(default_factory=dict)
+    offloaded: frozenset[str] = frozenset()
 
     @cached_property
     def priced(self) -> tuple[tuple[int, Pair, Edge], ...]:
@@ -230,13 +234,15 @@ class SearchSpace:
         stored: dict[str, Layout] = {}
         shared_layouts: dict[str, SharedLayout] = {}
         regathered: set[str] = set()
-        recomputed = set(self.graph.recomputed)
+        recomputed, offloaded = set(self.graph.recomputed), set(self.offloaded)
         gathered_in_passes: set[str] = set()
         reduced_in_passes: set[str] = set()
         for choice, option in zip(self.choices, options, strict=True):
             if isinstance(option, RecomputedStrategy):
                 strategies[choice.name] = Strategy(option.assignment)
-                (regathered if option.when == REGATHERED else recomputed).add(choice.name)
+                {REGATHERED: regathered, OFFLOADED: offloaded}.get(option.when, recomputed).add(
+                    choice.name
+                )
             elif isinstance(option, Strategy):
                 strategies[choice.name] = option
             elif isinstance(option, SharedLayout):
@@ -264,4 +270,5 @@ class SearchSpace:
             frozenset(recomputed),
             frozenset(gathered_in_passes),
             frozenset(reduced_in_passes),
+            offloaded=frozenset(offloaded),
         )

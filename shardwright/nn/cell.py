@@ -34,6 +34,7 @@ class Cell:
 
     _auto_prefix = True  # a subclass need not call `__init__`
     _recomputed = False
+    _offloaded = False
     _pipeline_stage: int | None = None
     precision = ""  # of a whole network, by `amp.auto_mixed_precision`
     training: bool | None = None  # None: where the program is a training step
@@ -75,6 +76,8 @@ class Cell:
             tracer.place(begin, self._pipeline_stage)
         if self._recomputed:
             tracer.recompute(begin, {tensor.value(tracer).name for tensor in _tensors(results)})
+        if self._offloaded:
+            tracer.offload(begin)
         return results
 
     def _computed(self, inputs: Sequence[Any]) -> Any:
@@ -216,6 +219,27 @@ class Cell:
             if value:
                 raise wrong_value(name, True, "False", "leave it out: the search decides it")
         self._recomputed = True
+        return self
+
+    def offload(self, backward_prefetch: str = "Auto") -> "Cell":
+        """Save what the operators of the cell compute in host memory until the gradient reads it.
+
+        What is recomputed is not saved, so of a cell that is recomputed the results are moved.
+
+        Parameters
+        ----------
+        backward_prefetch : str
+            Must be ``Auto``: results are copied back as early as the memory allows.
+
+        Raises
+        ------
+        OptionError
+            If the argument has another value.
+        """
+        if backward_prefetch != "Auto":
+            hint = "leave it out: results are copied back as early as the memory allows"
+            raise wrong_value("backward_prefetch", backward_prefetch, "`Auto`", hint)
+        self._offloaded = True
         return self
 
     def set_train(self, mode: bool = True) -> "Cell":

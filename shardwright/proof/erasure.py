@@ -185,7 +185,8 @@ class _Erased:
                 raise self._refuse(str(error)) from None
         if not self.info.keeps_tensor:
             raise self._refuse(f"`{name}` does not keep the whole tensor")
-        if self.node.results[0].type != self.operands[0].type:
+        before, after = (value.type for value in (self.operands[0], self.node.results[0]))
+        if (before.dtype, before.shape) != (after.dtype, after.shape):
             raise self._refuse(f"`{name}` changes the type of the whole tensor")
         return held
 

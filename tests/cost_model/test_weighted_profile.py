@@ -74,7 +74,7 @@ def with_terms(seed: int, nodes: int) -> Graph:
 
 
 def random_weights(random: np.random.Generator, on: Cluster, passes: int) -> ResourceWeights:
-    count, intervals = 1 + len(on.levels), 3 if passes > 1 else 2
+    count, intervals = 1 + len(on.links), 3 if passes > 1 else 2
     shares = [random.dirichlet([0.5] * count) * (1 - 1e-6) + 1e-6 / count for _ in range(intervals)]
     first, *later = (ResourceWeights(float(part[0]), tuple(part[1:].tolist())) for part in shares)
     return replace(first, later=tuple(later), passes=passes)

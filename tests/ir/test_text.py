@@ -193,9 +193,9 @@ def line_error(line: str) -> str:
         ),
         (
             "y: f32[2] = relu(x) as helper",
-            "unknown role `helper`: expected one of forward, redistribution, mirror, seed, "
-            "backward, recompute, accumulation, gradient_redistribution, fusion, update "
-            "(in line 3: y: f32[2] = relu(x) as helper)",
+            "unknown role `helper`: expected one of forward, redistribution, mirror, offload, "
+            "seed, backward, recompute, reload, accumulation, gradient_redistribution, fusion, "
+            "update (in line 3: y: f32[2] = relu(x) as helper)",
         ),
         (
             "state y of",

@@ -56,6 +56,7 @@ COMPILE_KEYS = {
     "memory_limit_bytes",
     "memory_by_kind",
     "memory_by_group",
+    "host_memory_bytes_per_device",
     "bubble_seconds",
     "accumulate_type",
     "micro_batch_statistics",
@@ -67,6 +68,7 @@ COMPILE_KEYS = {
     "mesh_lower_bounds",
     "pin_prices",
     "recomputed",
+    "offloaded",
     "plan",
 }
 
