@@ -23,6 +23,7 @@ _GROUP = 2  # configurations of one mesh that are priced together
 _COMPILED = 2  # that are compiled at once
 _SKETCHED = 5  # configurations for each that is compiled
 _FARTHER = 0.03  # by which an estimate may be higher for each factor of two
+_UNEVEN = 1.1  # the same, where the outermost axis divides a micro-batch unevenly
 _BEST = 6  # least estimates, near which others are expected
 _HOPE = 1.15  # times the best plan: what is expected above it is priced last
 _ALONE = 1.45  # times the least estimate, of what is compiled first in one stage
@@ -56,8 +57,8 @@ def _has_stages(entry: Entry[T]) -> bool:
 
 
 def _steps(one: Configuration, other: Configuration) -> float:
-    """Return how much two configurations differ, in factors of two."""
-    counts = abs(log2(one.micro_batches / other.micro_batches))
+    """Return how much two configurations differ, in factors of two; of micro-batches, of four."""
+    counts = abs(log2(one.micro_batches / other.micro_batches)) / 2
     stages = abs(log2(one.stages / other.stages))
     same = one.mesh == other.mesh or one.stages != other.stages
     return counts + stages + abs(one.axes - other.axes) + (0 if same else 1)
@@ -197,7 +198,7 @@ class PricedOrder(Generic[T]):
         for entry in unpriced:
             if _key(entry) not in expected:
                 far = (e * (1 + _FARTHER * _steps(c, entry.configuration)) for e, c in nearest_to)
-                nearest = min(far, default=inf)
+                nearest = min(far, default=inf) * (1 if self._is_even(entry) else _UNEVEN)
                 expected[_key(entry)] = nearest if nearest < _HOPE * cost else inf
         return lambda entry: (expected[_key(entry)], entry.bound)
 
