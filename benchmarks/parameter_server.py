@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import operator_names
 from shardwright.server.certificates import make_certificates
 from shardwright.server.client import Client
 from shardwright.server.member import Member
@@ -73,17 +72,19 @@ server.wait_for_termination()
 
 
 class Clock:
-    """Seconds of the clock, and of the processors of this process and another."""
+    """Seconds of the clock, and of the processors of this process and some others."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, *pids: int) -> None:
+        self.pids = pids
         self.begin = self._now()
 
     def _now(self) -> np.ndarray:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        other = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         own = getrusage(RUSAGE_SELF)
-        return np.array([time.perf_counter(), own.ru_utime + own.ru_stime + other])
+        busy = own.ru_utime + own.ru_stime
+        for pid in self.pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            busy += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return np.array([time.perf_counter(), busy])
 
     def seconds(self) -> tuple[float, float]:
         """Return the seconds since the beginning, and begin again."""
@@ -227,7 +228,7 @@ def rows(arguments: argparse.Namespace) -> None:
     random = np.random.default_rng(0)
     kind = TensorType("float32", (arguments.rows, arguments.width))
     for name, update, settings, states in RULES:
-        if update not in known_updates():
+        if arguments.rule not in (name, "all"):
             continue
         table = Table(
             "t", kind, "normal", update, settings, states, by_rows=True, hashed=arguments.hashed
@@ -235,7 +236,7 @@ def rows(arguments: argparse.Namespace) -> None:
         for cached in (0, count):
             with run_of(arguments.servers, {}, PLAIN) as (member, pids):
                 client = Client(member, Task((table,), 1, True, 0), PLAIN, lambda _: None, cached)
-                clock, found = Clock(pids[0]), []
+                clock, found = Clock(*pids), []
                 for _ in range(arguments.steps):
                     ids = np.unique(random.zipf(1.2, count * 4) % arguments.rows)[:count]
                     fresh = random.choice(arguments.rows, count - len(ids), replace=False)
@@ -261,11 +262,6 @@ RULES = (
     ("LazyAdam", "adam_update", (("lazy", True), ("learning_rate", 0.1)), ("zeros", "zeros")),
     ("FTRL", "ftrl_update", (("learning_rate", 0.1),), ("constant(0.1)", "zeros")),
 )
-
-
-def known_updates() -> tuple[str, ...]:
-    """Return the names of the updates that there are."""
-    return tuple(name for name in operator_names() if name.endswith("_update"))
 
 
 # Hostile connections
@@ -329,6 +325,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.01)
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--hashed", action="store_true")
+    parser.add_argument("--rule", choices=("all", *(name for name, *_ in RULES)), default="all")
     parser.add_argument("--messages", type=int, default=1000)
     arguments = parser.parse_args()
     works: dict[str, Callable[[argparse.Namespace], None]] = {

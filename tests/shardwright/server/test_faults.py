@@ -90,7 +90,7 @@ def test_damaged_checkpoints_are_refused_by_name(tmp_path, work):
 @needs_grpc
 def test_a_server_that_is_killed_comes_back_and_nothing_changes(tmp_path):
     (tmp_path / "whole").mkdir()
-    settings = "checkpoint_dir='saved', checkpoint_interval=3, heartbeat_timeout=5.0"
+    settings = "checkpoint_dir='saved', checkpoint_interval=3, heartbeat_timeout=20.0"
     code = script(settings=settings, epochs=2)
     expected = launched(code, tmp_path / "whole", 2, 2)
     kill = KILL.format(when="self.clock == 4")
@@ -103,7 +103,7 @@ def test_a_server_that_is_killed_comes_back_and_nothing_changes(tmp_path):
 
 @needs_grpc
 def test_a_worker_that_dies_does_not_stop_the_others_in_asynchronous_mode(tmp_path):
-    code = script(settings="synchronous=False, heartbeat_timeout=5.0", epochs=6)
+    code = script(settings="synchronous=False, heartbeat_timeout=20.0", epochs=6)
     code = code.replace("losses = ", "exit(3) if rank == 1 else None\nlosses = ")
     first, second = launched(code, tmp_path, 1, 2, fails=True)
     losses = numbers(first)
@@ -114,7 +114,7 @@ def test_a_worker_that_dies_does_not_stop_the_others_in_asynchronous_mode(tmp_pa
 
 @needs_grpc
 def test_a_worker_that_dies_ends_the_others_in_synchronous_mode(tmp_path):
-    code = script(settings="heartbeat_timeout=5.0")
+    code = script(settings="heartbeat_timeout=20.0")
     code = code.replace("losses = ", "1 / 0 if rank == 1 else None\nlosses = ")
     first, second = launched(code, tmp_path, 1, 2, fails=True)
     assert "the worker 1 has ended early: ZeroDivisionError: division by zero" in first
