@@ -157,6 +157,7 @@ def broken(
             "code": code,
             "said": said.splitlines()[0] if said else "",
             "named": ended or f"rank {rank} {verb}" in said,
+            "in_start": "died while MPI started" in said,
             "too_late": ended,  # the run was over before the signal
             "checkpoint": int(resumed[1]) if resumed else None,
             "equal": run.losses() == expected,
@@ -195,6 +196,7 @@ def summary(kind: str, rows: list[dict[str, Any]]) -> str:
     counts = {
         "before the end": sum(not row["too_late"] for row in rows),
         "right rank named": sum(row["named"] for row in rows),
+        "no rank named, while MPI started": sum(row["in_start"] for row in rows),
         "ended with code 0": sum(row["code"] == 0 for row in rows),
         "losses equal": sum(row["equal"] for row in rows),
         "from a checkpoint": sum(row["checkpoint"] is not None for row in rows),

@@ -152,6 +152,10 @@ class Supervisor:
         if not gone:
             return "a process died before it told its rank"
         shown = _ranks(gone[:_SHOWN]) if own else _ranks(gone[:1])
+        starting = [r for r, seen in self._seen.items() if seen.board.phase is Phase.STARTING]
+        lost = [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
+        if starting and len(lost) > 1:  # MPI's launcher names any of those that it has ended
+            return f"one of the {_ranks(lost[:_SHOWN])} died while MPI started on all ranks"
         signals = {_signal(dead[rank]) for rank in own if dead[rank] < 0}
         how = f" by {signals.pop()}" if len(signals) == 1 else ""
         return f"{shown} died{how} {self.place(gone[0])}"

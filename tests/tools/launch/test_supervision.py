@@ -84,6 +84,8 @@ def test_a_text_is_cut_to_its_room(tmp_path):
 def test_a_dead_rank_is_named_with_its_place(ranks, tmp_path):
     found = ranks(2, 60.0)
     child = found.child(1)
+    for board in found.boards:
+        board.set_phase(Phase.RUNNING)
     found.boards[1].count_steps(16)
     found.boards[1].begin_step()
     found.boards[1].wait("`all_gather` of `w` with the ranks 0, 1")
@@ -96,6 +98,20 @@ def test_a_dead_rank_is_named_with_its_place(ranks, tmp_path):
     log = tmp_path / "log"
     log.write_text(f"=   PID {child.pid} RUNNING AT here\n=   EXIT CODE: 11\n")
     assert found.supervisor.fault(log, {-1: 11}) == f"rank 1 died by signal 11 (SIGSEGV) {place}"
+
+
+def test_no_rank_is_blamed_while_mpi_starts(ranks, tmp_path):
+    found = ranks(2, 60.0)
+    children = [found.child(0), found.child(1)]
+    found.boards[0].wait("`MPI_Init` with all ranks")
+    found.supervisor.look()
+    for child in children:
+        child.kill()
+        child.wait()
+    log = tmp_path / "log"
+    log.write_text(f"=   PID {children[0].pid} RUNNING AT here\n=   EXIT CODE: 9\n")
+    said = found.supervisor.fault(log, {-1: 9})
+    assert said == "one of the ranks 0, 1 died while MPI started on all ranks"
 
 
 def test_an_error_of_a_rank_is_told(ranks):
