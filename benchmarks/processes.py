@@ -31,6 +31,7 @@ from shardwright.communication import init
 Batch = tuple[np.ndarray, np.ndarray]
 Step = Callable[[Batch], float]
 RATE, MOMENTUM = 0.05, 0.9
+LARGEST_DIFFERENCE = 1e-5  # of a loss in eight steps, relatively
 # Sizes of the layers, and samples of a process.
 NETWORKS = {
     "784-64-32-10": ((784, 64, 32, 10), 32),
@@ -245,6 +246,8 @@ def work(options: argparse.Namespace) -> None:
     steps = contestants(world, mpi, initial(sizes), rows)
     data = batches(sizes, rows, 8, world.rank)
     difference = compare(steps, data)
+    if difference > LARGEST_DIFFERENCE:
+        raise SystemExit(f"the losses differ by {difference:.2g}, relatively")
     found = measure(world, steps, data, options.rounds, options.seconds)
     if world.rank == 0:
         print(json.dumps({"difference": difference, "seconds": found}))
