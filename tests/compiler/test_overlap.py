@@ -129,6 +129,8 @@ def test_weighted_costs_are_weighted_loads(seed: int) -> None:
         random_graph(seed, nodes=6), POD, 16, CompileOptions(search="fully_sharded"), mesh
     ).passes.after("clean_up")
     loads = least_loads(program, POD).total
+    assert not loads[3:].any()  # nothing is moved to the host
+    loads = loads[:3]
     assert profile.program_cost(program) == pytest.approx(float(shares @ loads))
     assert float(shares @ loads) <= simulate(program, POD).step_seconds * ROUNDING
 

@@ -1,5 +1,7 @@
 """The traits of operators are true of their kernels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -73,7 +75,8 @@ def communications(trait: str) -> list[Communication]:
             attributes = {"axes": ("x", "y")}
             if "previous" in kind.defaults:
                 attributes["previous"] = ("y", "x")
-            info = operator_info(kind.name, [parse_type("f64[4, 4]")[0]], attributes)
+            tensor = replace(parse_type("f64[4, 4]")[0], in_host=kind.reads_host)
+            info = operator_info(kind.name, [tensor], attributes)
             assert isinstance(info, Communication)
             found.append(info)
     return found
@@ -107,6 +110,7 @@ def test_only_communication_is_collective() -> None:
             assert issubclass(kind, (Communication, RingOperator))
         if issubclass(kind, Communication) and not kind.is_collective and kind.keeps_tensor:
             attributes = {"axes": ("x", "y")} if "axes" in kind.defaults else {}
-            info = operator_info(kind.name, [parse_type("f64[4, 4]")[0]], attributes)
+            tensor = replace(parse_type("f64[4, 4]")[0], in_host=kind.reads_host)
+            info = operator_info(kind.name, [tensor], attributes)
             assert isinstance(info, Communication)
             assert info.own_part(PARTS[0], 0, EXTENTS) is not None

@@ -80,5 +80,5 @@ def test_a_model_without_a_loss_and_an_unknown_rule_are_refused() -> None:
         training_step(replace(graph, outputs=("f",)), UpdateRule())
     assert str(refused.value) == "the loss `f` is f64[4], expected a real scalar"
     with pytest.raises(PassError) as refused:
-        training_step(graph, UpdateRule("rmsprop"))
-    assert str(refused.value) == "unknown optimizer `rmsprop`: expected one of sgd, momentum, adam"
+        training_step(graph, UpdateRule("lion"))
+    assert str(refused.value).startswith("unknown optimizer `lion`: expected one of sgd, momentum,")
