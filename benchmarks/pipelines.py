@@ -65,7 +65,8 @@ PUBLISHED = (
     Published("megatron-530b", 280, 35, 3, 280, 1, 49.05, 37.83),
     Published("megatron-1t", 512, 64, 1, 512, 1, 94.42, 71.49),
 )
-_PLANS = ("recompute=full", "recompute=selective,sequence_parallel")
+WAYS = ("recompute=full", "recompute=selective,sequence_parallel")
+"""The ways to recompute."""
 
 
 def published_row(row: Published, time_limit: float) -> str:
@@ -73,7 +74,7 @@ def published_row(row: Published, time_limit: float) -> str:
     own: dict[str, Any] = {"stages": row.pipeline, "chunks": row.chunks} if row.pipeline > 1 else {}
     where: dict[str, Any] = {"cluster": CLUSTER, "batch": row.batch}
     steps = []
-    for rest in _PLANS:
+    for rest in WAYS:
         named = compile(row.model, row.devices, plan=row.plan(rest), memory_limit=math.inf, **where)
         assert named.compiled.result is not None
         steps.append(named.compiled.result.cost)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
+from pipelines import PUBLISHED, WAYS
 
 import shardwright
 from shardwright.compilation import Compilation
@@ -121,17 +122,10 @@ def rows() -> dict[str, Row]:
             (f"tensor=8,{sharded},sequence_parallel,micro_batch=1",),
             {"mesh": "search", "micro_batches": "search"},
         )  # fmt: skip
-    for model, devices, pipeline, chunks, batch, micro in (
-        ("megatron-22b", 8, 1, 1, 4, 4),
-        ("gpt3-175b:vocabulary=51200", 64, 8, 3, 64, 1),
-        ("megatron-530b", 280, 35, 3, 280, 1),
-        ("megatron-1t", 512, 64, 1, 512, 1),
-    ):
-        plan = f"tensor=8,pipeline={pipeline},chunks={chunks},micro_batch={micro},"
-        table[f"korthikanti-{model.partition(':')[0]}"] = Row(
-            model, "a100-pod", devices, batch,
-            (plan + "recompute=full", plan + "recompute=selective,sequence_parallel"),
-        )  # fmt: skip
+    for one in PUBLISHED:
+        plans = tuple(one.plan(rest).text for rest in WAYS)
+        name = f"korthikanti-{one.model.partition(':')[0]}"
+        table[name] = Row(one.model, "a100-pod", one.devices, one.batch, plans)
     table["llama3-405b-16384"] = Row(
         "llama3-405b", "h100-pods", 16384, 2048,
         (

@@ -92,7 +92,7 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
         found |= {w: program.timeline(w) for w in windows if w not in found}
     known = [timeline for timeline in found.values() if timeline is not None]
     fitting = [timeline for timeline in known if timeline.peak_bytes <= memory_limit]
-    return min(fitting, key=lambda timeline: timeline.step_seconds, default=known[0])
+    return min(fitting, key=lambda timeline: timeline.step_seconds)
 
 
 def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:

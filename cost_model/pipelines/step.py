@@ -11,6 +11,7 @@ schedule bound the step of every program.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Event, Timeline
@@ -57,7 +58,7 @@ def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float)
         step = steps.step(window)
         if step.peak_bytes <= memory_limit:
             return step.timeline()
-    return steps.step(0.0).timeline()
+    return steps.serial.timeline()
 
 
 def pipeline_seconds(pipeline: Pipeline, cluster: Cluster) -> float:
@@ -83,10 +84,15 @@ class _Steps:
     times: SegmentTimes
     memory: PipelineMemory
 
+    @cached_property
+    def serial(self) -> "_Step":
+        """The step in which nothing is early or late."""
+        return self.step(0.0)
+
     def windows(self, memory_limit: float) -> Iterator[float]:
         """Yield the windows to try, the largest first; none where the serial order is too large."""
         yield math.inf
-        left = memory_limit - self.step(0.0).peak_bytes
+        left = memory_limit - self.serial.peak_bytes
         if left > 0:
             yield from (left / 2**i for i in _HALVINGS)
 

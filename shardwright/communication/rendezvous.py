@@ -54,15 +54,38 @@ class Meeting:
         ModelError
             If a variable is missing or is no whole number.
         """
-        host = os.environ.get("MS_SCHED_HOST")
-        if not host:
-            raise ModelError("the variable `MS_SCHED_HOST` is missing", hint="set it to an address")
-        rank = os.environ.get("MS_NODE_ID")
-        given = int(rank) if rank is not None and rank.isdecimal() else None
-        return Meeting(host, _number("MS_SCHED_PORT"), _number("MS_WORKER_NUM"), given)
+        host, port = scheduler_of_environment()
+        return Meeting(host, port, number_of_environment("MS_WORKER_NUM"), node_of_environment())
 
 
-def _number(variable: str) -> int:
+def scheduler_of_environment() -> tuple[str, int]:
+    """Return the host and the port of the scheduler that MindSpore's variables name.
+
+    Raises
+    ------
+    ModelError
+        If a variable is missing, or the port is no whole number.
+    """
+    host = os.environ.get("MS_SCHED_HOST")
+    if not host:
+        raise ModelError("the variable `MS_SCHED_HOST` is missing", hint="set it to an address")
+    return host, number_of_environment("MS_SCHED_PORT")
+
+
+def node_of_environment() -> int | None:
+    """Return the number that this process asks for; None where it asks for none."""
+    number = os.environ.get("MS_NODE_ID", "")
+    return int(number) if number.isdecimal() else None
+
+
+def number_of_environment(variable: str) -> int:
+    """Return the number in a variable.
+
+    Raises
+    ------
+    ModelError
+        If it is missing, or no integer of at least 1.
+    """
     text = os.environ.get(variable, "")
     if not text.isdecimal() or int(text) < 1:
         found = f"is `{text}`" if text else "is missing"

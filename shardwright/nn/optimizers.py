@@ -56,7 +56,8 @@ class Optimizer:
     def __init__(
         self, params: Parameters, kind: Kind, learning_rate: Rate, **settings: Attribute
     ) -> None:
-        self.rule = Rule(kind, {"learning_rate": as_rate(learning_rate), **settings})
+        given = {"learning_rate": as_rate(learning_rate), **settings, **self._more()}
+        self.rule = Rule(kind, given)
         self._settings: list[tuple[Parameter, dict[str, Attribute]]] = []
         self._eager: EagerUpdates | None = None
         items = [params] if isinstance(params, Parameter | Mapping) else list(params)
@@ -71,6 +72,10 @@ class Optimizer:
             self._add_group(cast(Mapping[str, Any], group))
         if not self._settings:
             raise ModelError(f"the optimizer `{kind}` has no parameters")
+
+    def _more(self) -> dict[str, Attribute]:
+        """Return settings that the class has besides its arguments."""
+        return {}
 
     def _add_group(self, group: Mapping[str, Any]) -> None:
         names = ("params", "order_params", "grad_centralization", *self.group_settings)
@@ -256,11 +261,7 @@ class Adam(Optimizer):
         own: dict[str, Attribute] = {"beta1": beta1, "beta2": beta2, "epsilon": eps}
         if weight_decay:
             own["l2"] = weight_decay
-        super().__init__(params, "adam", learning_rate, **own, **self._more())
-
-    def _more(self) -> dict[str, Attribute]:
-        """Return settings that a kind of Adam has besides its arguments."""
-        return {}
+        super().__init__(params, "adam", learning_rate, **own)
 
 
 class LazyAdam(Adam):

@@ -6,6 +6,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from shardwright.communication.rendezvous import (
+    node_of_environment,
+    number_of_environment,
+    scheduler_of_environment,
+)
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
@@ -137,30 +142,19 @@ class Roles:
                 "MS_SCHED, MS_PSERVER or MS_WORKER",
                 hint="start the script with `shardwright launch --server_num 1`",
             )
-        host = os.environ.get("MS_SCHED_HOST")
-        if not host:
-            raise ModelError("the variable `MS_SCHED_HOST` is missing", hint="set it to an address")
-        number = os.environ.get("MS_NODE_ID", "")
+        host, port = scheduler_of_environment()
         return Roles(
             role,
-            f"{host}:{_number('MS_SCHED_PORT')}",
-            _number("MS_SERVER_NUM"),
-            _number("MS_WORKER_NUM"),
-            int(number) if number.isdecimal() else None,
+            f"{host}:{port}",
+            number_of_environment("MS_SERVER_NUM"),
+            number_of_environment("MS_WORKER_NUM"),
+            node_of_environment(),
         )
 
     @property
     def host(self) -> str:
         """The host of the scheduler."""
         return self.scheduler.rpartition(":")[0]
-
-
-def _number(variable: str) -> int:
-    text = os.environ.get(variable, "")
-    if not text.isdecimal() or int(text) < 1:
-        found = f"is `{text}`" if text else "is missing"
-        raise ModelError(f"the variable `{variable}` {found}, expected an integer of at least 1")
-    return int(text)
 
 
 @dataclass

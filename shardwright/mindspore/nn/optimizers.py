@@ -79,7 +79,7 @@ class Momentum(_Filtered, nn.Momentum):
         super().__init__(params, learning_rate, momentum, weight_decay, use_nesterov)
 
 
-class AdamWeightDecay(_Filtered):
+class AdamWeightDecay(_Filtered, nn.AdamWeightDecay):
     """Adam with weight decay apart, and without correction of the bias of its moments."""
 
     def __init__(
@@ -91,16 +91,10 @@ class AdamWeightDecay(_Filtered):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(
-            params,
-            "adam",
-            learning_rate,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=eps,
-            weight_decay=weight_decay,
-            bias_correction="none",
-        )
+        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
+
+    def _more(self) -> dict[str, Attribute]:
+        return {"bias_correction": "none"}
 
 
 class Adam(_Filtered, nn.Adam):
