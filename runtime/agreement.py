@@ -2,11 +2,12 @@
 
 import atexit
 import pickle
+import re
 import sys
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import TracebackType
@@ -20,6 +21,7 @@ from shardwright.operators.info import Array
 from shardwright.runtime.faults import STANDING
 
 Made = TypeVar("Made")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its text
 _BLOCK = 1021  # words of a block of a checksum
 _PAUSE = 0.002  # seconds between two looks for a message: waiting takes no processor
 _GRACE = 2.0  # seconds in which the other processes may fail, too
@@ -64,6 +66,35 @@ def differing_process(digest: bytes) -> int | None:
     with STANDING.waiting("comparison of programs"):
         digests = _world().allgather(digest)
     return next((i for i, other in enumerate(digests) if other != digests[0]), None)
+
+
+def check_equal(kind: str, facts: Mapping[str, object], error: type[ShardwrightError]) -> None:
+    """Refuse facts of which processes have different values.
+
+    Parameters
+    ----------
+    kind : str
+        What they are: ``options``.
+    facts : mapping of str to object
+        By name; compared by their texts.
+    error : type
+        The error to raise.
+
+    Raises
+    ------
+    ShardwrightError
+        In every process, which names the first fact that differs, and its values.
+    """
+    own = {name: _ADDRESS.sub("", repr(value)) for name, value in facts.items()}
+    everyone = gathered(kind, own)
+    for name, value in everyone[0].items():
+        for process, others in enumerate(everyone):
+            if others.get(name) != value:
+                raise error(
+                    f"the processes have different {kind}: `{name}` is {value} in process 0, and "
+                    f"{others.get(name)} in process {process}",
+                    hint=f"give all processes the same `{name}`",
+                )
 
 
 def gathered(kind: str, item: Made) -> list[Made]:

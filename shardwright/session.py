@@ -26,6 +26,7 @@ from shardwright.compiler.plans.binding import rank_text
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.feeding import Feed, Kind
+from shardwright.initial import get_seed
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.files import begins, failing_as, write_file
@@ -54,6 +55,7 @@ from shardwright.runtime import (
 )
 from shardwright.runtime.agreement import (
     all_equal,
+    check_equal,
     check_processes,
     differing_process,
     end_together,
@@ -255,6 +257,26 @@ def check_together(options: ParallelOptions) -> None:
     check_processes(started.size)
 
 
+def check_same_options(options: ParallelOptions, seed: int) -> None:
+    """Refuse options or seeds that differ between processes: the first one compiles for all.
+
+    The seed of `set_seed` may differ in a program written by hand, whose ranks draw their own.
+
+    Raises
+    ------
+    ModelError
+        If they differ, or the processes would train alone.
+    """
+    if processes() is None:
+        return
+    check_together(options)
+    facts = {**vars(options.how), **vars(options), "seed": seed}
+    del facts["how"]
+    if options.how.mode != "hybrid_parallel":
+        facts["set_seed"] = get_seed()
+    check_equal("options", facts, ModelError)
+
+
 def compiled_together(definition: Definition, options: ParallelOptions) -> Compiled:
     """Return the compiled program of a definition; the first of several processes compiles it.
 
@@ -400,8 +422,14 @@ def begin(
     apart : bool
         Whether the batch is that of this process's rank; where it is not said, it is if the
         processes have different batches.
+
+    Raises
+    ------
+    ModelError
+        If processes have different options.
     """
     manual = options.how.mode == "hybrid_parallel"
+    check_same_options(options, seed)
     kind = _kind(batch, options, ranks, apart)
     size = options.devices
     before, after = (size, 1) if kind == "stacked" else (1, size if kind == "own" else 1)

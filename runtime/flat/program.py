@@ -151,10 +151,10 @@ class FlatProgram:
                 yield from self._of_node(position, item, dying[position])
             else:
                 yield from self._of_bucket(position, item, bucket, dying[position])
-                if position == bucket.last:
-                    begun.add(self._numbers[id(bucket)])
             if begun - waited:
                 yield Action(self.reductions.move, position, "move")
+            if bucket is not None and position == bucket.last:
+                begun.add(self._numbers[id(bucket)])
         for number in sorted(begun - waited):
             yield Action(self.reductions.waiting(number), len(self.program) - 1, "wait")
 

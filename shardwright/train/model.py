@@ -1,8 +1,9 @@
 """Models: a network with its loss and optimizer, to train, evaluate and predict with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -298,10 +299,11 @@ class Model:
         return options
 
     def _begin(self, batch: Mapping[str, Array], dataset: Dataset) -> Session:
-        spread = self._spread()
-        if server.is_on():
-            return self._begin_worker(batch)
-        session = begin(
+        """Begin a session: of this model's devices, or one whose parameters are on servers."""
+        start: Callable[..., Session] = server.begin
+        if not server.is_on():
+            start = partial(begin, ranks=dataset.ranks, apart=dataset.apart)
+        session = start(
             self.network,
             batch,
             self._options(),
@@ -309,24 +311,11 @@ class Model:
             optimizer=self._optimizer,
             loss_scale=self._loss_scale,
             seed=self._seed,
-            ranks=dataset.ranks,
-            apart=dataset.apart,
         )
+        spread = self._spread()
         if spread:
             spread.note(session)
         return session
-
-    def _begin_worker(self, batch: Mapping[str, Array]) -> Session:
-        """Begin a session whose parameters are on servers."""
-        return server.begin(
-            self.network,
-            batch,
-            self._options(),
-            loss_fn=self._loss_fn,
-            optimizer=self._optimizer,
-            loss_scale=self._loss_scale,
-            seed=self._seed,
-        )
 
 
 def _check_callbacks(callbacks: Sequence[Callback]) -> None:

@@ -52,7 +52,7 @@ def test_a_reduction_is_under_way_while_the_rank_computes():
         large, small = (span for span in step if span.kind == "under way")
         assert large.name == f"all_reduce dv, {bytes_text(160_000)}"
         assert small.name == "all_reduce loss and 1 more, 48 B"
-        (exp,) = [span for span in step if span.name == "exp e"]
+        (exp,) = [s for s in step if (s.kind, s.name) == ("compute", "exp e")]
         assert large.begin < exp.begin < exp.end < large.end
         under_way, both = overlap(step)
         assert 0 < both < under_way

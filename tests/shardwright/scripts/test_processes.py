@@ -178,6 +178,28 @@ TRAIN = "sw.Model(net, loss_fn, optimizer).train(1, ds.ArrayDataset({'x': x, 'y'
             "may not branch or compute with it",
         ),
         (
+            "net = AutoParallel(net, 'auto', memory_limit=2**30 + rank)\n" + TRAIN,
+            "the processes have different options: `memory_limit` is 1073741824 in process 0, and "
+            "1073741825 in process 1; give all processes the same `memory_limit`",
+        ),
+        (
+            "net = AutoParallel(net, 'auto')\n"
+            + TRAIN.replace("optimizer)", "optimizer, seed=rank)"),
+            "the processes have different options: `seed` is 0 in process 0, and 1 in process 1; "
+            "give all processes the same `seed`",
+        ),
+        (
+            "from shardwright.mindspore import set_seed\nset_seed(rank + 1)\n"
+            "net = AutoParallel(net, 'data_parallel')\n" + TRAIN,
+            "the processes have different options: `set_seed` is 1 in process 0, and 2 in process "
+            "1; give all processes the same `set_seed`",
+        ),
+        (
+            "net = AutoParallel(net, 'data_parallel' if rank else 'auto')\n" + TRAIN,
+            "the processes have different options: `mode` is 'auto_parallel' in process 0, and "
+            "'data_parallel' in process 1; give all processes the same `mode`",
+        ),
+        (
             "def batches():\n"
             "    yield x, y\n"
             "    yield (x, y) if rank else (x + 1, y)\n"
