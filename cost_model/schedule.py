@@ -4,9 +4,8 @@ Knows tasks, resources and bytes, and how tasks follow from a program; see `time
 """
 
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -19,6 +18,8 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import Loop, execution_order
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.views import buffers_of
+
+_IN_LINE = ("compute", "blocking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Task:
     @property
     def in_line(self) -> bool:
         """Whether it runs in program order, with all others of this kind."""
-        return self.placement.queue in ("compute", "blocking")
+        return self.placement.queue in _IN_LINE
 
 
 @dataclass(frozen=True)
@@ -211,180 +212,223 @@ def _deferrable_bytes(node: Node, where: Placement, graph: Graph, held: Buffers)
 
 
 def schedule(tasks: Sequence[Task], window: float) -> list[float]:
-    """Return when each task starts.
+    """Return when each task starts; see `Scheduler`, which has more windows for the same tasks."""
+    return Scheduler(tasks).starts(window)
+
+
+class Scheduler:
+    """Schedules tasks, within any window of bytes.
 
     Parameters
     ----------
     tasks : sequence of Task
         The tasks, in program order; each waits for earlier ones only.
-    window : float
-        Bytes that may be early at once, and as many that may be late; 0 runs everything in program
-        order. One window for both would be taken by what is early, and what is late would wait.
-        What is early counts with all gathers before it that computation has not reached: where a
-        parameter is gathered over one level and then over another, the first gathers would take
-        the room of the second ones.
     """
-    if window <= 0:
-        starts, now = [], 0.0
-        for task in tasks:
-            starts.append(now)
-            now += task.seconds
-        return starts
-    return _Simulation(tasks, window).run()
 
-
-@dataclass
-class _Simulation:
-    """The state of a schedule: what has started, what is busy, and the bytes in the windows."""
-
-    tasks: Sequence[Task]
-    window: float
-    now: float = 0.0
-    starts: list[float] = field(default_factory=list)
-    busy: set[str] = field(default_factory=set)
-    running: list[tuple[float, int]] = field(default_factory=list)  # ends and positions
-    ready_sums: list[int] = field(default_factory=list)  # work on reduced gradients of a pass
-    ready_locals: list[int] = field(default_factory=list)  # the same outside of the loop
-    bytes_reached: float = 0.0  # of gathers before the place of computation
-    bytes_behind: float = 0.0
-
-    def __post_init__(self) -> None:
-        count = len(self.tasks)
-        self.starts = [math.nan] * count
-        self.done = [False] * count
-        gathered = (task.nbytes if task.placement.queue == "gathers" else 0 for task in self.tasks)
-        self.bytes_until = list(accumulate(gathered))  # of gathers up to each task
-        self.waiting = [len(task.after) for task in self.tasks]
-        self.dependents: list[list[int]] = [[] for _ in range(count)]
-        self.line: deque[int] = deque()
-        self.gathers: dict[str, deque[int]] = {}
-        self.reductions: dict[str, deque[int]] = {}
-        for i, task in enumerate(self.tasks):
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.seconds = [task.seconds for task in tasks]
+        self.lanes = _Lanes(tasks)
+        self.waiting = [len(task.after) for task in tasks]
+        self.dependents: list[list[int]] = [[] for _ in tasks]
+        for i, task in enumerate(tasks):
             for before in task.after:
                 self.dependents[before].append(i)
-            self._enqueue(i, task)
+        early = (task.nbytes if task.placement.queue == "gathers" else 0.0 for task in tasks)
+        self.bytes_until = list(accumulate(early, initial=0.0))  # of gathers before each task
+        self.late = [t.nbytes if t.placement.queue == "reductions" else 0.0 for t in tasks]
+
+    def starts(self, window: float) -> list[float]:
+        """Return when each task starts.
+
+        Parameters
+        ----------
+        window : float
+            Bytes that may be early at once, and as many that may be late; 0 runs everything in
+            program order. One window for both would be taken by what is early, and what is late
+            would wait. What is early counts with all gathers before it that computation has not
+            reached: where a parameter is gathered over one level and then over another, the first
+            gathers would take the room of the second ones.
+        """
+        if window <= 0:
+            return list(accumulate(self.seconds, initial=0.0))[:-1]
+        return _Simulation(self, window).run()
+
+
+_LOCAL_GATHERS, _SUMS, _LINE = range(3)  # the first lanes
+
+
+class _Lanes:
+    """Where tasks wait, by priority.
+
+    Local work for gathers comes first, then work in the loop on reduced gradients, then what runs
+    in line, the gathers of each link, other work on reduced gradients, and the reductions of each
+    link. A collective over several links is in a lane of each, and starts from the first.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        The tasks.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        kinds = list(dict.fromkeys((task.placement, task.in_loop) for task in tasks))
+        links = [r for r in _resources(kinds, "gathers") if r != COMPUTE]
+        self.locals = _LINE + 1 + len(links)  # the lane of other work on reduced gradients
+        self._gathers = {COMPUTE: _LOCAL_GATHERS} | {r: _LINE + 1 + i for i, r in enumerate(links)}
+        reduced = [r for r in _resources(kinds, "reductions") if r != COMPUTE]
+        self._reductions = {r: self.locals + 1 + i for i, r in enumerate(reduced)}
+        bits = {r: 1 << i for i, r in enumerate(dict.fromkeys([COMPUTE, *links, *reduced]))}
+        for kind, _ in kinds:
+            for resource in kind.resources:
+                bits.setdefault(resource, 1 << len(bits))
+        found = {
+            kind: (self._of_kind(*kind), sum(bits[r] for r in kind[0].resources)) for kind in kinds
+        }
+        each = [found[task.placement, task.in_loop] for task in tasks]
+        self.of, self.masks = [lanes for lanes, _ in each], [mask for _, mask in each]
+        self.sorts = [lane in (_SUMS, self.locals) for lane in range(self._count)]
+        self.gathers = [lane in self._gathers.values() for lane in range(self._count)]
+        self.queues: list[list[int]] = [[] for _ in range(self._count)]
+        for i, lanes in enumerate(self.of):
+            for lane in lanes:
+                if not self.sorts[lane] or not tasks[i].after:
+                    self.queues[lane].append(i)
+
+    @property
+    def _count(self) -> int:
+        return self.locals + 1 + len(self._reductions)
+
+    def _of_kind(self, placement: Placement, in_loop: bool) -> tuple[int, ...]:
+        if placement.queue in _IN_LINE:
+            return (_LINE,)
+        if placement.queue == "gathers":
+            return tuple(self._gathers[resource] for resource in placement.resources)
+        if placement.levels:
+            return tuple(self._reductions[resource] for resource in placement.resources)
+        return (_SUMS,) if in_loop else (self.locals,)
+
+
+def _resources(kinds: Sequence[tuple[Placement, bool]], queue: str) -> dict[str, None]:
+    """Return the resources of a queue, in the order in which tasks first need them."""
+    return dict.fromkeys(r for kind, _ in kinds if kind.queue == queue for r in kind.resources)
+
+
+class _Simulation:
+    """The state of a schedule: what has started, what is busy, and the bytes in the windows.
+
+    `heads` has for each lane the task that waits for nothing but resources and the window, or -1.
+    """
+
+    def __init__(self, plan: Scheduler, window: float) -> None:
+        self.plan, self.lanes, self.window = plan, plan.lanes, window
+        self.seconds, self.masks = plan.seconds, plan.lanes.masks
+        self.now, self.busy = 0.0, 0
+        self.starts = [math.nan] * len(plan.seconds)
+        self.done = [False] * len(plan.seconds)
+        self.running: list[tuple[float, int]] = []  # ends and positions
+        self.waiting = list(plan.waiting)
+        sorts = plan.lanes.sorts
+        self.queues = [list(q) if s else q for q, s in zip(plan.lanes.queues, sorts, strict=True)]
+        self.at = [0] * len(sorts)  # the first of each queue; of sorted ones those before are gone
+        self.heads = [-1] * len(sorts)
+        for lane in range(len(sorts)):
+            self._find_head(lane)
+        self.bytes_reached = 0.0  # of gathers before the place of computation
+        self.bytes_behind = 0.0
         self.passed = 0  # tasks before this position are behind computation, or done
         self._pass()
 
-    def _enqueue(self, i: int, task: Task) -> None:
-        queue, resources = task.placement.queue, task.placement.resources
-        if task.in_line:
-            self.line.append(i)
-        elif queue == "gathers":
-            for resource in resources:
-                self.gathers.setdefault(resource, deque()).append(i)
-        elif task.placement.levels:
-            for resource in resources:
-                self.reductions.setdefault(resource, deque()).append(i)
-        elif not task.after:
-            heappush(self._locals_of(task), i)
-
     def run(self) -> list[float]:
         """Return the starts of all tasks."""
+        running = self.running
         while True:
             while self._start_some():
                 pass
-            if not self.running:
+            if not running:
                 return self.starts
-            self.now = self.running[0][0]
-            while self.running and self.running[0][0] == self.now:
-                self._finish(heappop(self.running)[1])
+            self.now = now = running[0][0]
+            while running and running[0][0] == now:
+                i = heappop(running)[1]
+                self.busy &= ~self.masks[i]
+                self._finish(i)
 
     def _start_some(self) -> bool:
         """Start what may start, by priority; return whether a task ended at once."""
-        taken = set(self.busy)
-        again = False
-        for i in self._candidates():
-            resources = self.tasks[i].placement.resources
-            if taken.isdisjoint(resources):
-                again = self._start(i) or again
-            taken.update(resources)  # a task that waits keeps its resources from later ones
+        taken, again = self.busy, False
+        for lane, i in enumerate(self.heads):  # the heads change meanwhile
+            if i < 0 or (lane == _LINE and self.bytes_behind > self.window):
+                continue
+            if self.lanes.gathers[lane] and not self._has_room(i):
+                continue
+            mask = self.masks[i]
+            if not taken & mask and self._start(i, lane, mask):
+                again = True
+            taken |= mask  # a task that waits keeps its resources from later ones
         return again
 
-    def _candidates(self) -> Iterator[int]:
-        """Yield the tasks that wait for nothing but resources, by priority."""
-        local = self._head_gather(COMPUTE)
-        if local is not None:
-            yield local
-        if self.ready_sums:
-            yield self.ready_sums[0]
-        if self.line and not self.waiting[self.line[0]] and self.bytes_behind <= self.window:
-            yield self.line[0]
-        for resource in self.gathers:
-            i = self._head_gather(resource) if resource != COMPUTE else None
-            if i is not None:
-                yield i
-        if self.ready_locals:
-            yield self.ready_locals[0]
-        for resource, queue in self.reductions.items():
-            if queue and self._is_head(queue[0], resource, self.reductions):
-                yield queue[0]
+    def _has_room(self, i: int) -> bool:
+        """Return whether computation has reached a gather, or the window has room for it."""
+        return i < self.passed or self.plan.bytes_until[i + 1] - self.bytes_reached <= self.window
 
-    def _head_gather(self, resource: str) -> int | None:
-        queue = self.gathers.get(resource)
-        if not queue or not self._is_head(queue[0], resource, self.gathers):
-            return None
-        reached = queue[0] < self.passed
-        room = self.bytes_until[queue[0]] - self.bytes_reached <= self.window
-        return queue[0] if reached or room else None
-
-    def _is_head(self, i: int, resource: str, queues: dict[str, deque[int]]) -> bool:
-        """Return whether a task is ready and the first of all its queues, seen from the first."""
-        resources = self.tasks[i].placement.resources
-        first = resources[0] == resource
-        return first and not self.waiting[i] and all(queues[r][0] == i for r in resources)
-
-    def _start(self, i: int) -> bool:
+    def _start(self, i: int, lane: int, mask: int) -> bool:
         """Start a task; return whether it ended at once."""
-        task = self.tasks[i]
         self.starts[i] = self.now
-        self._dequeue(i, task)
-        if task.seconds > 0:
-            self.busy.update(task.placement.resources)
-            heappush(self.running, (self.now + task.seconds, i))
+        if self.lanes.sorts[lane]:
+            heappop(self.queues[lane])
+            self._find_head(lane)
+        else:
+            lanes = self.lanes.of[i]
+            for each in lanes:
+                self.at[each] += 1
+            for each in lanes:
+                self._find_head(each)
+            if lane == _LINE:
+                self._pass()
+        if self.seconds[i] > 0:
+            self.busy |= mask
+            heappush(self.running, (self.now + self.seconds[i], i))
             return False
         self._finish(i)
         return True
 
-    def _dequeue(self, i: int, task: Task) -> None:
-        if task.in_line:
-            self.line.popleft()
-            self._pass()
-        elif task.placement.queue == "gathers":
-            for resource in task.placement.resources:
-                self.gathers[resource].popleft()
-        elif task.placement.levels:
-            for resource in task.placement.resources:
-                self.reductions[resource].popleft()
-        else:
-            heappop(self._locals_of(task))
+    def _find_head(self, lane: int) -> None:
+        """Find the head of a lane, and that of the lane from which its first task starts."""
+        self.heads[lane] = -1
+        queue, at = self.queues[lane], self.at[lane]
+        if at < len(queue) and not self.waiting[queue[at]]:
+            self._raise(queue[at])
 
-    def _locals_of(self, task: Task) -> list[int]:
-        return self.ready_sums if task.in_loop else self.ready_locals
+    def _raise(self, i: int) -> None:
+        """Make a task that waits for no other the head of its lane, if it is first everywhere."""
+        lanes = self.lanes.of[i]
+        for lane in lanes:
+            if self.queues[lane][self.at[lane]] != i:
+                return
+        self.heads[lanes[0]] = i
 
     def _finish(self, i: int) -> None:
-        task = self.tasks[i]
         self.done[i] = True
-        if task.seconds > 0:
-            self.busy.difference_update(task.placement.resources)
-        if task.placement.queue == "reductions" and i < self.passed:
-            self.bytes_behind -= task.nbytes
-        for dependent in self.dependents[i]:
-            self.waiting[dependent] -= 1
-            if not self.waiting[dependent] and self._is_local_reduction(self.tasks[dependent]):
-                heappush(self._locals_of(self.tasks[dependent]), dependent)
-
-    def _is_local_reduction(self, task: Task) -> bool:
-        return task.placement.queue == "reductions" and not task.placement.levels
+        if i < self.passed:
+            self.bytes_behind -= self.plan.late[i]
+        waiting, lanes = self.waiting, self.lanes
+        for dependent in self.plan.dependents[i]:
+            waiting[dependent] -= 1
+            if not waiting[dependent]:
+                lane = lanes.of[dependent][0]
+                if lanes.sorts[lane]:
+                    heappush(self.queues[lane], dependent)
+                    dependent = self.queues[lane][0]
+                self._raise(dependent)
 
     def _pass(self) -> None:
         """Pass on to the next task in line: what comes before it is no longer ahead, but behind."""
-        end = self.line[0] if self.line else len(self.tasks)
+        line, at = self.queues[_LINE], self.at[_LINE]
+        end = line[at] if at < len(line) else len(self.seconds)
+        late, done = self.plan.late, self.done
         for i in range(self.passed, end):
-            task = self.tasks[i]
-            if task.placement.queue == "reductions" and not self.done[i]:
-                self.bytes_behind += task.nbytes
+            if late[i] and not done[i]:
+                self.bytes_behind += late[i]
         self.passed = end
-        self.bytes_reached = self.bytes_until[end - 1] if end else 0
+        self.bytes_reached = self.plan.bytes_until[end]
         if not self.bytes_behind > 0:
             self.bytes_behind = 0.0

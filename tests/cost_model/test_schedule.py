@@ -1,0 +1,158 @@
+import math
+import random
+
+import pytest
+
+from shardwright.cost_model.schedule import Scheduler, Task, schedule
+from shardwright.cost_model.streams import COMPUTE, Placement
+
+IN_LINE = ("compute", "blocking")
+KINDS = (
+    *(Placement(queue) for queue in ("compute", "gathers", "reductions")),
+    *(
+        Placement(queue, levels)
+        for queue in ("blocking", "gathers", "reductions")
+        for levels in (("node",), ("rack",), ("node", "rack"))
+    ),
+)
+
+
+def random_tasks(seed: int) -> list[Task]:
+    draw = random.Random(seed)
+    count = draw.randint(1, 30)
+    return [
+        Task(
+            draw.choice(KINDS),
+            float(draw.choice([0, 1, 1, 2, 3, 5])),
+            tuple(sorted(draw.sample(range(i), min(i, draw.choice([0, 0, 1, 1, 2]))))),
+            float(draw.choice([0, 1, 2, 4])),
+            in_loop=draw.random() < 0.5,
+        )
+        for i in range(count)
+    ]
+
+
+class Plain:
+    """The rules of a schedule as they are written, without any bookkeeping."""
+
+    def __init__(self, tasks: list[Task], window: float) -> None:
+        self.tasks, self.window, self.now = tasks, window, 0.0
+        self.starts = [math.nan] * len(tasks)
+        self.ended: set[int] = set()
+
+    def run(self) -> list[float]:
+        while True:
+            while self.start_some():
+                pass
+            running = [self.end(i) for i in self.running()]
+            if not running:
+                return self.starts
+            self.now = min(running)
+            self.ended |= {i for i in self.running() if self.end(i) == self.now}
+
+    def end(self, i: int) -> float:
+        return self.starts[i] + self.tasks[i].seconds
+
+    def running(self) -> list[int]:
+        return [i for i, at in enumerate(self.starts) if not math.isnan(at) and i not in self.ended]
+
+    def left(self) -> list[int]:
+        return [i for i, at in enumerate(self.starts) if math.isnan(at)]
+
+    def is_ready(self, i: int) -> bool:
+        return self.ended.issuperset(self.tasks[i].after)
+
+    def place(self) -> int:
+        """Return the next task in line."""
+        line = [i for i in self.left() if self.tasks[i].placement.queue in IN_LINE]
+        return line[0] if line else len(self.tasks)
+
+    def start_some(self) -> bool:
+        taken = {r for i in self.running() for r in self.tasks[i].placement.resources}
+        again = False
+        for lane in range(len(self.lanes())):
+            i = self.lanes()[lane]()
+            if i is None:
+                continue
+            resources = self.tasks[i].placement.resources
+            if taken.isdisjoint(resources):
+                self.starts[i] = self.now
+                if not self.tasks[i].seconds:
+                    self.ended.add(i)
+                    again = True
+            taken |= set(resources)
+        return again
+
+    def lanes(self) -> list:
+        def resources(queue: str) -> list[str]:
+            of = [t.placement for t in self.tasks if t.placement.queue == queue]
+            return list(dict.fromkeys(r for p in of for r in p.resources if r != COMPUTE))
+
+        return [
+            lambda: self.gather(COMPUTE),
+            lambda: self.local(in_loop=True),
+            self.in_line,
+            *(lambda r=r: self.gather(r) for r in resources("gathers")),
+            lambda: self.local(in_loop=False),
+            *(lambda r=r: self.first_of("reductions", r) for r in resources("reductions")),
+        ]
+
+    def first_of(self, queue: str, resource: str) -> int | None:
+        """Return the first task of a resource that is ready and the first of all its own."""
+        of = [i for i in self.left() if self.tasks[i].placement.queue == queue]
+        if queue == "reductions":
+            of = [i for i in of if self.tasks[i].placement.levels]
+        firsts = {
+            r: next((i for i in of if r in self.tasks[i].placement.resources), None)
+            for i in of
+            for r in self.tasks[i].placement.resources
+        }
+        i = firsts.get(resource)
+        if i is None or not self.is_ready(i):
+            return None
+        needed = self.tasks[i].placement.resources
+        return i if needed[0] == resource and all(firsts[r] == i for r in needed) else None
+
+    def gather(self, resource: str) -> int | None:
+        i, place = self.first_of("gathers", resource), self.place()
+        if i is None or i < place:
+            return i
+        ahead = [t for t in self.tasks[place : i + 1] if t.placement.queue == "gathers"]
+        return i if sum(task.nbytes for task in ahead) <= self.window else None
+
+    def local(self, *, in_loop: bool) -> int | None:
+        kind = Placement("reductions")
+        found = [i for i in self.left() if self.tasks[i].placement == kind and self.is_ready(i)]
+        return next((i for i in found if self.tasks[i].in_loop == in_loop), None)
+
+    def in_line(self) -> int | None:
+        place = self.place()
+        behind = [
+            task.nbytes
+            for i, task in enumerate(self.tasks[:place])
+            if task.placement.queue == "reductions" and i not in self.ended
+        ]
+        free = place < len(self.tasks) and self.is_ready(place) and sum(behind) <= self.window
+        return place if free else None
+
+
+@pytest.mark.parametrize("window", [0.5, 2.0, 5.0, math.inf])
+def test_schedules_follow_the_rules(window: float) -> None:
+    for seed in range(150):
+        tasks = random_tasks(seed)
+        assert schedule(tasks, window) == pytest.approx(Plain(tasks, window).run(), nan_ok=True)
+
+
+def test_one_scheduler_has_many_windows() -> None:
+    tasks = random_tasks(3)
+    scheduler = Scheduler(tasks)
+    found = [scheduler.starts(window) for window in (2.0, 0.0, math.inf, 2.0)]
+    assert found[0] == found[3] == schedule(tasks, 2.0)
+    assert found[2] == schedule(tasks, math.inf)
+
+
+def test_without_a_window_tasks_run_in_order() -> None:
+    tasks = random_tasks(5)
+    starts = schedule(tasks, 0.0)
+    ends = [start + task.seconds for start, task in zip(starts, tasks, strict=True)]
+    assert starts == [0.0, *ends[:-1]]
