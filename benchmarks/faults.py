@@ -147,7 +147,8 @@ def broken(
             os.kill(pids[rank], number)
         code, said = run.end(600)
         after = folder / "logs" / ".ranks"
-        verb = "died by signal 9 (SIGKILL)" if number == signal.SIGKILL else "did not answer"
+        died = r"died( by signal 9 \(SIGKILL\))? "
+        verb = died if number == signal.SIGKILL else "did not answer"
         ended = " died" not in said and "did not answer" not in said
         resumed = re.search(r"the newest checkpoint is \S*/step-(\d+)", said)
         return {
@@ -156,7 +157,7 @@ def broken(
             "seconds": round(time.monotonic() - sent, 1),
             "code": code,
             "said": said.splitlines()[0] if said else "",
-            "named": ended or f"rank {rank} {verb}" in said,
+            "named": ended or re.search(rf"\brank {rank} {verb}", said) is not None,
             "in_start": "died while MPI started" in said,
             "too_late": ended,  # the run was over before the signal
             "checkpoint": int(resumed[1]) if resumed else None,

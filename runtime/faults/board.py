@@ -7,6 +7,7 @@ than a microsecond. A thread counts on, so that a stopped process can be told fr
 import enum
 import mmap
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -49,7 +50,7 @@ class Board:
     def __init__(self, path: Path, *, writes: bool = False) -> None:
         if writes:
             part = path.with_suffix(".part")
-            part.write_bytes(bytes(_SIZE))
+            part.write_bytes(os.getpid().to_bytes(8, sys.byteorder) + bytes(_SIZE - 8))
             part.rename(path)
         mode = os.O_RDWR if writes else os.O_RDONLY
         file = os.open(path, mode)
@@ -59,8 +60,6 @@ class Board:
         finally:
             os.close(file)
         self._numbers = memoryview(self._map)[: 8 * _NUMBERS].cast("q")
-        if writes:
-            self._numbers[_PID] = os.getpid()
 
     # Writing
 

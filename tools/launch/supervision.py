@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardwright.runtime.faults import Board, Phase, board_path
+from shardwright.tools.launch.ends import Ends
 
 _SHOWN = 8  # ranks in a sentence
 _GRACE = 5.0  # seconds in which MPI ends all ranks after one has died
@@ -70,6 +71,7 @@ class Supervisor:
     timeout: float
     checkpoint: str = ""
     _seen: dict[int, _Seen] = field(default_factory=dict)
+    _ends: Ends = field(default_factory=Ends)
 
     def begin(self) -> None:
         """Make the folder, without the boards of an earlier start."""
@@ -77,6 +79,8 @@ class Supervisor:
         for rank in self.ranks:
             board_path(self.folder, rank).unlink(missing_ok=True)
         self._seen.clear()
+        self._ends.stop()
+        self._ends = Ends()
 
     def look(self) -> str | None:
         """Look at all ranks; return in words what ends the run, None if nothing does.
@@ -88,6 +92,7 @@ class Supervisor:
             path = board_path(self.folder, rank)
             if rank not in self._seen and path.exists():
                 self._seen[rank] = _Seen(Board(path), moved=now, answered=now)
+                self._ends.follow(self._seen[rank].board.pid)
         for seen in self._seen.values():
             seen.look(now)
             self.checkpoint = seen.board.checkpoint or self.checkpoint
@@ -147,18 +152,25 @@ class Supervisor:
             rank = failed[0]
             board = self._seen[rank].board
             return f"rank {rank} failed {self._when(rank)}: {board.error}"
-        gone = own or [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
+        lost = [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
+        first = self._first(lost)
+        gone = first or own or lost
         gone = [r for r in gone if r not in self._seen or not self._has_ended(r)] or gone
         if not gone:
             return "a process died before it told its rank"
-        shown = _ranks(gone[:_SHOWN]) if own else _ranks(gone[:1])
+        shown = _ranks(gone[:_SHOWN]) if first or own else _ranks(gone[:1])
         starting = [r for r, seen in self._seen.items() if seen.board.phase is Phase.STARTING]
-        lost = [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
-        if starting and len(lost) > 1:  # MPI's launcher names any of those that it has ended
+        if starting and len(lost) > 1 and not first:  # MPI's launcher names any of them
             return f"one of the {_ranks(lost[:_SHOWN])} died while MPI started on all ranks"
-        signals = {_signal(dead[rank]) for rank in own if dead[rank] < 0}
+        signals = {_signal(dead[r]) for r in gone if dead.get(r, 0) < 0}
         how = f" by {signals.pop()}" if len(signals) == 1 else ""
         return f"{shown} died{how} {self.place(gone[0])}"
+
+    def _first(self, lost: Sequence[int]) -> list[int]:
+        """Return the rank that was lost before the others; nothing if that is not known."""
+        pids = {self._seen[rank].board.pid: rank for rank in lost if not self._has_ended(rank)}
+        pid = self._ends.first(pids)
+        return [] if pid is None else [pids[pid]]
 
     def _when(self, rank: int) -> str:
         board = self._seen[rank].board
@@ -198,6 +210,7 @@ class Supervisor:
                 _kill_all(pid)
             left = [pid for pid in left if _is_alive(pid)]
             time.sleep(0.02 if left else 0)
+        self._ends.stop()
 
 
 def _kill_all(pid: int) -> None:

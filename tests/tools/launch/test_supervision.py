@@ -100,7 +100,28 @@ def test_a_dead_rank_is_named_with_its_place(ranks, tmp_path):
     assert found.supervisor.fault(log, {-1: 11}) == f"rank 1 died by signal 11 (SIGSEGV) {place}"
 
 
-def test_no_rank_is_blamed_while_mpi_starts(ranks, tmp_path):
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system tells no order of ends")
+def test_the_rank_that_ended_first_is_named_whatever_the_launcher_says(ranks, tmp_path):
+    found = ranks(3, 60.0)
+    children = [found.child(rank) for rank in range(3)]
+    found.boards[1].wait("`MPI_Init` with all ranks")
+    found.boards[2].set_phase(Phase.ENDED)
+    found.supervisor.look()
+    for rank in (2, 1, 0):  # the first one had ended its script
+        children[rank].kill()
+        children[rank].wait()
+        while not any(children[rank].pid in moment for moment in found.supervisor._ends._ended):
+            time.sleep(0.01)
+    log = tmp_path / "log"
+    log.write_text(f"=   PID {children[0].pid} RUNNING AT here\n=   EXIT CODE: 9\n")
+    said = found.supervisor.fault(log, {-1: 9})
+    assert said == "rank 1 died before its first step, where it waits in `MPI_Init` with all ranks"
+    found.supervisor.begin()
+    assert not found.supervisor._ends._ended
+
+
+def test_no_rank_is_blamed_while_mpi_starts(ranks, tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open", raising=False)  # as where the order of ends is unknown
     found = ranks(2, 60.0)
     children = [found.child(0), found.child(1)]
     found.boards[0].wait("`MPI_Init` with all ranks")
