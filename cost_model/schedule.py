@@ -237,8 +237,36 @@ class Scheduler:
         self.bytes_until = list(accumulate(early, initial=0.0))  # of gathers before each task
         self.late = [t.nbytes if t.placement.queue == "reductions" else 0.0 for t in tasks]
 
+    @cached_property
+    def seconds_before(self) -> list[float]:
+        """For each place in line, the seconds of the tasks in line before it."""
+        line = self.lanes.queues[_LINE]
+        return list(accumulate((self.seconds[i] for i in line), initial=0.0))
+
+    @cached_property
+    def blocking(self) -> dict[int, list[int]]:
+        """For each set of links and place in line, the place of the next task that needs one.
+
+        The sets are those of deferrable communication; where none follows, it is the end.
+        """
+        line, masks = self.lanes.queues[_LINE], self.lanes.masks
+        found = {}
+        for links in {mask for mask in masks if not mask & _COMPUTES}:
+            following = [len(line)]
+            for place in range(len(line) - 1, -1, -1):
+                follows = masks[line[place]] & links
+                following.append(place if follows else following[-1])
+            found[links] = following[::-1]
+        return found
+
+    @cached_property
+    def least_seconds(self) -> float:
+        """The seconds of all that computes or blocks computation: every schedule takes as long."""
+        masks = self.lanes.masks
+        return sum(s for s, mask in zip(self.seconds, masks, strict=True) if mask & _COMPUTES)
+
     def starts(self, window: float) -> list[float]:
-        """Return when each task starts.
+        """Return when each task starts: where communication yields or not, whichever is shorter.
 
         Parameters
         ----------
@@ -251,10 +279,38 @@ class Scheduler:
         """
         if window <= 0:
             return list(accumulate(self.seconds, initial=0.0))[:-1]
-        return _Simulation(self, window).run()
+        greedy = self.greedy_starts(window)
+        least = self.least_seconds * (1 + _ROUNDING)
+        if self._end(greedy) <= least or not self._can_yield:
+            return greedy
+        return min(greedy, self.greedy_starts(window, yields=True), key=self._end)
+
+    def greedy_starts(self, window: float, *, yields: bool = False) -> list[float]:
+        """Return when each task starts, as soon as it can.
+
+        Parameters
+        ----------
+        window : float
+            See `starts`.
+        yields : bool
+            Whether deferrable communication is not issued where the next blocking collective would
+            wait for it.
+        """
+        return _Simulation(self, window, yields).run()
+
+    @property
+    def _can_yield(self) -> bool:
+        line = len(self.lanes.queues[_LINE])
+        return any(following[0] < line for following in self.blocking.values())
+
+    def _end(self, starts: list[float]) -> float:
+        ends = (start + seconds for start, seconds in zip(starts, self.seconds, strict=True))
+        return max(ends, default=0.0)
 
 
 _LOCAL_GATHERS, _SUMS, _LINE = range(3)  # the first lanes
+_COMPUTES = 1  # the bit of the compute stream
+_ROUNDING = 1e-9  # relative difference of moments that are equal
 
 
 class _Lanes:
@@ -319,8 +375,9 @@ class _Simulation:
     `heads` has for each lane the task that waits for nothing but resources and the window, or -1.
     """
 
-    def __init__(self, plan: Scheduler, window: float) -> None:
-        self.plan, self.lanes, self.window = plan, plan.lanes, window
+    def __init__(self, plan: Scheduler, window: float, yields: bool) -> None:
+        self.plan, self.lanes, self.window, self.yields = plan, plan.lanes, window, yields
+        self.line_end = 0.0  # of the last task in line that has started
         self.seconds, self.masks = plan.seconds, plan.lanes.masks
         self.now, self.busy = 0.0, 0
         self.starts = [math.nan] * len(plan.seconds)
@@ -360,6 +417,8 @@ class _Simulation:
                 continue
             if self.lanes.gathers[lane] and not self._has_room(i):
                 continue
+            if self.yields and self._is_in_the_way(i, lane):
+                continue
             mask = self.masks[i]
             if not taken & mask and self._start(i, lane, mask):
                 again = True
@@ -369,6 +428,22 @@ class _Simulation:
     def _has_room(self, i: int) -> bool:
         """Return whether computation has reached a gather, or the window has room for it."""
         return i < self.passed or self.plan.bytes_until[i + 1] - self.bytes_reached <= self.window
+
+    def _is_in_the_way(self, i: int, lane: int) -> bool:
+        """Return whether the next blocking collective would wait for a task that starts now.
+
+        That is known while a task in line runs, if none until there waits. A gather before it in
+        the program is not in the way: one of them may wait for it.
+        """
+        following = self.plan.blocking.get(self.masks[i])
+        if following is None or self.line_end <= self.now:
+            return False
+        at, line = self.at[_LINE], self.lanes.queues[_LINE]
+        place = following[at]
+        if place == len(line) or (self.lanes.gathers[lane] and i < line[place]):
+            return False
+        begin = self.line_end + self.plan.seconds_before[place] - self.plan.seconds_before[at]
+        return begin < (self.now + self.seconds[i]) * (1 - _ROUNDING)
 
     def _start(self, i: int, lane: int, mask: int) -> bool:
         """Start a task; return whether it ended at once."""
@@ -384,6 +459,8 @@ class _Simulation:
                 self._find_head(each)
             if lane == _LINE:
                 self._pass()
+        if lane == _LINE:
+            self.line_end = self.now + self.seconds[i]
         if self.seconds[i] > 0:
             self.busy |= mask
             heappush(self.running, (self.now + self.seconds[i], i))

@@ -10,6 +10,8 @@ stands for all. The schedule is greedy, and nothing is interrupted:
 - Reductions of gradients run behind, in program order on each level; computation waits for them
   only where the gradients that are still to be reduced exceed a window as large. The updates start
   after the backward computation, each as soon as its gradient is reduced.
+- Where blocking communication would wait for deferrable communication that is issued just before
+  it, the program may issue that later: both schedules are made, and the shorter one is taken.
 - Where several wait for a resource, local work on parameters comes first, then the accumulation of
   gradients over micro-batches, then computation and blocking communication, then gathers, then
   reductions.
