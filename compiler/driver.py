@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from math import isfinite
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.given_stages import (
@@ -35,9 +36,11 @@ from shardwright.compiler.pipelines import (
 from shardwright.compiler.saved.offloaded import check_host, for_offloading
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import most_stages
+from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.places import level_of_stages
 from shardwright.compiler.stages.shared import SharedParts
+from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import serial_seconds
@@ -279,7 +282,8 @@ def _compile(
     else:
         where = (source, cluster, devices, options, mesh)
         emitted = _partitioned(*where, passes, progress, known, is_draft=is_draft)
-    check_host(emitted.memory, cluster)
+    memory = emitted.memory if is_draft else _memory_of_step(emitted, cluster, options)
+    check_host(memory, cluster)
     return Compiled(
         source,
         emitted.program,
@@ -288,12 +292,25 @@ def _compile(
         emitted.result,
         emitted.pin_prices,
         serial_seconds(emitted.program, cluster),
-        emitted.memory,
+        memory,
         emitted.buckets,
         emitted.minimizes_step,
         prepared.seconds + time.perf_counter() - begin,
         passes,
     )
+
+
+def _memory_of_step(emitted: Emitted, cluster: Cluster, options: CompileOptions) -> MemoryUseReport:
+    """Return the memory of the overlapped step, also where something else was minimised.
+
+    Without a limit it is that of the program in its order.
+    """
+    limit = options.memory_on(cluster)
+    if emitted.memory.window_bytes is not None or not isfinite(limit):
+        return emitted.memory
+    tolerance = tolerance_of(options.gap)
+    step = simulated_step(emitted.program, cluster, limit, overlaps=True, tolerance=tolerance)
+    return step.memory
 
 
 def _partitioned(

@@ -13,7 +13,7 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Emitted, Partitioned
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.evaluation import pipeline_step
+from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.places import level_of_stages
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
@@ -157,7 +157,11 @@ class StagedPlan(Partitioned):
             partitioned(self.options, decisions, lowering), replace(source, cuts=())
         )
         overlapped, limit = request.simulates_step, limits.limit_bytes
-        step = pipeline_step(program, self.cluster, limit, overlaps=overlapped)
+        step = simulated_step(
+            *(program, self.cluster, limit),
+            overlaps=overlapped,
+            tolerance=tolerance_of(self.options.gap),
+        )
         self._check_fits(step.memory, limit)
         result = replace(
             result,

@@ -20,9 +20,9 @@ from shardwright.compiler.overlap import (
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
+from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memory, tolerance_of
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
@@ -37,6 +37,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress, SearchOptions
 from shardwright.search.time_note import TimeNote
+from shardwright.solver.solution import OPTIMALITY_GAP
 
 _ROUGH = 2e-3  # gap of searches by weights
 _ROUGHER = 2e-2  # gap of searches by weights that bound nothing
@@ -139,9 +140,10 @@ class Partitioning(Partitioned):
         found = _priced(attempts, attempts.fit)
         prices = pin_prices(request, found.result, found, self.deadline)
         if request.simulates_step:
-            return self._emitted(
-                _by_step(attempts.with_buckets(found)), prices, minimizes_step=True
-            )
+            bucketed = attempts.with_buckets(found)
+            step = self._in_least_memory(bucketed, tolerance_of(self.options.gap))
+            found = _by_step(bucketed.attempt, step.seconds)
+            return self._emitted(replace(bucketed, attempt=found), prices, step.memory)
         return self._emitted(attempts.with_buckets(found), prices)
 
     def _fastest(self, attempts: Attempts) -> Emitted:
@@ -172,9 +174,24 @@ class Partitioning(Partitioned):
             self.time_note.is_late(self.deadline)
         if self.options.rewrites_programs:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
-        result = found.result(best.attempt, best.step_seconds)
+        step = self._in_least_memory(best, self._tolerance(best, found))
+        result = found.result(best.attempt, step.seconds)
         best = replace(best, attempt=replace(best.attempt, result=result))
-        return self._emitted(best, self._serial_pin_prices(attempts), minimizes_step=True)
+        return self._emitted(best, self._serial_pin_prices(attempts), step.memory)
+
+    def _in_least_memory(self, bucketed: Bucketed, tolerance: float) -> SimulatedStep:
+        assert bucketed.timeline is not None
+        program = bucketed.attempt.program
+        return in_least_memory(program, self.cluster, bucketed.timeline, tolerance)
+
+    def _tolerance(self, best: Bucketed, found: Overlapped) -> float:
+        """Return how much longer a step in less memory may be: a gap that is met stays met."""
+        tolerance = tolerance_of(self.options.gap)
+        for met in (OPTIMALITY_GAP, self.options.gap):
+            if found.gap(best.step_seconds) <= met < 1:
+                longest = found.lower_bound / (1 - met)
+                return max(0.0, min(tolerance, longest / best.step_seconds - 1))
+        return tolerance
 
     def _faster(
         self, best: Bucketed, candidates: Iterable[Candidate], found: Overlapped
@@ -342,13 +359,14 @@ class Partitioning(Partitioned):
             return [first]
 
     def _emitted(
-        self, bucketed: Bucketed, prices: Mapping[str, float], *, minimizes_step: bool = False
+        self,
+        bucketed: Bucketed,
+        prices: Mapping[str, float],
+        memory: MemoryUseReport | None = None,
     ) -> Emitted:
-        attempt, timeline = bucketed.attempt, bucketed.timeline
+        """Return a program with its memory in the overlapped step, where that is minimised."""
+        attempt = bucketed.attempt
         result = self.time_note.noted_in(attempt.result)
-        memory = attempt.memory
-        if timeline is not None:
-            memory = overlapped_memory(attempt.program, timeline)
         emitting = PassManager(records=list(attempt.records))
         if not self.options.extra_passes:
             emitting.verify()
@@ -356,20 +374,19 @@ class Partitioning(Partitioned):
         return Emitted(
             attempt.program,
             attempt.program.mesh or self.mesh,
-            memory,
+            memory or attempt.memory,
             self._serial.request.decisions(result),
             result,
             prices,
             fusion_text(bucketed.fusion),
-            minimizes_step,
+            minimizes_step=memory is not None,
         )
 
 
-def _by_step(bucketed: Bucketed) -> Bucketed:
+def _by_step(attempt: Attempt, step_seconds: float) -> Attempt:
     """Return a plan that was not searched, with its overlapped step for a cost."""
-    attempt = bucketed.attempt
-    result = replace(attempt.result, cost=bucketed.step_seconds, lower_bound=0.0, status="feasible")
-    return replace(bucketed, attempt=replace(attempt, result=result))
+    result = replace(attempt.result, cost=step_seconds, lower_bound=0.0, status="feasible")
+    return replace(attempt, result=result)
 
 
 def _priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:

@@ -33,6 +33,9 @@ class MemoryUseReport:
         Peak memory of a rank of each device group of a pipeline; `peak_bytes` is the greatest.
     host_bytes : float
         Peak bytes of its tensors in host memory.
+    window_bytes : float or None
+        Of the overlapped step, bytes that gathers ahead may take, and as many the gradients that
+        wait to be reduced; None for the program in its order.
     """
 
     peak_bytes: float
@@ -40,6 +43,7 @@ class MemoryUseReport:
     at: str
     by_group: tuple[float, ...] = ()
     host_bytes: float = 0.0
+    window_bytes: float | None = None
 
 
 @dataclass(frozen=True)

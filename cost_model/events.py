@@ -1,9 +1,13 @@
 """The events of a step: when each node runs, and what the step takes in all."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardwright.cost_model.streams import Placement
 from shardwright.ir.graph import Node
+
+_HALVINGS = 12  # of a window, until it holds less than any layer
+_NEAR = 0.01  # relative distance from the memory of the serial step at which no window is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Timeline:
         Peak memory. A buffer is live from the start of the node that defines it to the end of its
         last reader, so early communication takes memory early.
     window_bytes : float
-        Bytes that gathers ahead and gradients that wait to be reduced may take together.
+        Bytes that gathers ahead may take, and as many the gradients that wait to be reduced.
     events : tuple of Event
         The nodes, in program order.
     live_bytes : tuple of (float, float)
@@ -94,3 +98,42 @@ class Timeline:
     bubble_seconds: float = 0.0
     group_live_bytes: tuple[tuple[tuple[float, float], ...], ...] = ()
     simulated: tuple[Event, ...] = ()
+
+
+def in_least_window(
+    timeline: Timeline,
+    with_window: Callable[[float], Timeline | None],
+    least_bytes: float,
+    tolerance: float,
+) -> Timeline:
+    """Return the timeline of the least memory whose step is about as short.
+
+    More bytes in the window take more memory and make the step shorter, but for a few anomalies,
+    so the halvings of the window are bisected. A shorter step that is met on the way is taken.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        The timeline with the widest window.
+    with_window : callable
+        Returns the timeline with a narrower window; None where there is none.
+    least_bytes : float
+        Peak memory of the serial step.
+    tolerance : float
+        Relative length by which the step may exceed the shortest one.
+    """
+    windows = [timeline.window_bytes / 2 ** (i + 1) for i in range(_HALVINGS)] + [0.0]
+    found = [timeline]
+    low, high = 0, len(windows)
+    while low < high and found[-1].peak_bytes > least_bytes * (1 + _NEAR):
+        middle = (low + high) // 2
+        narrower = with_window(windows[middle])
+        shortest = min(one.step_seconds for one in found)
+        if narrower is not None and narrower.step_seconds <= shortest * (1 + tolerance):
+            found.append(narrower)
+            low = middle + 1
+        else:
+            high = middle
+    longest = min(one.step_seconds for one in found) * (1 + tolerance)
+    near = [one for one in found if one.step_seconds <= longest]
+    return min(near, key=lambda one: (one.peak_bytes, one.window_bytes))

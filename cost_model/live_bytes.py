@@ -1,10 +1,12 @@
 """The live bytes of a timeline: when each buffer of a program is allocated and freed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffer_kinds, buffers
 from shardwright.cost_model.events import Event, Timeline
+from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.graph import Graph
 
 Change = tuple[float, int, int, float, str]
@@ -62,6 +64,9 @@ def overlapped_memory(graph: Graph, timeline: Timeline) -> MemoryUseReport:
     timeline : Timeline
         The timeline of its nodes.
     """
+    window = timeline.window_bytes
+    if not window:  # nodes are in program order
+        return replace(peak_memory(graph), window_bytes=window)
     held, kinds = buffers(graph), buffer_kinds(graph)
     now = dict.fromkeys(KINDS, 0.0)
     for name in present_names(graph):
@@ -74,7 +79,7 @@ def overlapped_memory(graph: Graph, timeline: Timeline) -> MemoryUseReport:
         now[kinds[name]] += nbytes
     at = events[changes[last - 1][1]].node.name if last else "the start"
     hosted = host_peak(graph, held, events)
-    return MemoryUseReport(totals[last], now, at, host_bytes=hosted)
+    return MemoryUseReport(totals[last], now, at, host_bytes=hosted, window_bytes=window)
 
 
 def host_peak(graph: Graph, held: Buffers, events: Sequence[Event]) -> float:

@@ -30,9 +30,14 @@ from dataclasses import replace
 
 from shardwright.cost_model.buffers import Buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.events import Event, Timeline
+from shardwright.cost_model.events import Event, Timeline, in_least_window
 from shardwright.cost_model.live_bytes import live_changes, present_names
-from shardwright.cost_model.pipelines.step import pipeline_seconds, pipeline_timeline
+from shardwright.cost_model.pipelines.step import (
+    pipeline_narrowed,
+    pipeline_seconds,
+    pipeline_timeline,
+    pipeline_with_window,
+)
 from shardwright.cost_model.repetition import Repeated, repeated_pass
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.schedule import TaskMaker, Tasks, schedule
@@ -52,7 +57,7 @@ _MOST_PASSES = 16  # that are simulated until they repeat
 def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> Timeline:
     """Return the fastest timeline found of a program, lowered to collectives, within a limit.
 
-    The window is as large as the memory allows: unbounded, or what the serial step leaves of the
+    The window is as large as the memory allows: of all bytes, or what the serial step leaves of the
     memory, halved until the peak is within the limit. Where not even the serial step is, it is the
     serial step.
 
@@ -81,7 +86,7 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     if serial.peak_bytes > memory_limit:
         return serial
     every = 1 if len(graph) <= _SMALL else _COARSE
-    first = min(memory_limit - serial.peak_bytes, program.deferrable_bytes)
+    first = min(memory_limit - serial.peak_bytes, program.widest)
     windows = [first / 2**i for i in range(0, _HALVINGS + 1, every)] if first else []
     found: dict[float, Timeline | None] = {0.0: serial}
     low, high = 0, len(windows)
@@ -95,6 +100,47 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     known = [timeline for timeline in found.values() if timeline is not None]
     fitting = [timeline for timeline in known if timeline.peak_bytes <= memory_limit]
     return min(fitting, key=lambda timeline: timeline.step_seconds)
+
+
+def with_window(graph: Graph, cluster: Cluster, window: float) -> Timeline:
+    """Return the timeline of a program with a window.
+
+    Parameters
+    ----------
+    graph, cluster
+        The program and its devices.
+    window : float
+        Bytes that gathers ahead may take, and as many the gradients that wait to be reduced; of a
+        timeline of this program.
+    """
+    pipeline = pipeline_of(graph)
+    if pipeline is not None:
+        return pipeline_with_window(pipeline, cluster, window)
+    program = _Program(graph, cluster)
+    return program.timeline(window) or program.serial_timeline()
+
+
+def narrowed(
+    graph: Graph, cluster: Cluster, timeline: Timeline, least_bytes: float, tolerance: float
+) -> Timeline:
+    """Return the timeline of the least memory whose step is about as short as that of another.
+
+    Parameters
+    ----------
+    graph, cluster
+        The program and its devices.
+    timeline : Timeline
+        Its fastest timeline.
+    least_bytes : float
+        Peak memory of the serial step.
+    tolerance : float
+        Relative length by which the step may exceed the shortest one.
+    """
+    pipeline = pipeline_of(graph)
+    if pipeline is not None:
+        return pipeline_narrowed(pipeline, cluster, timeline, least_bytes, tolerance)
+    program = _Program(graph, cluster)
+    return in_least_window(timeline, program.timeline, least_bytes, tolerance)
 
 
 def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:
@@ -129,18 +175,13 @@ class _Program:
         self._tasks: dict[int, Tasks] = {}
 
     @property
-    def deferrable_bytes(self) -> float:
-        """Bytes that would be early or late if everything were, in one pass."""
-        return self._tasks_of(self.fewest).deferrable_bytes
-
-    @property
     def widest(self) -> float:
-        """The widest window: of passes over micro-batches as many bytes as all of one.
+        """The widest window: as many bytes as would be early or late if everything were.
 
-        Work that is further ahead or behind takes memory, makes the step hardly shorter, and may
-        never repeat itself.
+        Of passes over micro-batches those of one: work that is further ahead or behind takes
+        memory, makes the step hardly shorter, and may never repeat itself.
         """
-        return math.inf if self.passes == 1 else self.deferrable_bytes
+        return self.maker.widest_window
 
     def timeline(self, window: float) -> Timeline | None:
         """Return the timeline with a window, of all passes; None if they do not repeat."""

@@ -19,7 +19,7 @@ from shardwright.compiler.saved.offloaded import offloaded
 from shardwright.compiler.saved.recomputed import recomputed
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.timeline import simulate
+from shardwright.cost_model.timeline import simulate, with_window
 from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.operators.models.precision import MASTER
 from shardwright.proof import Proof
@@ -52,6 +52,7 @@ _UNKNOWN = (
     "memory_bytes_per_device",
     "memory_by_kind",
     "memory_by_group",
+    "window_bytes",
     "host_memory_bytes_per_device",
     "buckets",
     "search_trace",
@@ -133,6 +134,7 @@ def compile_document(
         "memory_bytes_per_device": document.memory.peak_bytes,
         "memory_by_kind": document.memory.by_kind,
         "memory_by_group": list(document.memory.by_group),
+        "window_bytes": document.memory.window_bytes,
         "host_memory_bytes_per_device": document.memory.host_bytes,
         "least_memory_bytes": None,
         "least_memory_bound": None,
@@ -180,9 +182,12 @@ def _decided(document: PlanDocument) -> dict[str, Any]:
 
 
 def timeline_of(compilation: Compilation, limit: float) -> Timeline:
-    """Return the timeline of a plan within a memory limit; without one if it does not fit."""
-    fits = compilation.plan.document.memory.peak_bytes <= limit
-    return simulate(compilation.plan.program, compilation.cluster, limit if fits else math.inf)
+    """Return the timeline whose memory a plan states; of one that does not fit, the fastest."""
+    memory, program = compilation.plan.document.memory, compilation.plan.program
+    if memory.window_bytes is not None:
+        return with_window(program, compilation.cluster, memory.window_bytes)
+    fits = memory.peak_bytes <= limit
+    return simulate(program, compilation.cluster, limit if fits else math.inf)
 
 
 def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:

@@ -142,6 +142,9 @@ class MemoryDocument(_Part):
         Peak memory of each device group of a pipeline; empty without stages.
     host_bytes : float
         Peak bytes in host memory.
+    window_bytes : float or None
+        Of the overlapped step, bytes that gathers ahead may take, and as many the gradients that
+        wait to be reduced; None for the program in its order.
     """
 
     peak_bytes: float
@@ -150,12 +153,14 @@ class MemoryDocument(_Part):
     limit: float | None = None
     by_group: tuple[float, ...] = ()
     host_bytes: float = 0.0
+    window_bytes: float | None = None
 
     @model_serializer(mode="wrap")
     def _without_unused(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the device groups, and the bytes in host memory, where there are none."""
+        """Leave out device groups, bytes in host memory, and a window, where there are none."""
         content: dict[str, Any] = serialize(self)
         unused = {name for name in ("by_group", "host_bytes") if not getattr(self, name)}
+        unused |= {"window_bytes"} if self.window_bytes is None else set()
         return {name: item for name, item in content.items() if name not in unused}
 
 

@@ -214,6 +214,7 @@ def _memory(report: MemoryUseReport, limit: float) -> MemoryDocument:
         limit=limit if isfinite(limit) else None,
         by_group=report.by_group,
         host_bytes=report.host_bytes,
+        window_bytes=report.window_bytes,
     )
 
 

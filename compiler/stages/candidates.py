@@ -11,7 +11,7 @@ from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.stages.assembly import assembled
 from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.cuts import Cut
-from shardwright.compiler.stages.evaluation import PipelineStep, pipeline_step
+from shardwright.compiler.stages.evaluation import SimulatedStep, simulated_step, tolerance_of
 from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import in_stages
@@ -68,7 +68,7 @@ class Candidate:
         What it decides.
     program : Graph
         The program.
-    step : PipelineStep
+    step : SimulatedStep
         Its step and memory.
     records : tuple of PassRecord
         The passes that emitted it.
@@ -77,7 +77,7 @@ class Candidate:
     cut: Cut
     decisions: Decisions
     program: Graph
-    step: PipelineStep
+    step: SimulatedStep
     records: tuple[PassRecord, ...]
 
 
@@ -241,7 +241,11 @@ class CandidateBuilder:
         passes = PassManager(verify_later=not self.options.extra_passes)
         program = passes.run_all(partitioned(self.options, decisions, self.lowering), source)
         overlaps = self.options.objective == "overlapped"
-        step = pipeline_step(program, self.cluster, self.limits.limit_bytes, overlaps=overlaps)
+        step = simulated_step(
+            *(program, self.cluster, self.limits.limit_bytes),
+            overlaps=overlaps,
+            tolerance=tolerance_of(self.options.gap),
+        )
         return Candidate(cut, decisions, program, step, tuple(passes.records))
 
 

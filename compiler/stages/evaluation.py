@@ -1,35 +1,70 @@
-"""The step of an emitted pipeline, and the memory of its device groups."""
+"""The step of an emitted program, and the memory that it takes: that of the least window."""
 
 from dataclasses import dataclass, replace
 
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.timeline import serial_seconds, simulate
+from shardwright.cost_model.timeline import narrowed, serial_seconds, simulate
 from shardwright.ir.graph import Graph
+
+_TOLERANCE = 1e-3  # by which a step may be longer in less memory
 
 
 @dataclass(frozen=True)
-class PipelineStep:
-    """The step of a pipeline.
+class SimulatedStep:
+    """The step of a program.
 
     Parameters
     ----------
     seconds : float
         Time of the step.
     memory : MemoryUseReport
-        The peak memory of each device group, in the step as it is simulated.
+        The peak memory of a rank in the step as it is simulated; of a pipeline, of each device
+        group.
     """
 
     seconds: float
     memory: MemoryUseReport
 
 
-def pipeline_step(
-    program: Graph, cluster: Cluster, memory_limit: float, *, overlaps: bool
-) -> PipelineStep:
-    """Return the simulated step of a program with stages.
+def tolerance_of(gap: float) -> float:
+    """Return how much longer a step in less memory may be, by the gap that the user allows."""
+    return min(_TOLERANCE, gap)
+
+
+def in_least_memory(
+    program: Graph, cluster: Cluster, timeline: Timeline, tolerance: float
+) -> SimulatedStep:
+    """Return the step of a program in the least memory in which it is about as short.
+
+    Parameters
+    ----------
+    program, cluster
+        The program, lowered to collectives, and its devices.
+    timeline : Timeline
+        Its fastest timeline within the memory limit.
+    tolerance : float
+        Relative length by which the step may exceed the shortest one.
+    """
+    serial = peak_memory(program)
+    timeline = narrowed(program, cluster, timeline, serial.peak_bytes, tolerance)
+    if program.stages:
+        return SimulatedStep(timeline.step_seconds, _in_timeline(serial, timeline))
+    return SimulatedStep(timeline.step_seconds, overlapped_memory(program, timeline))
+
+
+def simulated_step(
+    program: Graph,
+    cluster: Cluster,
+    memory_limit: float,
+    *,
+    overlaps: bool,
+    tolerance: float = 0.0,
+) -> SimulatedStep:
+    """Return the simulated step of a program.
 
     Parameters
     ----------
@@ -41,12 +76,13 @@ def pipeline_step(
         Bytes of a rank, for early gathers and late reductions.
     overlaps : bool
         Whether communication of parameters is concurrent with computation.
+    tolerance : float
+        Relative length by which the step in less memory may exceed the shortest one.
     """
-    memory = peak_memory(program)
     if not overlaps:
-        return PipelineStep(serial_seconds(program, cluster), memory)
+        return SimulatedStep(serial_seconds(program, cluster), peak_memory(program))
     timeline = simulate(program, cluster, memory_limit)
-    return PipelineStep(timeline.step_seconds, _in_timeline(memory, timeline))
+    return in_least_memory(program, cluster, timeline, tolerance)
 
 
 def _in_timeline(memory: MemoryUseReport, timeline: Timeline) -> MemoryUseReport:
@@ -64,4 +100,5 @@ def _in_timeline(memory: MemoryUseReport, timeline: Timeline) -> MemoryUseReport
             max(serial, *(nbytes for _, nbytes in live)) if live else serial
             for serial, live in zip(memory.by_group, groups, strict=True)
         ),
+        window_bytes=timeline.window_bytes,
     )

@@ -8,13 +8,12 @@ stages one after the other, also where one needs nothing of the stage before: so
 schedule bound the step of every program.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.events import Event, Timeline
+from shardwright.cost_model.events import Event, Timeline, in_least_window
 from shardwright.cost_model.pipelines.memory import PipelineMemory, WalkedGroup
 from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
 from shardwright.dataflow.schedule_paths import (
@@ -35,8 +34,8 @@ def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float)
     """Return the timeline of a pipeline within a memory limit.
 
     The window of bytes that gathers ahead may take, and as many the gradients that wait to be
-    reduced, is unbounded, or what the serial order leaves of the memory, halved until every device
-    group is within the limit. Where not even the serial order is, it is that.
+    reduced, is that of all bytes, or what the serial order leaves of the memory, halved until every
+    device group is within the limit. Where not even the serial order is, it is that.
 
     Parameters
     ----------
@@ -52,13 +51,32 @@ def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float)
     ClusterError
         If an axis of the mesh belongs to a level that the cluster lacks.
     """
-    times = SegmentTimes(pipeline, cluster)
-    steps = _Steps(times, PipelineMemory(pipeline, times.maker.buffers))
+    steps = _steps(pipeline, cluster)
     for window in steps.windows(memory_limit) if memory_limit > 0 else ():
         step = steps.step(window)
         if step.peak_bytes <= memory_limit:
             return step.timeline()
     return steps.serial.timeline()
+
+
+def pipeline_with_window(pipeline: Pipeline, cluster: Cluster, window: float) -> Timeline:
+    """Return the timeline of a pipeline with a window of bytes early, and as many late."""
+    return _steps(pipeline, cluster).step(window).timeline()
+
+
+def pipeline_narrowed(
+    pipeline: Pipeline, cluster: Cluster, timeline: Timeline, least_bytes: float, tolerance: float
+) -> Timeline:
+    """Return the timeline of the least memory whose step is about as short; see `narrowed`."""
+    steps = _steps(pipeline, cluster)
+    return in_least_window(
+        timeline, lambda window: steps.step(window).timeline(), least_bytes, tolerance
+    )
+
+
+def _steps(pipeline: Pipeline, cluster: Cluster) -> "_Steps":
+    times = SegmentTimes(pipeline, cluster)
+    return _Steps(times, PipelineMemory(pipeline, times.maker.buffers))
 
 
 def pipeline_seconds(pipeline: Pipeline, cluster: Cluster) -> float:
@@ -91,7 +109,7 @@ class _Steps:
 
     def windows(self, memory_limit: float) -> Iterator[float]:
         """Yield the windows to try, the largest first; none where the serial order is too large."""
-        yield math.inf
+        yield self.times.maker.widest_window
         left = memory_limit - self.serial.peak_bytes
         if left > 0:
             yield from (left / 2**i for i in _HALVINGS)

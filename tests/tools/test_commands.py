@@ -56,6 +56,7 @@ COMPILE_KEYS = {
     "memory_limit_bytes",
     "memory_by_kind",
     "memory_by_group",
+    "window_bytes",
     "host_memory_bytes_per_device",
     "bubble_seconds",
     "accumulate_type",
