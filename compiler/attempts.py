@@ -29,6 +29,7 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 _FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
 _FINE_RECOMPUTING = 1_000  # the same where the search decides what is recomputed
 _SHARE = 3 / 4  # of the time left that one search may take
+_LARGE = 200  # operators of a program whose search takes some time
 _FOR_RULES = 1 / 4  # of the time left that plans built by rule may take, and are left to fit
 
 
@@ -97,18 +98,47 @@ class Attempts:
         if not self.request.method.keeps_memory_limit:
             plan = self.request.options.named_plan
             return check_fits(self.attempt(self.limits), self.request.search, plan is not None)
+        last = self._last_resort() if self._is_too_late else None
+        if last is not None:
+            return last
         try:
             found = self._with_time_left()._searched()
         except NotFoundError:
             by_rule = next(self.by_rule(), None)
-            if by_rule is None:
+            if by_rule is not None:
+                return _better(by_rule, by_rule, self._known_bound())
+            last = self._last_resort() if self.time_note.is_late(self.deadline) else None
+            if last is None:
                 raise
-            return _better(by_rule, by_rule, self._known_bound())
+            return last
         if found.result.unlimited or self._is_near(found.result.cost, found.result.lower_bound):
             return found
         other = next(self.by_rule(found.result.cost), found)
         self.time_note.is_late(self.deadline)
         return _better(found, other, found.result.lower_bound)
+
+    @property
+    def _is_too_late(self) -> bool:
+        """Whether no time is left for a search that takes some."""
+        large = len(self.request.source) > _LARGE and self.rules is not None
+        return large and self.time_note.is_late(self.deadline)
+
+    def _last_resort(self) -> Attempt | None:
+        """Return a plan that rules build and that fits; None if there is none.
+
+        No time is left, so the first one that fits is taken: of those that are built, or else of
+        those that take little memory.
+        """
+        if self.rules is None:
+            return None
+        limit = self.limits.limit_bytes
+        found = next(self.by_rule(), None)
+        for plan in self.rules.thriftiest(limit) if found is None else ():
+            attempt = self._emit(self.limits, plan.result)
+            if attempt.fits(limit):
+                found = attempt if plan.on is None else self._as_emitted(attempt)
+                break
+        return None if found is None else _better(found, found, 0.0)
 
     def _with_time_left(self) -> "Attempts":
         """Return the searches in less time, where a plan built by rule may be needed."""

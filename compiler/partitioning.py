@@ -1,5 +1,6 @@
 """The plan of one configuration: a program on one mesh, with one number of micro-batches."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -29,7 +30,7 @@ from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import NoPlanError, PassError
+from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, TimeLimitError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
@@ -198,7 +199,7 @@ class Partitioning(Partitioned):
     ) -> Bucketed:
         """Return the fastest of a plan and of candidates in their best buckets."""
         for candidate in candidates:
-            if self._is_near(best, found):
+            if self._is_near(best, found) or self.time_note.is_late(self.deadline):
                 break
             if candidate.least_seconds < best.step_seconds * (1 - self.options.gap):
                 other = self._in_buckets(candidate, found)
@@ -257,11 +258,17 @@ class Partitioning(Partitioned):
             request = SearchRequest(
                 *(self.source, self.cluster, planner, options, weights, self.emissions),
                 known_micro=self._micro,
+                deadline=self._end_of_building(weights),
             )
         note, rules = self.time_note, None
         if weights is None:
             rules = RulePlans(request, self.deadline, note)
         return Attempts(request, lowering, self.limits, self.deadline, rules=rules, time_note=note)
+
+    def _end_of_building(self, weights: ResourceWeights | None) -> float:
+        """Return when the building of a problem ends: without the first ones there is no plan."""
+        is_first = all(searched is None for searched in self._searches)
+        return math.inf if weights is None or is_first else self.deadline
 
     @cached_property
     def _micro(self) -> MicroBatches | None:
@@ -390,9 +397,21 @@ def _by_step(attempt: Attempt, step_seconds: float) -> Attempt:
 
 
 def _priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
-    """Return the plan of a search, with the time of building the problem, if it costs as said."""
+    """Return the plan of a search, with the time of building the problem, if it costs as said.
+
+    Raises
+    ------
+    NoPlanError
+        If there is none, or none was found.
+    """
     begin = time.perf_counter()
-    _ = attempts.request.space
+    try:
+        _ = attempts.request.space
+    except TimeLimitError as error:
+        if not math.isfinite(attempts.request.deadline):
+            raise
+        attempts.time_note.note()
+        raise NotFoundError("no time is left to build the problem") from error
     built = time.perf_counter() - begin
     found = search()
     _check_cost(found, attempts.request.profile)

@@ -162,6 +162,26 @@ class RulePlans:
             found += (replace(plan, least_cost=0.0) for plan in self._by_heuristics())
         return PlanQueue(found, shortest)
 
+    def thriftiest(self, memory_limit: float) -> Iterator[RulePlan]:
+        """Yield plans with the most recomputation, of each expert the cheapest that may fit.
+
+        The deadline has passed: they are built in as much time again as a search may take.
+
+        Parameters
+        ----------
+        memory_limit : float
+            Bytes of a device; a plan takes more than it counts.
+        """
+        end = time.perf_counter() + self.request.options.time_limit
+        late = replace(self, deadline=end, _spaces={}, _too_large=set())
+        mark = len(_MARKS) - 1 if self._recomputes else 0
+        for walk in late._walks():
+            methods = walk.methods(self.request.options.passes)
+            plans = (late._plan(walk, method, (), mark) for method in methods)
+            fitting = [p for p in plans if p and p.result.memory_bytes <= memory_limit]
+            if fitting:
+                yield min(fitting, key=lambda plan: plan.least_cost)
+
     # Experts
 
     def _experts(
@@ -178,20 +198,16 @@ class RulePlans:
                 if plan is not None:
                     yield plan
 
-    def _walks(self) -> Sequence[ExpertWalk]:
-        """Return the plans in which every degree divides something, until no time is left."""
-        if not self.are_allowed:
-            return ()
+    def _walks(self) -> Iterator[ExpertWalk]:
+        """Yield the plans in which every degree divides something, until no time is left."""
         request, known = self.request, self._found_walks
         graph = request.source if request.micro is None else request.micro.graph
-        found = []
-        for walk in expert_walks(graph, self._mesh):
+        for walk in expert_walks(graph, self._mesh) if self.are_allowed else ():
             if walk.plan.text not in known and self._is_late:
                 break
             walk = known.setdefault(walk.plan.text, walk)
             if walk.named is not None:
-                found.append(walk)
-        return found
+                yield walk
 
     def _plan(
         self, walk: ExpertWalk, method: ByName, searched: Sequence[SearchRequest], mark: int

@@ -1,5 +1,7 @@
 """What a compilation asks of the search: the program, its costs on the mesh, and the options."""
 
+import math
+import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -64,6 +66,8 @@ class SearchRequest:
         The costs, to share them with the searches for other stages.
     known_micro : MicroBatches, optional
         The micro-batches of the program, where they are known.
+    deadline : float
+        When building the problem ends at the latest, by `time.perf_counter`.
     interners : dict, optional
         What the problems of other stages share with this one, where they have the same options.
     """
@@ -78,6 +82,7 @@ class SearchRequest:
     loop: MicroBatches | None = None
     prices: CostProfile | None = None
     known_micro: MicroBatches | None = None
+    deadline: float = math.inf
     interners: dict[Hashable, Interner] | None = None
 
     @property
@@ -187,7 +192,7 @@ class SearchRequest:
             result_pins=self.options.result_pins,
             input_layouts=self._input_layouts(),
             sharding=self.options.sharding,
-            time_limit=self.options.time_limit,
+            time_limit=min(self.options.time_limit, self.deadline - time.perf_counter()),
             recompute=recompute and self.options.recompute == "search",
             regather=regather or recompute or (plan is not None and plan.sequence_parallel),
             micro=self.micro,

@@ -77,6 +77,12 @@ class Tasks:
     order: tuple[tuple[int, int], ...]
     loop: Loop | None = None
 
+    @cached_property
+    def deferrable_bytes(self) -> float:
+        """Bytes that would be early or late if everything were, in one pass over micro-batches."""
+        pairs = zip(self.tasks, self.order, strict=True)
+        return sum(task.nbytes for task, (_, number) in pairs if number == 0)
+
 
 class TaskMaker:
     """Makes the tasks of nodes of a program, lowered to collectives.
@@ -100,15 +106,6 @@ class TaskMaker:
         self.seconds = [node_cost(node, read, mesh, prices) for node, read in pairs]
         self.computing = [computing_seconds(node, read, mesh, cluster) for node, read in pairs]
         self._uses: dict[int, _Uses] = {}
-
-    @cached_property
-    def widest_window(self) -> float:
-        """Bytes that would be early or late if everything were, in one pass over micro-batches.
-
-        At least one byte: a window of none would be the serial step.
-        """
-        total = sum(self._uses_of(i).task.nbytes for i in range(len(self.graph.nodes)))
-        return max(total, 1.0)
 
     def in_passes(self, passes: int) -> Tasks:
         """Return the tasks of so many passes over micro-batches."""

@@ -179,9 +179,10 @@ class _Program:
         """The widest window: as many bytes as would be early or late if everything were.
 
         Of passes over micro-batches those of one: work that is further ahead or behind takes
-        memory, makes the step hardly shorter, and may never repeat itself.
+        memory, makes the step hardly shorter, and may never repeat itself. A window of no bytes
+        would be the serial step.
         """
-        return self.maker.widest_window
+        return max(self._tasks_of(self.fewest).deferrable_bytes, 1.0)
 
     def timeline(self, window: float) -> Timeline | None:
         """Return the timeline with a window, of all passes; None if they do not repeat."""

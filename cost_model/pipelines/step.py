@@ -109,7 +109,7 @@ class _Steps:
 
     def windows(self, memory_limit: float) -> Iterator[float]:
         """Yield the windows to try, the largest first; none where the serial order is too large."""
-        yield self.times.maker.widest_window
+        yield max(self.times.deferrable_bytes, 1.0)
         left = memory_limit - self.serial.peak_bytes
         if left > 0:
             yield from (left / 2**i for i in _HALVINGS)

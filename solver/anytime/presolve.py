@@ -68,7 +68,7 @@ def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolve
     changed = None
     for _ in range(MOST_ROUNDS):
         before = len(state.reductions)
-        _settle(state)
+        _settle(state, in_time)
         if state.infeasible or not in_time():
             break
         keep = undominated(state.flat, changed if len(state.reductions) == before else None)
@@ -78,8 +78,8 @@ def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolve
         changed = _changed(old, keep, state.reductions[-1])
         if (~keep).sum() < WORTHWHILE * len(keep):
             break
-    if not state.infeasible:
-        _settle(state)
+    if not state.infeasible and in_time():
+        _settle(state, in_time)
     if not state.infeasible:
         _drop_decided(state)
     return state
@@ -96,12 +96,12 @@ def _changed(old: Flat, keep: Array, reduction: Reduction) -> Array:
     return changed
 
 
-def _settle(state: Presolved) -> None:
-    """Drop forbidden strategies and merge decided variables until none is left."""
-    while True:
+def _settle(state: Presolved, in_time: Callable[[], bool]) -> None:
+    """Drop forbidden strategies and merge decided variables until none or no time is left."""
+    while in_time():
         while state.drop(~supported(state.flat), "forbidden strategies dropped"):
             pass
-        merged = None if state.infeasible else contracted(state.flat)
+        merged = None if state.infeasible or not in_time() else contracted(state.flat)
         if merged is not None:
             state.apply(merged)
         elif not state.drop(~affordable(state.flat), "strategies that never fit dropped"):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -16,12 +16,15 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Partitioning
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.cost_model.cluster import cluster, mesh_for
+from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import NotFoundError, ShardwrightError
 from shardwright.ir.graph import Graph
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
 from shardwright.search.heuristics.expert_plans import expert_walks
+from shardwright.search.time_note import says_so
 from tests.random_graphs import multilayer_perceptron, random_graph
 from tests.zoo_sizes import SMALL
 
@@ -183,3 +186,23 @@ def test_no_buckets_are_tried_after_the_deadline() -> None:
     fusion, timeline = fastest_fusion(program, POD, is_late=lambda: True)
     assert fusion == NO_BUCKETS
     assert timeline.step_seconds == simulate(program, POD).step_seconds
+
+
+@pytest.mark.parametrize(("share", "passes"), [(None, 1), (1.0, 2)])
+def test_a_plan_is_given_where_the_searches_leave_no_time(
+    share: float | None, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = zoo.load(SMALL["gpt"]).graph
+    options = CompileOptions(micro_batches=passes, optimizer=Optimizer("adam"))
+    sharded = replace(options, search="fully_sharded", recompute="full", objective="serial")
+    least = compile_graph(graph, POD, 8, sharded)
+    limit = None if share is None else share * peak_memory(least.program).peak_bytes
+    past = property(lambda _: time.perf_counter() - 1.0)
+    monkeypatch.setattr("shardwright.compiler.partitioning.Partitioning.deadline", past)
+    monkeypatch.setattr("shardwright.compiler.attempts._LARGE", 0)
+    monkeypatch.setattr("shardwright.compiler.partitioning._LARGE", 0)
+    found = compile_graph(graph, POD, 8, replace(options, memory_limit=limit))
+    assert found.result is not None
+    assert says_so(found.result)
+    assert found.result.lower_bound <= found.result.cost
+    assert limit is None or found.memory.peak_bytes <= limit

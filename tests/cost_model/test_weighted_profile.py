@@ -178,8 +178,7 @@ def check_bound(program: Graph, on: Cluster, passes: int) -> None:
     assert loads.weighted(weights) == pytest.approx(bound, rel=1e-6)
     assert bound >= max(highest_weights(loads.total[None])[0], 0.0) / ROUNDING
     made = tasks_of(program, on)
-    widest = TaskMaker(program, on).widest_window
-    for window in (np.inf, *(widest / 2**i for i in range(4)), 0.0):
+    for window in (np.inf, *(made.deferrable_bytes / 2**i for i in range(4)), 0.0):
         starts = schedule(made.tasks, window)
         pairs = zip(starts, made.tasks, strict=True)
         assert bound <= max(start + task.seconds for start, task in pairs) * ROUNDING
