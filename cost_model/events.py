@@ -1,7 +1,8 @@
 """The events of a step: when each node runs, and what the step takes in all."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from shardwright.cost_model.streams import Placement
 from shardwright.ir.graph import Node
@@ -53,6 +54,30 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Record:
+    """What happens in a step, and when.
+
+    Parameters
+    ----------
+    events : tuple of Event
+        The nodes, in program order.
+    live_bytes : tuple of (float, float)
+        Times at which the live bytes change, with the live bytes from then on; of a pipeline, on
+        the device group that takes most.
+    group_live_bytes : tuple of (tuple of (float, float))
+        The live bytes of each device group of a pipeline.
+    simulated : tuple of Event
+        The events as they were simulated, where further passes over micro-batches repeat: those
+        that follow start later than here.
+    """
+
+    events: tuple[Event, ...]
+    live_bytes: tuple[tuple[float, float], ...]
+    group_live_bytes: tuple[tuple[tuple[float, float], ...], ...] = ()
+    simulated: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True)
 class Timeline:
     """One step of a program on one rank; of a pipeline, on a rank of each device group.
 
@@ -73,18 +98,10 @@ class Timeline:
         last reader, so early communication takes memory early.
     window_bytes : float
         Bytes that gathers ahead may take, and as many the gradients that wait to be reduced.
-    events : tuple of Event
-        The nodes, in program order.
-    live_bytes : tuple of (float, float)
-        Times at which the live bytes change, with the live bytes from then on; of a pipeline, on
-        the device group that takes most.
+    make_record : callable
+        Makes the record: most timelines are compared by their figures alone.
     bubble_seconds : float
         Time in which a device group waits for other stages.
-    group_live_bytes : tuple of (tuple of (float, float))
-        The live bytes of each device group of a pipeline.
-    simulated : tuple of Event
-        The events as they were simulated, where further passes over micro-batches repeat: those
-        that follow start later than here.
     """
 
     step_seconds: float
@@ -93,11 +110,18 @@ class Timeline:
     exposed_communication_seconds: float
     peak_bytes: float
     window_bytes: float
-    events: tuple[Event, ...]
-    live_bytes: tuple[tuple[float, float], ...]
+    make_record: Callable[[], Record] = field(repr=False, compare=False)
     bubble_seconds: float = 0.0
-    group_live_bytes: tuple[tuple[tuple[float, float], ...], ...] = ()
-    simulated: tuple[Event, ...] = ()
+
+    @cached_property
+    def record(self) -> Record:
+        """What happens, and when."""
+        return self.make_record()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The nodes, in program order."""
+        return self.record.events
 
 
 def in_least_window(

@@ -1,23 +1,47 @@
 """The live bytes of a timeline: when each buffer of a program is allocated and freed."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffer_kinds, buffers
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.graph import Graph
 
-Change = tuple[float, int, int, float, str]
-"""Moment, position of the event, order at that moment, bytes, and the name of the buffer."""
+Floats = NDArray[np.float64]
 
 
-def live_changes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[Change]:
-    """Return the changes of the live bytes, by time.
+@dataclass(frozen=True)
+class LiveChanges:
+    """The changes of the live bytes of a timeline, by time.
 
-    A buffer is live from the start of the event that defines it to the end of the last that reads
-    it. At equal times the events are in program order, and within one definitions before frees.
+    Parameters
+    ----------
+    moments : array
+        When they happen, in seconds.
+    executions : array
+        The executions of nodes with which they happen, by position.
+    nbytes : array
+        Bytes that are allocated, negative where they are freed.
+    buffers : array
+        The buffers, by position among `LiveRanges.names`.
+    """
+
+    moments: Floats
+    executions: NDArray[np.intp]
+    nbytes: Floats
+    buffers: NDArray[np.intp]
+
+
+class LiveRanges:
+    """From which execution of a node to which each buffer of a program is live.
+
+    A buffer is live from the start of the execution that defines it to the end of the last that
+    reads it.
 
     Parameters
     ----------
@@ -25,33 +49,94 @@ def live_changes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[C
         The program of one rank.
     held : Buffers
         Its buffers.
-    events : sequence of Event
-        The executions of its nodes, in program order.
+    positions : sequence of int
+        The positions of the nodes that are executed, in program order.
     """
-    runs = _runs(graph, events)
+
+    def __init__(self, graph: Graph, held: Buffers, positions: Sequence[int]) -> None:
+        self.present = sum(held.sizes[name] for name in present_names(graph))
+        runs = _runs(len(graph), positions)
+        made = [*_allocations(graph, held, positions, runs)]
+        freed = [*_releases(graph, held, positions, runs)]
+        names = [name for *_, name in made] + [name for *_, name in freed]
+        self.names = sorted(set(names))
+        """The names of the buffers."""
+        number = {name: i for i, name in enumerate(self.names)}
+        self._made = np.array([i for i, *_ in made], np.intp)
+        self._used = np.array([i for used, *_ in freed for i in used], np.intp)
+        self._counts = np.array([len(used) for used, *_ in freed], np.intp)
+        self._orders = np.array([order for _, order, *_ in made] + [1] * len(freed))
+        nbytes = [nbytes for _, _, nbytes, _ in made] + [nbytes for _, nbytes, _ in freed]
+        self._nbytes = np.array(nbytes, np.float64)
+        self._buffers = np.array([number[name] for name in names], np.intp)
+
+    def changes(self, starts: Floats, ends: Floats) -> LiveChanges:
+        """Return the changes of the live bytes.
+
+        At equal times they are in program order, and within one execution definitions come before
+        frees.
+
+        Parameters
+        ----------
+        starts, ends : array of shape (executions,)
+            When each execution starts and ends.
+        """
+        last_ends, last = self._last_uses(ends)
+        moments = np.concatenate([starts[self._made], last_ends])
+        executions = np.concatenate([self._made, last])
+        by_time = np.lexsort((self._buffers, self._nbytes, self._orders, executions, moments))
+        return LiveChanges(
+            moments[by_time], executions[by_time], self._nbytes[by_time], self._buffers[by_time]
+        )
+
+    def peak_bytes(self, starts: Floats, ends: Floats) -> float:
+        """Return the most bytes that are live at once."""
+        return float(self.totals(self.changes(starts, ends)).max())
+
+    def totals(self, changes: LiveChanges) -> Floats:
+        """Return the live bytes before all changes, and after each."""
+        return np.cumsum(np.concatenate([[self.present], changes.nbytes]))
+
+    def _last_uses(self, ends: Floats) -> tuple[Floats, NDArray[np.intp]]:
+        """Return when the last use of each buffer ends, and which it is."""
+        if not len(self._counts):
+            return np.empty(0), np.empty(0, np.intp)
+        begins = np.cumsum(self._counts) - self._counts
+        of_uses = ends[self._used]
+        last_ends = np.maximum.reduceat(of_uses, begins)
+        is_last = of_uses == np.repeat(last_ends, self._counts)
+        return last_ends, np.maximum.reduceat(np.where(is_last, self._used, -1), begins)
+
+
+def _allocations(
+    graph: Graph, held: Buffers, positions: Sequence[int], runs: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, int, float, str]]:
+    """Yield the execution, the order in it, the bytes and the name of what is allocated."""
     loop, sizes = held.live.loop, held.sizes
-    changes = [
-        (event.start, i, 0, sizes[result.name], result.name)
-        for i, event in enumerate(events)
-        if event.nbytes
-        for result in event.node.results
-        if not held.live.is_accumulator(result.name)
-    ]
-    for i, event in enumerate(events):
-        workspace, name = held.workspaces.get(event.node.name, 0.0), event.node.name
-        if workspace:
-            changes.append((event.start, i, 0, workspace, name))
-            changes.append((event.end, i, 1, -workspace, name))
+    for i, position in enumerate(positions):
+        node = graph.nodes[position]
+        for result in node.results:
+            if sizes[result.name] and not held.live.is_accumulator(result.name):
+                yield i, 0, sizes[result.name], result.name
+        if held.workspaces.get(node.name):
+            yield i, 0, held.workspaces[node.name], node.name
     if loop is not None:
         first = runs[loop.start][0]
-        start = events[first].start
-        changes += [(start, first, -1, sizes[name], name) for name in sorted(loop.accumulated)]
+        yield from ((first, -1, sizes[name], name) for name in loop.accumulated)
+
+
+def _releases(
+    graph: Graph, held: Buffers, positions: Sequence[int], runs: Sequence[Sequence[int]]
+) -> Iterator[tuple[Sequence[int], float, str]]:
+    """Yield the uses, the bytes, negative, and the name of what is freed."""
+    for i, position in enumerate(positions):
+        name = graph.nodes[position].name
+        if held.workspaces.get(name):
+            yield (i,), -held.workspaces[name], name
     for name, uses in held.live.freed():
-        if sizes[name]:
+        if held.sizes[name]:
             for used in zip(*_uses_by_pass(name, uses, held, runs), strict=True):
-                end, last = max((events[i].end, i) for i in used)
-                changes.append((end, last, 1, -sizes[name], name))
-    return sorted(changes)
+                yield used, -held.sizes[name], name
 
 
 def overlapped_memory(graph: Graph, timeline: Timeline) -> MemoryUseReport:
@@ -71,20 +156,23 @@ def overlapped_memory(graph: Graph, timeline: Timeline) -> MemoryUseReport:
     now = dict.fromkeys(KINDS, 0.0)
     for name in present_names(graph):
         now[kinds[name]] += held.sizes[name]
-    events = timeline.simulated or timeline.events
-    changes = live_changes(graph, held, events)
-    totals = [*accumulate((change[3] for change in changes), initial=sum(now.values()))]
-    last = max(range(len(totals)), key=totals.__getitem__)
-    for _, _, _, nbytes, name in changes[:last]:
-        now[kinds[name]] += nbytes
-    at = events[changes[last - 1][1]].node.name if last else "the start"
+    events = timeline.record.simulated or timeline.events
+    ranges = LiveRanges(graph, held, _positions(graph, events))
+    starts = np.array([event.start for event in events])
+    changes = ranges.changes(starts, np.array([event.end for event in events]))
+    totals = ranges.totals(changes)
+    last = int(totals.argmax())
+    for buffer, nbytes in zip(changes.buffers[:last], changes.nbytes[:last].tolist(), strict=True):
+        now[kinds[ranges.names[buffer]]] += nbytes
+    at = events[changes.executions[last - 1]].node.name if last else "the start"
     hosted = host_peak(graph, held, events)
-    return MemoryUseReport(totals[last], now, at, host_bytes=hosted, window_bytes=window)
+    peak = float(totals[last])
+    return MemoryUseReport(peak, now, at, host_bytes=hosted, window_bytes=window)
 
 
 def host_peak(graph: Graph, held: Buffers, events: Sequence[Event]) -> float:
     """Return the peak bytes in host memory, from the starts of copies there to the last reads."""
-    runs = _runs(graph, events) if held.hosted else []
+    runs = _runs(len(graph), _positions(graph, events)) if held.hosted else []
     position = {node.name: i for i, node in enumerate(graph.nodes)} if held.hosted else {}
     changes: list[tuple[float, float]] = []
     for name, nbytes in held.hosted.items():
@@ -102,12 +190,17 @@ def present_names(graph: Graph) -> list[str]:
     return [value.name for value in graph.inputs] + [p.name for p in graph.parameters]
 
 
-def _runs(graph: Graph, events: Sequence[Event]) -> list[list[int]]:
-    """Return the events of each node."""
-    positions = {node.name: position for position, node in enumerate(graph.nodes)}
-    runs: list[list[int]] = [[] for _ in graph.nodes]
-    for i, event in enumerate(events):
-        runs[positions[event.node.name]].append(i)
+def _positions(graph: Graph, events: Sequence[Event]) -> list[int]:
+    """Return the positions of the nodes that are executed."""
+    position = {node.name: i for i, node in enumerate(graph.nodes)}
+    return [position[event.node.name] for event in events]
+
+
+def _runs(count: int, positions: Sequence[int]) -> list[list[int]]:
+    """Return the executions of each of so many nodes."""
+    runs: list[list[int]] = [[] for _ in range(count)]
+    for i, position in enumerate(positions):
+        runs[position].append(i)
     return runs
 
 

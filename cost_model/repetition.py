@@ -6,7 +6,6 @@ between them are like both. The last passes must not be felt yet: nothing of the
 ahead.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,15 +37,15 @@ class Repeated:
     seconds: float
 
 
-def repeated_pass(tasks: Tasks, starts: Sequence[float]) -> Repeated | None:
+def repeated_pass(tasks: Tasks, starts: Floats) -> Repeated | None:
     """Return the first pass that repeats the one before; None if there is none.
 
     Parameters
     ----------
     tasks : Tasks
         The tasks of a program with a loop over micro-batches.
-    starts : sequence of float
-        When they start.
+    starts : array
+        When they start, in seconds.
     """
     loop = tasks.loop
     if loop is None:
@@ -80,11 +79,10 @@ class _Moments:
     begins: list[float]
 
     @classmethod
-    def of(cls, tasks: Tasks, starts: Sequence[float], loop: Loop) -> "_Moments":
+    def of(cls, tasks: Tasks, starts: Floats, loop: Loop) -> "_Moments":
         """Divide the tasks into those of each pass, before and after the loop."""
         length = loop.stop - loop.start
-        start = np.array(starts)
-        end = start + np.array([task.seconds for task in tasks.tasks])
+        start, end = starts, starts + tasks.seconds
         passes = 1 + max(number for _, number in tasks.order)
         stop = loop.start + passes * length
         of_passes = start[loop.start : stop].reshape(passes, length)

@@ -10,6 +10,9 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwright.cost_model.buffers import Buffers, buffers
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import computing_seconds, node_cost, second_prices
@@ -76,6 +79,16 @@ class Tasks:
     buffers: Buffers
     order: tuple[tuple[int, int], ...]
     loop: Loop | None = None
+
+    @cached_property
+    def scheduler(self) -> "Scheduler":
+        """Schedules them."""
+        return Scheduler(self.tasks)
+
+    @cached_property
+    def seconds(self) -> NDArray[np.float64]:
+        """The duration of each."""
+        return np.array([task.seconds for task in self.tasks])
 
     @cached_property
     def deferrable_bytes(self) -> float:

@@ -25,13 +25,15 @@ So every resource serves one node at a time, and the step is at least the load o
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
 
 from shardwright.cost_model.buffers import Buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.events import Event, Timeline, in_least_window
-from shardwright.cost_model.live_bytes import live_changes, present_names
+from shardwright.cost_model.events import Event, Record, Timeline, in_least_window
+from shardwright.cost_model.live_bytes import Floats, LiveRanges
 from shardwright.cost_model.pipelines.step import (
     pipeline_narrowed,
     pipeline_seconds,
@@ -40,7 +42,7 @@ from shardwright.cost_model.pipelines.step import (
 )
 from shardwright.cost_model.repetition import Repeated, repeated_pass
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.schedule import TaskMaker, Tasks, schedule
+from shardwright.cost_model.schedule import TaskMaker, Tasks
 from shardwright.cost_model.streams import COMPUTE
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
@@ -173,6 +175,7 @@ class _Program:
         self.fewest = min(self.passes, max(_FEWEST_PASSES, _MOST_TASKS // max(body, 1)))
         self.maker = TaskMaker(graph, cluster)
         self._tasks: dict[int, Tasks] = {}
+        self._ranges: dict[int, LiveRanges] = {}
 
     @property
     def widest(self) -> float:
@@ -189,13 +192,12 @@ class _Program:
         most = max(self.fewest, min(self.passes, _MOST_PASSES))
         passes = self.fewest
         while True:
-            tasks = self._tasks_of(passes)
-            starts = schedule(tasks.tasks, window)
+            execution = self._execution(passes, window)
             if passes == self.passes:
-                return _timeline(self.graph, tasks, starts, window)
-            repeated = repeated_pass(tasks, starts)
+                return execution.timeline()
+            repeated = repeated_pass(execution.tasks, execution.starts)
             if repeated is not None:
-                return self._with_skipped(tasks, starts, window, repeated)
+                return execution.timeline(_Skipped(self.passes - passes, repeated))
             if passes == most:
                 return None
             passes = min(2 * passes, most)
@@ -206,96 +208,135 @@ class _Program:
         assert timeline is not None
         return timeline
 
+    def _execution(self, passes: int, window: float) -> "_Execution":
+        tasks = self._tasks_of(passes)
+        starts = np.array(tasks.scheduler.starts(window))
+        return _Execution(self.graph, tasks, self._live_ranges(passes), starts, window)
+
     def _tasks_of(self, passes: int) -> Tasks:
         if passes not in self._tasks:
             self._tasks[passes] = self.maker.in_passes(passes)
         return self._tasks[passes]
 
-    def _with_skipped(
-        self, tasks: Tasks, starts: Sequence[float], window: float, repeated: Repeated
-    ) -> Timeline:
-        """Return the timeline with further passes where they repeat."""
-        found = _timeline(self.graph, tasks, starts, window)
-        last = max(number for _, number in tasks.order)
-        skipped = self.passes - 1 - last
-        begin, later = repeated.start, skipped * repeated.seconds
-        number = repeated.number
-        once = [event for event in found.events if event.micro_batch == 1]
-        compute = sum(event.computing for event in once)
-        total = sum(event.seconds for event in once)
-        step = found.step_seconds + later
-        compute_seconds = found.compute_seconds + skipped * compute
+    def _live_ranges(self, passes: int) -> LiveRanges:
+        if passes not in self._ranges:
+            tasks = self._tasks_of(passes)
+            positions = [position for position, _ in tasks.order]
+            self._ranges[passes] = LiveRanges(self.graph, tasks.buffers, positions)
+        return self._ranges[passes]
 
-        def shifted(moment: float) -> float:
-            return moment + later if moment >= begin else moment
 
-        return replace(
-            found,
+@dataclass(frozen=True)
+class _Skipped:
+    """Passes over micro-batches that are like one that was simulated.
+
+    Parameters
+    ----------
+    count : int
+        Number of passes.
+    like : Repeated
+        The pass before which they run.
+    """
+
+    count: int
+    like: Repeated
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that they take."""
+        return self.count * self.like.seconds
+
+    def shifted(self, moment: float) -> float:
+        """Return a simulated moment, later by these passes where it comes after them."""
+        return moment + self.seconds if moment >= self.like.start else moment
+
+
+_NONE_SKIPPED = _Skipped(0, Repeated(0, math.inf, 0.0))
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """The nodes of a program, with the times at which they run.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program.
+    tasks : Tasks
+        Its tasks.
+    live : LiveRanges
+        Its buffers.
+    starts : array
+        When each task starts, in seconds.
+    window : float
+        The bytes that may be early, and late.
+    """
+
+    graph: Graph
+    tasks: Tasks
+    live: LiveRanges
+    starts: Floats
+    window: float
+
+    @property
+    def ends(self) -> Floats:
+        """When each task ends, in seconds."""
+        return self.starts + self.tasks.seconds
+
+    def timeline(self, skipped: _Skipped = _NONE_SKIPPED) -> Timeline:
+        """Return the timeline, with further passes over micro-batches."""
+        step = float(self.ends.max(initial=0.0)) + skipped.seconds
+        compute, total = self._busy(skipped)
+        return Timeline(
             step_seconds=step,
-            compute_seconds=compute_seconds,
-            communication_seconds=found.communication_seconds + skipped * (total - compute),
-            exposed_communication_seconds=max(0.0, step - compute_seconds),
-            events=tuple(
-                replace(
-                    event,
-                    start=shifted(event.start),
-                    micro_batch=event.micro_batch + skipped * (event.micro_batch >= number),
-                )
-                for event in found.events
-            ),
-            simulated=found.events,
-            live_bytes=tuple((shifted(moment), nbytes) for moment, nbytes in found.live_bytes),
+            compute_seconds=compute,
+            communication_seconds=total - compute,
+            exposed_communication_seconds=max(0.0, step - compute),
+            peak_bytes=self.live.peak_bytes(self.starts, self.ends),
+            window_bytes=self.window,
+            make_record=lambda: self._record(skipped),
         )
 
+    def _busy(self, skipped: _Skipped) -> tuple[float, float]:
+        """Return the seconds of computation, and of all nodes."""
+        pairs = zip(self.tasks.tasks, self.tasks.order, strict=True)
+        once = [task for task, (_, number) in pairs if number == 1] if skipped.count else []
+        compute = sum(task.computing for task in self.tasks.tasks)
+        compute += skipped.count * sum(task.computing for task in once)
+        total = sum(task.seconds for task in self.tasks.tasks)
+        return compute, total + skipped.count * sum(task.seconds for task in once)
 
-def _timeline(graph: Graph, tasks: Tasks, starts: Sequence[float], window: float) -> Timeline:
-    held = tasks.buffers
-    events = [
-        Event(
-            graph.nodes[position],
-            task.placement,
-            start,
-            task.seconds,
-            _allocated(graph.nodes[position], held),
-            number,
-            task.computing,
+    def _record(self, skipped: _Skipped) -> Record:
+        events = tuple(self._events())
+        later = tuple(self._events(skipped)) if skipped.count else events
+        return Record(
+            later,
+            tuple((skipped.shifted(moment), nbytes) for moment, nbytes in self._live_bytes()),
+            simulated=events if skipped.count else (),
         )
-        for (position, number), task, start in zip(tasks.order, tasks.tasks, starts, strict=True)
-    ]
-    return _summary(graph, tasks, events, window)
+
+    def _events(self, skipped: _Skipped = _NONE_SKIPPED) -> Iterator[Event]:
+        starts = map(skipped.shifted, self.starts.tolist())
+        for (position, number), task, start in zip(
+            self.tasks.order, self.tasks.tasks, starts, strict=True
+        ):
+            node = self.graph.nodes[position]
+            nbytes = _allocated(node, self.tasks.buffers)
+            after = skipped.count * (number >= skipped.like.number)
+            where, seconds = task.placement, task.seconds
+            yield Event(node, where, start, seconds, nbytes, number + after, task.computing)
+
+    def _live_bytes(self) -> list[tuple[float, float]]:
+        """Return the changes of the live bytes over time, and the bytes from then on."""
+        changes = self.live.changes(self.starts, self.ends)
+        moments = [0.0, *changes.moments.tolist()]
+        return list(zip(moments, self.live.totals(changes).tolist(), strict=True))
 
 
 def _allocated(node: Node, held: Buffers) -> float:
     """Return the bytes that are allocated for a node; those of accumulators once, before a loop."""
     names = (result.name for result in node.results)
     return sum(held.sizes[name] for name in names if not held.live.is_accumulator(name))
-
-
-def _summary(graph: Graph, tasks: Tasks, events: Sequence[Event], window: float) -> Timeline:
-    step = max((event.end for event in events), default=0.0)
-    compute = sum(event.computing for event in events)
-    total = sum(event.seconds for event in events)
-    live = _live_bytes(graph, tasks.buffers, events)
-    return Timeline(
-        step_seconds=step,
-        compute_seconds=compute,
-        communication_seconds=total - compute,
-        exposed_communication_seconds=max(0.0, step - compute),
-        peak_bytes=max(nbytes for _, nbytes in live),
-        window_bytes=window,
-        events=tuple(events),
-        live_bytes=tuple(live),
-    )
-
-
-def _live_bytes(graph: Graph, held: Buffers, events: Sequence[Event]) -> list[tuple[float, float]]:
-    """Return the changes of the live bytes over time, and the bytes from then on."""
-    now = sum(held.sizes[name] for name in present_names(graph))
-    live = [(0.0, now)]
-    for moment, _, _, change, _ in live_changes(graph, held, events):
-        now += change
-        live.append((moment, now))
-    return live
 
 
 # The format of chrome://tracing and https://ui.perfetto.dev
@@ -307,12 +348,13 @@ def to_chrome_trace(timeline: Timeline) -> str:
     Computation is a thread, and so is every queue of a level. The live bytes are a counter. A
     device group of a pipeline is a process. Times are microseconds.
     """
-    threads = {name: number for number, name in enumerate(_thread_names(timeline))}
-    groups = timeline.group_live_bytes or (timeline.live_bytes,)
-    records = [_process(group) for group in range(len(groups)) if timeline.group_live_bytes]
+    record = timeline.record
+    threads = {name: number for number, name in enumerate(_thread_names(record))}
+    groups = record.group_live_bytes or (record.live_bytes,)
+    records = [_process(group) for group in range(len(groups)) if record.group_live_bytes]
     for group in range(len(groups)):
         records += [_thread(name, number, group) for name, number in threads.items()]
-    for event in timeline.events:
+    for event in record.events:
         if event.seconds:
             records += [_slice(event, threads[name]) for name in _threads(event)]
     for group, live in enumerate(groups):
@@ -327,9 +369,9 @@ def _process(group: int) -> Mapping[str, object]:
     return {"name": "process_name", "ph": "M", "pid": group, "args": {"name": name}}
 
 
-def _thread_names(timeline: Timeline) -> list[str]:
+def _thread_names(record: Record) -> list[str]:
     """Return the threads of a trace: computation, then the queues of each level."""
-    found = dict.fromkeys(name for event in timeline.events for name in _threads(event))
+    found = dict.fromkeys(name for event in record.events for name in _threads(event))
     return [COMPUTE, *(name for name in found if name != COMPUTE)]
 
 

@@ -91,7 +91,7 @@ def _in_timeline(memory: MemoryUseReport, timeline: Timeline) -> MemoryUseReport
     It counts among the other buffers, as activations do.
     """
     longer = max(0.0, timeline.peak_bytes - memory.peak_bytes)
-    groups = timeline.group_live_bytes or ((),) * len(memory.by_group)
+    groups = timeline.record.group_live_bytes or ((),) * len(memory.by_group)
     return replace(
         memory,
         peak_bytes=memory.peak_bytes + longer,

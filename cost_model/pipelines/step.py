@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.events import Event, Timeline, in_least_window
+from shardwright.cost_model.events import Event, Record, Timeline, in_least_window
 from shardwright.cost_model.pipelines.memory import PipelineMemory, WalkedGroup
 from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
 from shardwright.dataflow.schedule_paths import (
@@ -153,20 +153,22 @@ class _Step:
         busy = sum(s.seconds for runs in self.runs for _, _, s in runs) / count
         compute = sum(s.compute_seconds for runs in self.runs for _, _, s in runs) / count
         moved = sum(s.communication_seconds for runs in self.runs for _, _, s in runs) / count
-        live = [_live_bytes(*pair) for pair in zip(self.runs, self.walked, strict=True)]
-        peaks = [float(walked.peak.peak.sum()) for walked in self.walked]
         return Timeline(
             step_seconds=step,
             compute_seconds=compute,
             communication_seconds=moved + self._sent_seconds() / count,
             exposed_communication_seconds=max(0.0, busy - compute),
-            peak_bytes=max(peaks),
+            peak_bytes=self.peak_bytes,
             window_bytes=self.window,
-            events=tuple(self._events()),
-            live_bytes=live[peaks.index(max(peaks))],
+            make_record=self._record,
             bubble_seconds=max(0.0, step - busy),
-            group_live_bytes=tuple(live),
         )
+
+    def _record(self) -> Record:
+        live = [_live_bytes(*pair) for pair in zip(self.runs, self.walked, strict=True)]
+        peaks = [float(walked.peak.peak.sum()) for walked in self.walked]
+        most = live[peaks.index(max(peaks))]
+        return Record(tuple(self._events()), most, tuple(live))
 
     # The simulation
 

@@ -190,7 +190,7 @@ def test_the_step_is_that_of_all_nodes() -> None:
             assert bound(program) <= expected * (1 + 1e-9)
             overlapped = simulate(program, CPU)
             assert overlapped.peak_bytes == max(
-                nbytes for live in overlapped.group_live_bytes for _, nbytes in live
+                nbytes for live in overlapped.record.group_live_bytes for _, nbytes in live
             )
             times = (overlapped.compute_seconds, overlapped.exposed_communication_seconds)
             total = sum(times) + overlapped.bubble_seconds

@@ -96,7 +96,7 @@ def test_by_hand_a_gradient_is_reduced_behind() -> None:
     assert spans(timeline) == {"d": (0, 32), "w.grad": (32, 48), "r": (32, 64), "w.next": (64, 112)}
     assert timeline.step_seconds == timeline.compute_seconds == 112
     # p, q, w and d; then w.grad and r as well, without p; then d and q die, at last w.grad.
-    assert timeline.live_bytes == (
+    assert timeline.record.live_bytes == (
         (0, 48),
         (0, 64),
         (32, 48),
@@ -231,7 +231,7 @@ graph two_readers on x=4 {
 """
     timeline = simulate(parse(text), SLOW)
     assert spans(timeline) == {"e": (0, 16), "s": (0, 8)}
-    assert timeline.live_bytes[-2:] == ((0, 52), (16, 36))
+    assert timeline.record.live_bytes[-2:] == ((0, 52), (16, 36))
 
 
 def test_nodes_that_take_no_time_hold_operand_and_result() -> None:
@@ -363,10 +363,10 @@ def test_memory_returns_to_what_outlives_the_step(programs: list[Graph]) -> None
     for program in programs:
         timeline = simulate(program, CPU)
         assert program.mesh is not None
-        assert timeline.peak_bytes == max(nbytes for _, nbytes in timeline.live_bytes)
-        moments = [moment for moment, _ in timeline.live_bytes]
+        assert timeline.peak_bytes == max(nbytes for _, nbytes in timeline.record.live_bytes)
+        moments = [moment for moment, _ in timeline.record.live_bytes]
         assert moments == sorted(moments)
-        left = timeline.live_bytes[-1][1]
+        left = timeline.record.live_bytes[-1][1]
         kept = {*program.outputs, *(p.name for p in program.parameters)}
         sizes = {
             name: program.values[name].type.nbytes / program.mesh.extent(layout.split_axes)

@@ -1,4 +1,4 @@
-"""Two hosts: namespaces of Linux with a network, names, processes and shared memory of their own."""
+"""Two hosts: namespaces of Linux with a network, names and processes of their own."""
 
 import os
 import re
