@@ -72,6 +72,10 @@ class Buffers:
 
 def buffers(graph: Graph) -> Buffers:
     """Return the buffers of a program; without a mesh it runs whole on one device."""
+    return graph.analysed("buffers", lambda: _buffers(graph))
+
+
+def _buffers(graph: Graph) -> Buffers:
     mesh, live = graph.mesh or Mesh(()), liveness(graph)
     in_place = {new for _, new in graph.updates}
     sizes = {

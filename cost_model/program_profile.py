@@ -23,7 +23,7 @@ from shardwright.cost_model.profile import (
     check_costs,
 )
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.cost_model.roofline import local_bytes, node_cost
+from shardwright.cost_model.roofline import local_bytes, node_cost, node_costs
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -117,10 +117,8 @@ class ProgramProfile(CostProfile):
         """Return the sum of the costs of all nodes: a step without any overlap."""
         mesh = program.mesh or self.mesh
         prices = self if mesh == self.mesh else self._on(mesh)
-        return sum(
-            times * node_cost(node, program.operand_values(node), mesh, prices)
-            for node, times in zip(program.nodes, times_run(program), strict=True)
-        )
+        costs = node_costs(program, mesh, prices)
+        return sum(times * cost for cost, times in zip(costs, times_run(program), strict=True))
 
     def _on(self, mesh: Mesh) -> Self:
         """Return the prices on the mesh with an axis that is run in time."""

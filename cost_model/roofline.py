@@ -105,10 +105,11 @@ def _computing(info: RingOperator, rounds: Sequence[Round], cluster: Cluster) ->
     )
 
 
-def computing_seconds(node: Node, operands: Sequence[Value], mesh: Mesh, cluster: Cluster) -> float:
+def computing_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     """Return the seconds for which a node that communicates computes: in the rounds of a ring."""
     if not issubclass(operator_class(node.operator), RingOperator):
         return 0.0
+    operands, mesh = graph.operand_values(node), graph.mesh or Mesh(())
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     assert isinstance(info, RingOperator)
     layouts = [value.layout or Layout.replicated(value.type.rank) for value in operands]
@@ -201,6 +202,40 @@ def second_prices(mesh: Mesh, cluster: Cluster) -> SecondPrices:
     return SecondPrices(mesh, cluster)
 
 
+def node_costs(graph: Graph, mesh: Mesh, prices: NodePrices | Sequence[NodePrices]) -> list[float]:
+    """Return the cost of every node of a program; equal nodes of many layers are priced once.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program.
+    mesh : Mesh
+        Its mesh.
+    prices : NodePrices or sequence of NodePrices
+        The prices, or those of each node.
+    """
+    each = prices if isinstance(prices, Sequence) else (prices,) * len(graph.nodes)
+    values, known, costs = graph.values, dict[object, float](), []
+    for node, of in zip(graph.nodes, each, strict=True):
+        operands = tuple([values[name] for name in node.operands])
+        read = [part for value in operands for part in (value.type, value.layout)]
+        left = [value.layout for value in node.results]
+        key = (node.operator, id(of), *node.attributes.items(), *read, *left)
+        cost = known.get(key)
+        if cost is None:
+            cost = known[key] = node_cost(node, operands, mesh, of)
+        costs.append(cost)
+    return costs
+
+
+def seconds_of_nodes(graph: Graph, cluster: Cluster) -> list[float]:
+    """Return the seconds of every node of a program, run once; without a mesh on one device."""
+    mesh = graph.mesh or Mesh(())
+    return graph.analysed(
+        ("seconds", cluster), lambda: node_costs(graph, mesh, second_prices(mesh, cluster))
+    )
+
+
 def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePrices) -> float:
     """Return the cost of one node on a mesh, given its operands.
 
@@ -275,9 +310,5 @@ def program_seconds(graph: Graph, cluster: Cluster) -> float:
 
     A node in a loop over micro-batches counts once for each pass.
     """
-    mesh = graph.mesh or Mesh(())
-    prices = second_prices(mesh, cluster)
-    pairs = zip(graph.nodes, times_run(graph), strict=True)
-    return sum(
-        times * node_cost(node, graph.operand_values(node), mesh, prices) for node, times in pairs
-    )
+    pairs = zip(seconds_of_nodes(graph, cluster), times_run(graph), strict=True)
+    return sum(times * seconds for seconds, times in pairs)

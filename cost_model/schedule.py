@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.buffers import Buffers, buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.roofline import computing_seconds, node_cost, second_prices
+from shardwright.cost_model.roofline import computing_seconds, seconds_of_nodes
 from shardwright.cost_model.streams import COMPUTE, Placement, placements
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import Loop, execution_order
-from shardwright.ir.mesh import Mesh
 from shardwright.operators.views import buffers_of
 
 _IN_LINE = ("compute", "blocking")
@@ -112,12 +111,11 @@ class TaskMaker:
         self.graph, self.buffers = graph, buffers(graph)
         self.placed = placements(graph, cluster)
         self.written = _written_in_place(graph, self.buffers)
-        mesh = graph.mesh or Mesh(())
-        prices = second_prices(mesh, cluster)
-        operands = [graph.operand_values(node) for node in graph.nodes]
-        pairs = list(zip(graph.nodes, operands, strict=True))
-        self.seconds = [node_cost(node, read, mesh, prices) for node, read in pairs]
-        self.computing = [computing_seconds(node, read, mesh, cluster) for node, read in pairs]
+        self.seconds = seconds_of_nodes(graph, cluster)
+        self.computing = [
+            computing_seconds(node, graph, cluster) if where.levels else 0.0
+            for node, where in zip(graph.nodes, self.placed, strict=True)
+        ]
         self._uses: dict[int, _Uses] = {}
 
     def in_passes(self, passes: int) -> Tasks:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.roofline import node_axes, node_seconds
+from shardwright.cost_model.roofline import node_axes, seconds_of_nodes
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import times_run
 from shardwright.ir.provenance import Role
@@ -104,6 +104,10 @@ def placements(graph: Graph, cluster: Cluster) -> list[Placement]:
     ClusterError
         If an axis of the mesh belongs to a level that the cluster lacks.
     """
+    return graph.analysed(("placements", cluster), lambda: _placements(graph, cluster))
+
+
+def _placements(graph: Graph, cluster: Cluster) -> list[Placement]:
     made = parameter_tensors(graph.nodes, (p.name for p in graph.parameters))
     found: list[Placement] = []
     behind: set[str] = set()
@@ -162,8 +166,8 @@ def loads(graph: Graph, cluster: Cluster) -> Mapping[str, float]:
     """
     busy = dict.fromkeys((COMPUTE, *cluster.links), 0.0)
     placed = placements(graph, cluster)
-    for node, where, times in zip(graph.nodes, placed, times_run(graph), strict=True):
-        seconds = times * node_seconds(node, graph, cluster)
+    every = seconds_of_nodes(graph, cluster)
+    for seconds, where, times in zip(every, placed, times_run(graph), strict=True):
         for resource in where.resources:
-            busy[resource] += seconds
+            busy[resource] += times * seconds
     return busy

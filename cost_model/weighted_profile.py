@@ -18,7 +18,7 @@ from shardwright.cost_model.cluster import HOST_LINKS, Cluster
 from shardwright.cost_model.profile import UpdateRule
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner, move_seconds
-from shardwright.cost_model.roofline import node_cost
+from shardwright.cost_model.roofline import node_costs
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.cost_model.weighted.intervals import Kind, ResourceWeights
 from shardwright.cost_model.weighted.kinds import kinds_of
@@ -208,11 +208,7 @@ class WeightedProfile(TimeProfile):
     def program_cost(self, program: Graph) -> float:
         """Return the weighted sum of the loads of a program."""
         mesh = program.mesh or self.mesh
-        prices: dict[Kind, WeightedProfile] = {}
-        total = 0.0
-        rows = zip(program.nodes, kinds_of(program), times_run(program), strict=True)
-        for node, kind, times in rows:
-            if kind not in prices:
-                prices[kind] = self._of_kind(kind)._on(mesh)
-            total += times * node_cost(node, program.operand_values(node), mesh, prices[kind])
-        return total
+        kinds = kinds_of(program)
+        prices = {kind: self._of_kind(kind)._on(mesh) for kind in set(kinds)}
+        costs = node_costs(program, mesh, [prices[kind] for kind in kinds])
+        return sum(times * cost for cost, times in zip(costs, times_run(program), strict=True))

@@ -51,6 +51,10 @@ def cotangent_flow(graph: Graph) -> CotangentFlow:
     graph : Graph
         A forward program, partitioned or whole.
     """
+    return graph.analysed("cotangents", lambda: _cotangent_flow(graph))
+
+
+def _cotangent_flow(graph: Graph) -> CotangentFlow:
     relevant = live(graph.nodes, graph.outputs[:1]).values
     reached = {p.name for p in graph.parameters if p.trainable and p.value.type.is_float}
     entering: dict[str, tuple[bool, ...]] = {}

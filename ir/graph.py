@@ -4,10 +4,11 @@ Values are referred to by name, so a graph can be printed, compared and rewritte
 pointers. A graph says nothing about what its operators mean.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
+from typing import TypeVar, cast
 
 from shardwright.ir.attributes import Attributes, FrozenAttributes
 from shardwright.ir.decisions import SharedLayout
@@ -18,6 +19,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import COPIES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType
 
+T = TypeVar("T")
 _OWN = Provenance()
 _SHOWN = 20  # nodes in a notebook
 
@@ -222,6 +224,29 @@ class Graph:
             for position, operand in enumerate(node.operands):
                 table[operand].append((node, position))
         return {name: tuple(readers) for name, readers in table.items()}
+
+    @cached_property
+    def _analyses(self) -> dict[object, object]:
+        """What was found out about the program: it never changes, so that stays true."""
+        return {}
+
+    def analysed(self, key: object, analyse: Callable[[], T]) -> T:
+        """Return the result of an analysis of the program, made once for each key.
+
+        Parameters
+        ----------
+        key : object
+            The analysis with its arguments.
+        analyse : callable
+            Makes it; nobody changes what it returns.
+        """
+        if key not in self._analyses:
+            self._analyses[key] = analyse()
+        return cast(T, self._analyses[key])
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields alone: what follows from them is not sent to other processes."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @cached_property
     def stages(self) -> int:

@@ -11,6 +11,10 @@ from shardwright.operators.info import operator_class
 
 def kinds_of(program: Graph) -> list[Kind]:
     """Return the kind of every node of a program, lowered to collectives or not."""
+    return program.analysed("kinds", lambda: _kinds_of(program))
+
+
+def _kinds_of(program: Graph) -> list[Kind]:
     made = parameter_tensors(program.nodes, (p.name for p in program.parameters))
     loop = loop_of(program)
     if loop is None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_model
-from shardwright.cost_model.roofline import node_axes, node_cost, second_prices, value_bytes
+from shardwright.cost_model.roofline import node_axes, seconds_of_nodes, value_bytes
 from shardwright.cost_model.streams import node_levels
 from shardwright.cost_model.weighted.intervals import parts_of
 from shardwright.cost_model.weighted.kinds import kinds_of
@@ -63,18 +63,16 @@ def least_loads(program: Graph, cluster: Cluster, intervals: int = 1) -> Loads:
     bytes alone, at the least seconds per byte: no bucket takes less than its gradients.
     """
     mesh = program.mesh or Mesh(())
-    prices = second_prices(mesh, cluster)
     position = {name: 1 + i for i, name in enumerate(cluster.links)}
     found: dict[Place, float] = {}
-    rows = zip(program.nodes, kinds_of(program), times_run(program), strict=True)
-    for node, kind, times in rows:
-        operands = program.operand_values(node)
+    every = seconds_of_nodes(program, cluster)
+    rows = zip(program.nodes, every, kinds_of(program), times_run(program), strict=True)
+    for node, seconds, kind, times in rows:
         levels = node_levels(node, program, cluster)
         if kind.deferrable and levels and node.operator == "all_reduce":
             members = map(mesh.axis, node_axes(node, program))
-            seconds = value_bytes(operands[0], mesh) * least_slope(members, cluster)
-        else:
-            seconds = node_cost(node, operands, mesh, prices)
+            nbytes = value_bytes(program.values[node.operands[0]], mesh)
+            seconds = nbytes * least_slope(members, cluster)
         occupied = tuple(position[level] for level in levels)
         occupied = occupied if kind.deferrable and occupied else (0, *occupied)
         for share, among in parts_of(kind, intervals, mesh.passes) if seconds else ():

@@ -9,6 +9,7 @@ from shardwright.cost_model.roofline import (
     node_seconds,
     operator_seconds,
     program_seconds,
+    seconds_of_nodes,
 )
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -224,6 +225,14 @@ def test_more_devices_never_make_a_node_dearer_than_the_whole_operator() -> None
             taken, left = whole[: len(values)], whole[len(values) :]
             limit = operator_seconds(info, taken, left, program_.mesh, cpu)
             assert node_seconds(node, program_, cpu) <= limit
+
+
+def test_equal_nodes_are_priced_once_and_cost_the_same() -> None:
+    cpu = cluster("cpu")
+    for seed in range(3):
+        program_ = compile_graph(random_graph(seed, nodes=6), cpu, 8).program
+        one_by_one = [node_seconds(node, program_, cpu) for node in program_]
+        assert seconds_of_nodes(program_, cpu) == one_by_one
 
 
 def test_windows_split_unevenly_cost_the_most_that_a_rank_has() -> None:

@@ -71,3 +71,14 @@ def test_attributes_cannot_be_changed(change):
         change(node.attributes)
     assert node.attributes == {"factor": 2.0}
     assert pickle.loads(pickle.dumps(node)) == copy.deepcopy(node) == node
+
+
+def test_an_analysis_is_made_once_and_stays_with_the_program() -> None:
+    graph, made = parse(BEFORE), []
+    for _ in range(2):
+        assert graph.analysed("length", lambda: made.append(1) or 4) == 4
+    assert made == [1]
+    assert graph.with_nodes(graph.nodes).analysed("length", lambda: -1) == -1
+    sent = pickle.loads(pickle.dumps(graph))
+    assert sent == graph
+    assert sent.analysed("length", lambda: -1) == -1
