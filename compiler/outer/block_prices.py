@@ -1,10 +1,10 @@
 """Prices of the blocks of a program: bounds and estimates of many configurations at once.
 
-A block, such as a layer, is searched alone, without the memory limit and with free ends, so the
-bounds of all blocks add up to one of the program (`StageProblems.least`). Equal blocks share one
-search: a model of a hundred layers takes three. The prices depend on the mesh and on the number of
-micro-batches M alone, so numbers of stages, chunks and schedules share them. With P the bound of
-one pass of all blocks over a micro-batch,
+A block, such as a layer, is searched alone, with free ends, so the bounds of all blocks add up to
+one of the program (`StageProblems.relaxed`). Equal blocks share one search: a model of a hundred
+layers takes three. The prices depend on the mesh and on the number of micro-batches M alone, so
+numbers of stages, chunks and schedules share them. With P the bound of one pass of all blocks over
+a micro-batch,
 
     step >= bound of all passes and what is done once              in one stage
     step >= M P / S                                                in S device groups
@@ -12,16 +12,20 @@ one pass of all blocks over a micro-batch,
     step >= P / (1 - (1 - 1/M)^S)     for M > 1, with a forward and a backward segment (`floors`)
 
 A pass over a micro-batch costs no less than its part of a pass over a larger one, so M P bounds
-those of multiples of M too, and a finer mesh bounds those that merge its axes.
+those of multiples of M too, and a finer mesh bounds those that merge its axes. In one stage, a
+price on memory bounds the plans within the limit (`stages.priced_blocks`); this bound is of M
+alone, since smaller micro-batches take less memory. The weights of the resources are those, of some
+that are tried, by which the bound is highest.
 
-The estimate takes the serial seconds of a pass, and the bubble of the schedule; in one stage what
-a pass takes at least, as bounded by weights or half of its serial seconds (no step is shorter than
-the longer of two parts of it). It is no bound: it only decides what is compiled first.
+The estimate takes the serial seconds of a pass, and the bubble of the schedule; in one stage a
+little more than the bound within the memory limit. It is no bound: it only decides what is compiled
+first.
 """
 
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.configuration import Configuration
@@ -29,14 +33,17 @@ from shardwright.compiler.outer.floors import has_two_parts
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.partitioning import PipelinePartitioning, decided
+from shardwright.compiler.stages.priced_blocks import PricedBlocks, best_price, can_price_memory
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
+from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
-_AGAIN_ALONE = 2  # the same in one stage, which has all parameters and the whole batch
+_ABOVE = 1.04  # of the bound within the memory limit: an estimate of a plan in one stage
+_SHARE_OF_WEIGHTS = 1 / 4  # of the time limit, after which no other weights are tried
 _MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
 _BUBBLE = {"zero_bubble": 1 / 2}  # of the bubble of `1f1b`, in an estimate
 
@@ -71,7 +78,10 @@ class BlockPrices:
     configuration : Configuration
         The mesh, the number of micro-batches, and how many device groups have such a mesh.
     step_seconds : float
-        A bound of a whole step where there is one group; 0 where there are several.
+        A bound of a whole step within any memory where there is one group; 0 where there are
+        several.
+    limited_seconds : float
+        The same within the memory limit.
     least : tuple of BlockKind
         Bounds of one pass of the blocks over a micro-batch; of one, with what is done once. None
         where there is one group.
@@ -85,6 +95,7 @@ class BlockPrices:
 
     configuration: Configuration
     step_seconds: float
+    limited_seconds: float
     least: tuple[BlockKind, ...]
     usual: tuple[BlockKind, ...]
     fits: bool = True
@@ -98,7 +109,7 @@ class BlockPrices:
         The first of two micro-batches passes two stages one after the other.
 
         >>> blocks = (BlockKind(4, 1.0),)
-        >>> prices = BlockPrices(Configuration(None, 2, 2), 0.0, blocks, blocks)
+        >>> prices = BlockPrices(Configuration(None, 2, 2), 0.0, 0.0, blocks, blocks)
         >>> [round(prices.bound(Configuration(None, 2, stages)), 6) for stages in (1, 2)]
         [0.0, 5.333333]
         """
@@ -109,7 +120,8 @@ class BlockPrices:
         if own.stages != other.stages or not known:
             return 0.0
         if own.stages == 1:
-            return self.step_seconds
+            same = own.micro_batches == other.micro_batches
+            return max(self.step_seconds, self.limited_seconds if same else 0.0)
         count = other.micro_batches
         part = own.micro_batches / count  # of a pass of which bounds are known
         passes = part * sum(kind.count * kind.seconds for kind in self.least)
@@ -125,11 +137,13 @@ class BlockPrices:
         own = self.configuration
         if (other.mesh, other.micro_batches) != (own.mesh, own.micro_batches):
             return None
+        if own.stages == 1:
+            return _ABOVE * self.limited_seconds
         mean = sum(kind.count * kind.seconds for kind in self.usual) / other.stages
         slowest = other.chunks * slowest_stage(self.usual, other.stages * other.chunks)
         share = _BUBBLE.get(other.schedule or "", 1 / other.chunks)
         bubble = (other.stages - 1) * share * mean
-        again = 1.0 if self.fits else _AGAIN if other.stages > 1 else _AGAIN_ALONE
+        again = 1.0 if self.fits else _AGAIN
         return again * (other.micro_batches * max(mean, slowest) + bubble)
 
 
@@ -161,14 +175,17 @@ class BlockPricing:
     ----------
     pipeline_of : callable
         Returns the search of a pipeline with options on a mesh.
-    weights : ResourceWeights or None
-        Of the bounds on the overlapped step; None for the serial one.
+    levels : int
+        Levels of the cluster.
+    overlaps : bool
+        Whether bounds are of the overlapped step, by weights; else of the serial one.
     is_one_program : bool
         Whether all numbers of micro-batches have the same program.
     """
 
     pipeline_of: PipelineOf
-    weights: ResourceWeights | None
+    levels: int
+    overlaps: bool
     is_one_program: bool
     _blocks: dict[Hashable, Blocks] = field(default_factory=dict)
 
@@ -198,24 +215,44 @@ class BlockPricing:
             pipeline = replace(pipeline, source=replace(pipeline.source, recomputed=()))
         blocks: Blocks = self._blocks_of(pipeline)
         emissions: Emissions = {}
-        plain, weighted = (
-            self._problems(pipeline, blocks, weights, emissions, seconds)
-            for weights in (None, self.weights)
-        )
+        deadline = time.perf_counter() + seconds
+        plain = self._problems(pipeline, blocks, None, emissions, deadline)
         usual = _kinds(blocks, plain, MANY)
         most = _MUCH * pipeline.limits.limit_bytes * configuration.stages
         fits = sum(kind.count * kind.memory_bytes for kind in usual) <= most
         alone = configuration.stages == 1
         passes = options.passes if alone or options.passes == 1 else MANY
-        least = _kinds(blocks, weighted, passes)
-        if alone:
-            usual = tuple(
-                replace(kind, seconds=max(kind.seconds / 2, one.seconds / passes))
-                for kind, one in zip(usual, least, strict=True)
-            )
-        step = sum(kind.count * kind.seconds for kind in least) if alone else 0.0
         own = replace(configuration, chunks=1, schedule=None)
-        return BlockPrices(own, step, () if alone else least, usual, fits, self.is_one_program)
+        problems_by = partial(self._problems, pipeline, blocks, emissions=emissions)
+        part = _Part(configuration.stages, passes, pipeline.limits.limit_bytes, deadline)
+        found = self._bounds(part, partial(problems_by, deadline=deadline), pipeline.mesh)
+        step = max(one.seconds for one in found) if alone else 0.0
+        limited = max(one.limited_seconds for one in found) if alone else 0.0
+        least = () if alone else max(found, key=lambda one: one.seconds).kinds
+        return BlockPrices(own, step, limited, least, usual, fits, self.is_one_program)
+
+    def _bounds(
+        self,
+        part: "_Part",
+        problems_by: Callable[[ResourceWeights | None], StageProblems],
+        mesh: Mesh,
+    ) -> "list[_Bounded]":
+        """Return the bounds by the weights that are tried."""
+        if not self.overlaps:
+            return [part.bounded(problems_by(None))]
+        found: list[_Bounded] = []
+
+        def seconds(weights: ResourceWeights) -> float:
+            found.append(part.bounded(problems_by(weights)))
+            return found[-1].limited_seconds
+
+        used = sorted({axis.level for axis in mesh.axes if axis.size > 1})
+        begin = time.perf_counter()
+        until = begin + _SHARE_OF_WEIGHTS * (part.deadline - begin)
+        SegmentWeights(
+            self.levels, used, seconds, seconds, 1, False, lambda: time.perf_counter() > until
+        ).best()
+        return found or [part.bounded(problems_by(None))]
 
     def _blocks_of(self, pipeline: PipelinePartitioning) -> Blocks:
         """Return the blocks of a program in micro-batches, which no mesh changes."""
@@ -231,7 +268,7 @@ class BlockPricing:
         blocks: Blocks,
         weights: ResourceWeights | None,
         emissions: Emissions,
-        seconds: float,
+        deadline: float,
     ) -> StageProblems:
         options = pipeline.options
         lowering = LowerRedistributions(pipeline.cluster, options.cost_model, weights)
@@ -239,7 +276,6 @@ class BlockPricing:
         request = SearchRequest(
             pipeline.source, pipeline.cluster, planner, options, weights, emissions
         )
-        deadline = time.perf_counter() + seconds
         where = (blocks, pipeline.limits, deadline, pipeline.level, True)
         if weights is not None:
             return StageProblems(request, *where)
@@ -247,6 +283,61 @@ class BlockPricing:
         tables = pipeline.shared.tables(mesh, passes, lambda: request.profile)
         request = replace(request, prices=tables.profile)
         return StageProblems(request, *where, interners=tables.interners)
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """Bounds of all blocks by some weights.
+
+    Parameters
+    ----------
+    seconds : float
+        Of the passes within any memory.
+    limited_seconds : float
+        The same within the memory limit; of several groups, if all had the memory together.
+    kinds : tuple of BlockKind
+        Of the blocks within any memory.
+    """
+
+    seconds: float
+    limited_seconds: float
+    kinds: tuple[BlockKind, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is bounded: passes of the program on device groups.
+
+    Parameters
+    ----------
+    groups : int
+        Number of groups.
+    passes : float
+        How often an operator of the loop counts.
+    limit_bytes : float
+        Memory of a device.
+    deadline : float
+        By `time.perf_counter`.
+    """
+
+    groups: int
+    passes: float
+    limit_bytes: float
+    deadline: float
+
+    def bounded(self, problems: StageProblems) -> _Bounded:
+        """Return bounds of all blocks."""
+        begin = time.perf_counter()
+        blocks = PricedBlocks(problems, self.passes, self.deadline - begin)
+        in_flight = (self.groups + 1) / 2  # on average, as in `1f1b`
+        scale = MANY if self.passes == MANY else 1.0
+        free = blocks.total(0.0, 1)
+        limited = free.seconds
+        if can_price_memory(problems):
+            limit = self.groups * self.limit_bytes
+            limited, _ = best_price(lambda price: blocks.total(price, in_flight), limit)
+        kinds = tuple(BlockKind(n, one.seconds / scale) for n, one in blocks.kinds(0.0, 1))
+        return _Bounded(free.seconds / scale, limited / scale, kinds)
 
 
 def _kinds(blocks: Blocks, problems: StageProblems, passes: float) -> tuple[BlockKind, ...]:

@@ -172,7 +172,8 @@ class ProgramJudge:
 
     @cached_property
     def _pricing(self) -> BlockPricing:
-        return BlockPricing(self.pipeline_of, self._weights(), self._is_one_program)
+        levels, overlaps = len(self.cluster.levels), self.options.objective != "serial"
+        return BlockPricing(self.pipeline_of, levels, overlaps, self._is_one_program)
 
     @property
     def _is_in_seconds(self) -> bool:

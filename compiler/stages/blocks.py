@@ -8,6 +8,7 @@ Two stretches are equal if their operators, what passes between their blocks, an
 and send are. They then have the same plans, so one search serves all of them.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,7 @@ from shardwright.dataflow.stretches import Line, Stretch
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
+from shardwright.operators.views import buffer_roots
 
 _MOST_POINTS = 64  # where cuts are considered by the bytes that pass
 _FEWEST = 2  # blocks for each stage, where numbered cells are blocks
@@ -182,6 +184,26 @@ class Blocks:
             if node.name not in self.line.everywhere
         )
 
+    def common(self, block: int) -> frozenset[str]:
+        """Return the values of a block whose buffers other blocks hold, too."""
+        return self._common[block]
+
+    def common_places(self, block: int) -> tuple[int, ...]:
+        """Return the places of these values in the block."""
+        values, common = _values(self._parts[block]), self._common[block]
+        return tuple(i for i, name in enumerate(values) if name in common)
+
+    @cached_property
+    def _common(self) -> list[frozenset[str]]:
+        roots = buffer_roots(self.line.graph.nodes)
+        touched = [{*_values(part), *_read(part)} for part in self._parts]
+        buffers = [{roots.get(name, name) for name in names} for names in touched]
+        several = Counter(root for own in buffers for root in own)
+        return [
+            frozenset(name for name in names if several[roots.get(name, name)] > 1)
+            for names in touched
+        ]
+
     @cached_property
     def _place(self) -> dict[str, int]:
         """The position of every sent value among those that its block sends."""
@@ -279,6 +301,10 @@ def _values(part: Stretch) -> list[str]:
     graph = part.graph
     stored = [*(value.name for value in graph.inputs), *(p.name for p in graph.parameters)]
     return [*stored, *(result.name for node in graph.nodes for result in node.results)]
+
+
+def _read(part: Stretch) -> list[str]:
+    return [name for node in part.graph.nodes for name in node.operands]
 
 
 def _text(attributes: Attributes) -> str:

@@ -398,6 +398,7 @@ class StageProblems:
         *,
         free_ends: bool = False,
         recomputed: Collection[str] | None = None,
+        uncounted: frozenset[str] = frozenset(),
     ) -> SearchRequest:
         """Return the search for a stage.
 
@@ -413,13 +414,15 @@ class StageProblems:
             Whether redistributing what is received and sent is left out.
         recomputed : collection of str, optional
             What the program marks as recomputed; by default, as the user asks.
+        uncounted : frozenset of str, optional
+            Values that are saved without being counted.
         """
         stretch = self.blocks.stretch(begin, end, alone=free_ends or self.alone)
         if recomputed is not None:
             marked = tuple(n.name for n in stretch.graph.nodes if n.name in recomputed)
             stretch = replace(stretch, graph=replace(stretch.graph, recomputed=marked))
         count, in_loop = passes or self._count, self.loop.passes > 1
-        part = StagePart(stretch, in_flight, count, free_ends, accumulates=in_loop)
+        part = StagePart(stretch, in_flight, count, free_ends, in_loop, uncounted)
         loop = self.loop if count > 1 else None  # one micro-batch needs no loop
         prices, options = self.request.profile, self.request.options
         names = {node.name for node in stretch.graph.nodes}

@@ -328,7 +328,7 @@ class _SpaceBuilder:
         moment = self.moment[node.name]
         stop, result = self.memory.backward(moment), self._kept(node, 0)
         self.memory.hold_saved(variable, self._unless_recomputed(table, 1), moment, stop)
-        if result is not None:
+        if result is not None and self.context.is_counted(node.results[0].name):
             ends = self.context.readers[node.results[0].name]
             last = max((end.moment for end in ends), default=moment)
             self.memory.hold_saved(variable, result, last, stop)

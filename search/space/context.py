@@ -48,6 +48,9 @@ class StagePart:
         consecutive parts add up to one of them together.
     accumulates : bool
         Whether passes accumulate what they return: not where they stand for one alone.
+    uncounted : frozenset of str
+        Values that are saved without being counted, so that the memory of consecutive parts adds up
+        to no more than that of them together.
     """
 
     stretch: Stretch
@@ -55,6 +58,7 @@ class StagePart:
     passes: float | None = None
     free_ends: bool = False
     accumulates: bool = True
+    uncounted: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -126,6 +130,10 @@ class BuildContext:
     def has_free_ends(self) -> bool:
         """Whether redistributing what is received and sent is left out."""
         return self.part is not None and self.part.free_ends
+
+    def is_counted(self, *names: str) -> bool:
+        """Return whether the memory account of the stage counts some values that are saved."""
+        return self.part is None or self.part.uncounted.isdisjoint(names)
 
     def is_received(self, name: str) -> bool:
         """Return whether a value comes from another stage."""

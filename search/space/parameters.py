@@ -84,10 +84,12 @@ class ParameterChoices:
             master = context.intern(
                 ("master bytes", key), lambda: storage_bytes(parameter.type, options, context.mesh)
             )
-        self._hold_persistent(parameter, trained, variable, master)
-        if reader is not None:
+        counted = context.is_counted(parameter.name, value.name)
+        if counted:
+            self._hold_persistent(parameter, trained, variable, master)
+        if reader is not None and counted:
             self._hold(value, variable, sizes, reader)
-        if reader is not None and trained:
+        if reader is not None and trained and counted:
             gradients = context.intern(
                 ("gradient bytes", key),
                 lambda: gradient_bytes(types, options, context.mesh, self._passes(reader)),

@@ -191,7 +191,7 @@ class SavedTensors:
         """
         assert writer.remade is not None
         again = writer.remade == REGATHERED
-        if not again.any():
+        if not again.any() or not self.context.is_counted(value.name):
             return
         due = min(self.memory.backward(end.moment) for end in savers)
         early = [
@@ -263,6 +263,8 @@ class SavedTensors:
 
     def _hold(self, value: Value, variable: int, usage: Floats, end: EdgeEnd) -> None:
         """Count what an end saves, in every micro-batch in flight that has its own."""
+        if not self.context.is_counted(value.name):
+            return
         memory = self.memory
         hold = memory.hold_saved if self.context.is_of_pass(value.name) else memory.hold
         hold(variable, usage, end.moment, self._freed(end))

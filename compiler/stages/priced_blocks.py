@@ -1,0 +1,273 @@
+"""Blocks with a price on memory: bounds of stages within the memory limit, as sums over blocks.
+
+Let a stage run some blocks, and every plan of it take t seconds and m bytes at the moment at which
+the last of its forward segments in flight has ended. Then t_b and m_b, of each block alone with
+free ends, add up to no more: to t as without a limit, and to m since what a block holds at its own
+turn from forward to backward, it still holds at that of the stage, and no buffer is counted in two
+blocks (`Blocks.common`). So for every price p >= 0 of a byte and every plan within the limit L
+
+    t  >=  t + p (m - L)  >=  sum over b of min (t_b + p m_b)  -  p L
+
+The minimum is that of one search without a limit, and equal blocks share it. It is concave in the
+prices; a plan at some prices gives its slope, from which better prices follow (Kelley, 1960).
+
+With k micro-batches in flight a block holds what it holds in one pass, and k - 1 times what a pass
+saves for backward: two prices, p and (k - 1) p, so k counts wherever prices do.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.compiler.option_checks import SEARCHED
+from shardwright.compiler.stages.problem import StageProblems
+from shardwright.ir.errors import NotFoundError
+from shardwright.search.space.space import SearchSpace
+from shardwright.solver.problem import Array, Identity, Problem, Variable
+from shardwright.solver.solve import solve
+
+Floats = NDArray[np.float64]
+_STEPS = 8  # of improving a price
+_FIRST = 0.02  # of the seconds without a limit: what the whole limit costs at the first price
+_FACTOR = 4.0  # by which a price is raised until what is held fits
+_TOLERANCE = 5e-4  # of the bound, that another price must promise
+_UNKNOWN = "no bound was found in time"
+
+
+@dataclass(frozen=True)
+class Priced:
+    """The least sum of seconds and of bytes times their price.
+
+    Parameters
+    ----------
+    seconds : float
+        A lower bound on the sum.
+    nbytes : float
+        What a plan of about that sum holds, in which others in flight count as often.
+    """
+
+    seconds: float
+    nbytes: float
+
+
+@dataclass
+class PricedBlock:
+    """One block.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its search space, without a limit.
+    held : sequence of array or None
+        The bytes that each choice holds from forward to backward, by option; None for none.
+    others : sequence of array or None
+        The bytes that it holds of each other micro-batch in flight.
+    """
+
+    problem: Problem
+    held: Sequence[Array | None]
+    others: Sequence[Array | None]
+    _found: dict[tuple[float, float], Priced] = field(default_factory=dict)
+
+    def least(self, price: float, in_flight: float, seconds: float) -> Priced:
+        """Return the least sum at a price of a byte.
+
+        Raises
+        ------
+        NotFoundError
+            If no bound was found in so many seconds.
+        """
+        key = price, price * (in_flight - 1)
+        if key not in self._found:
+            solution = solve(self._priced(*key), time_limit=seconds)
+            if solution.assignment is None:
+                raise NotFoundError(_UNKNOWN, hint="allow more time")
+            held = self._bytes(solution.assignment, in_flight - 1)
+            self._found[key] = Priced(float(solution.lower_bound), held)
+        return self._found[key]
+
+    def _priced(self, price: float, other_price: float) -> Problem:
+        """Return the problem whose costs include those of memory."""
+        known: dict[Hashable, Array] = {}
+        variables = []
+        rows = zip(self.problem.variables, self.held, self.others, strict=True)
+        for variable, held, others in rows:
+            key = Identity(variable.cost), id(held), id(others)
+            if key not in known:
+                cost = variable.cost
+                for usage, each in ((held, price), (others, other_price)):
+                    if usage is not None and each:
+                        cost = cost + each * usage
+                known[key] = cost
+            variables.append(Variable(variable.name, known[key]))
+        return Problem(tuple(variables), self.problem.pairs)
+
+    def _bytes(self, assignment: Sequence[int], times: float) -> float:
+        found = 0.0
+        for option, held, others in zip(assignment, self.held, self.others, strict=True):
+            found += 0.0 if held is None else float(held[option])
+            found += 0.0 if others is None else times * float(others[option])
+        return found
+
+
+@dataclass
+class PricedBlocks:
+    """The blocks of a program.
+
+    Parameters
+    ----------
+    problems : StageProblems
+        The stage problems.
+    passes : float
+        How often an operator of the loop counts.
+    seconds_of_search : float
+        Time that each search may take.
+    """
+
+    problems: StageProblems
+    passes: float
+    seconds_of_search: float
+    _known: dict[Hashable, PricedBlock] = field(default_factory=dict)
+    _kinds: list[Hashable] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        blocks = self.problems.blocks
+        self._kinds = [self._key(block) for block in range(len(blocks))]
+        self._first = {key: self._kinds.index(key) for key in dict.fromkeys(self._kinds)}
+
+    def _key(self, block: int) -> Hashable:
+        """Return what is equal for blocks of which the same is counted."""
+        blocks = self.problems.blocks
+        return blocks.key(block, block + 1), blocks.common_places(block)
+
+    def seconds(self, price: float, in_flight: float) -> Floats:
+        """Return for each block the least sum of its seconds and of its bytes at a price."""
+        return self._of_blocks(lambda one: one.seconds, price, in_flight)
+
+    def kinds(self, price: float, in_flight: float) -> list[tuple[int, Priced]]:
+        """Return of each kind of block the number, and the least sum."""
+        return [(self._kinds.count(key), self._least(key, price, in_flight)) for key in self._first]
+
+    def total(self, price: float, in_flight: float) -> Priced:
+        """Return the least sum over all blocks."""
+        return Priced(
+            float(self.seconds(price, in_flight).sum()),
+            float(self._of_blocks(lambda one: one.nbytes, price, in_flight).sum()),
+        )
+
+    def _of_blocks(
+        self, number: Callable[[Priced], float], price: float, in_flight: float
+    ) -> Floats:
+        found = {key: number(self._least(key, price, in_flight)) for key in self._first}
+        return np.array([found[key] for key in self._kinds])
+
+    def _least(self, key: Hashable, price: float, in_flight: float) -> Priced:
+        if key not in self._known:
+            self._known[key] = self._priced_block(self._first[key])
+        return self._known[key].least(price, in_flight, self.seconds_of_search)
+
+    def _priced_block(self, block: int) -> PricedBlock:
+        one, two = (self._space(block, in_flight) for in_flight in (1, 2))
+        held, both = (_at_turn(space) for space in (one, two))
+        others = [None if b is None else _less(b, h) for h, b in zip(held, both, strict=True)]
+        return PricedBlock(one.problem, held, others)
+
+    def _space(self, block: int, in_flight: int) -> SearchSpace:
+        problems = self.problems
+        common = problems.blocks.common(block)
+        request = problems.request_of(
+            block, block + 1, in_flight, self.passes, free_ends=True, uncounted=common
+        )
+        return request.recompute_space if request.recomputes else request.space
+
+
+def can_price_memory(problems: StageProblems) -> bool:
+    """Return whether blocks may take no less memory alone than in a stage.
+
+    They do where the user marks what is recomputed, or tensors may be offloaded: one that a block
+    hands on is then not saved.
+    """
+    source, options = problems.request.source, problems.request.options
+    return not source.recomputed and not source.offloaded and options.offload != SEARCHED
+
+
+def _at_turn(space: SearchSpace) -> list[Array | None]:
+    """Return the bytes of each variable that it holds in the last moment forward and the next."""
+    turn = len(space.graph.nodes)
+    known: dict[Hashable, Array] = {}
+    found: list[Array | None] = []
+    for variable in space.problem.variables:
+        usages = [use.usage for use in variable.memory if use.start < turn < use.end]
+        key = tuple(Identity(usage) for usage in usages)
+        if key and key not in known:
+            known[key] = usages[0] if len(usages) == 1 else np.sum(usages, axis=0)
+        found.append(known[key] if key else None)
+    return found
+
+
+def _less(both: Array, held: Array | None) -> Array | None:
+    """Return a difference; None where it is zero."""
+    if held is None:
+        return both
+    difference: Array = both - held
+    return difference if difference.any() else None
+
+
+def best_price(value: Callable[[float], Priced], limit: float) -> tuple[float, float]:
+    """Return the greatest bound within a limit that was found, and its price.
+
+    Parameters
+    ----------
+    value : callable
+        Returns the least sum at a price of a byte.
+    limit : float
+        The bytes that every plan may hold.
+
+    Examples
+    --------
+    Two plans of a second and 8 bytes, and of two seconds and 2 bytes; half of each fits 5 bytes.
+
+    >>> plans = ((1.0, 8.0), (2.0, 2.0))
+    >>> def least(price):
+    ...     seconds, nbytes = min(plans, key=lambda plan: plan[0] + price * plan[1])
+    ...     return Priced(seconds + price * nbytes, nbytes)
+    >>> bound, price = best_price(least, 5.0)
+    >>> round(bound, 9), round(price, 9)
+    (1.5, 0.166666667)
+    """
+    free = value(0.0)
+    if free.nbytes <= limit or limit <= 0:
+        return free.seconds, 0.0
+    best = free.seconds, 0.0
+    low = (0.0, free.seconds, free.nbytes - limit)  # of the best price below: its line
+    high: tuple[float, float, float] | None = None
+    price = _FIRST * free.seconds / limit
+    for _ in range(_STEPS):
+        found = value(price)
+        bound, slope = found.seconds - price * limit, found.nbytes - limit
+        best = max(best, (bound, price))
+        line = price, bound, slope
+        if slope > 0:
+            low = line
+        else:
+            high = line
+        if high is None:
+            price *= _FACTOR
+            continue
+        price, promised = _crossing(low, high)
+        if promised <= best[0] * (1 + _TOLERANCE):
+            break
+    return best
+
+
+def _crossing(
+    low: tuple[float, float, float], high: tuple[float, float, float]
+) -> tuple[float, float]:
+    """Return where two lines cross, one rising and one falling, and how high."""
+    (p, a, up), (q, b, down) = low, high
+    at = (b - a + p * up - q * down) / (up - down) if up > down else inf
+    at = min(max(at, p), q)
+    return at, a + up * (at - p)

@@ -1,0 +1,131 @@
+"""Sums of priced blocks bound every plan of stages: of random programs, and within any limit."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.compiler.stages.priced_blocks import (
+    Priced,
+    PricedBlocks,
+    best_price,
+    can_price_memory,
+)
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.ir.errors import NoPlanError, OptionError
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.models import load_model
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.manager import PassManager
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import Problem, Variable
+from shardwright.solver.solve import solve
+from tests.random_graphs import random_graph
+
+POD = cluster("a100-pod")
+EXACT = 1 + 1e-9
+MODELS = (
+    "gpt:layers=2,hidden=64,heads=2,batch=16,sequence=32,vocabulary=256",
+    "llama:layers=2,hidden=64,heads=4,kv_heads=2,inner=128,batch=16,sequence=32,vocabulary=256",
+)
+
+
+def searched(graph: Graph, ranks: int, passes: int) -> PipelinePartitioning:
+    options = CompileOptions(stages=2, micro_batches=passes, optimizer=Optimizer("adam"), gap=0.0)
+    source = Canonicalize().run(graph)
+    mesh = Mesh((MeshAxis("x", ranks),))
+    return PipelinePartitioning(source, POD, mesh, options, PassManager(), None, 0)
+
+
+def drawn_plan(problem: Problem, seconds: float, draw: np.random.Generator) -> tuple[int, ...]:
+    """Return the best plan by costs that are drawn."""
+    scale = seconds * 10 ** float(draw.uniform(-3, 1)) / len(problem.variables)
+    drawn = [
+        Variable(v.name, v.cost + scale * draw.uniform(size=len(v.cost))) for v in problem.variables
+    ]
+    found = solve(Problem(tuple(drawn), problem.pairs)).assignment
+    assert found is not None
+    return found
+
+
+def check_stage(search: PipelinePartitioning, draw: np.random.Generator) -> int:
+    """Compare the sums with random plans of a stage, and with the best within limits."""
+    link = float(draw.choice([1e-10, 0.1, 0.5]))
+    weights = ResourceWeights(1 - link - 1e-10, (link, 1e-10))
+    problems = draw.choice([search.problems, search._by_weights(weights)])
+    assert can_price_memory(problems)
+    blocks, in_flight = len(search.blocks), int(draw.choice([1, 2, 5]))
+    priced = PricedBlocks(problems, search.options.passes, 60.0)
+    request = problems.request_of(0, blocks, in_flight)
+    space = request.recompute_space
+    free = request.solve(space, search.limits)
+    scale = free.cost / max(free.memory_bytes, 1.0)
+    prices = [scale * 10 ** float(draw.uniform(-2, 1)) for _ in range(3)]
+    sums = [float(priced.seconds(price, in_flight).sum()) for price in prices]
+
+    def check(seconds: float, nbytes: float) -> None:
+        for price, least in zip(prices, sums, strict=True):
+            assert least <= (seconds + price * nbytes) * EXACT
+
+    for _ in range(6):
+        plan = evaluate(space.problem, drawn_plan(space.problem, free.cost, draw))
+        check(float(plan.cost), float(plan.peak_usage))
+    for share in (0.9, 0.5):
+        limit = share * free.memory_bytes
+        try:
+            found = request.solve(space, replace(search.limits, memory_limit=limit))
+        except NoPlanError:
+            continue
+        check(found.cost, found.memory_bytes)
+        bound, _ = best_price(lambda price: priced.total(price, in_flight), limit)
+        assert bound <= found.cost * EXACT
+    return 1
+
+
+def test_random_programs() -> None:
+    count = 0
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        try:
+            search = searched(random_graph(seed, 3 + seed % 4), 1 + seed % 2, (1, 2, 4)[seed % 3])
+            assert len(search.blocks) > 1
+        except OptionError:  # no cut, or no micro-batches
+            continue
+        count += check_stage(search, draw)
+    assert count > 5
+
+
+@pytest.mark.parametrize(("model", "passes"), zip(MODELS, (1, 4), strict=True))
+def test_layers(model: str, passes: int) -> None:
+    draw = np.random.default_rng(passes)
+    graph = load_model(model).graph
+    check_stage(searched(graph, 2, passes), draw)
+
+
+def test_the_best_price_of_drawn_plans() -> None:
+    """No price is above the best mixture of plans, and the one found comes near it."""
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        plans = draw.uniform(1.0, 4.0, (5, 2))
+        limit = float(draw.uniform(plans[:, 1].min(), 4.0))
+
+        def least(price: float, plans: np.ndarray = plans) -> Priced:
+            at = int((plans[:, 0] + price * plans[:, 1]).argmin())
+            return Priced(float(plans[at, 0] + price * plans[at, 1]), float(plans[at, 1]))
+
+        fitting = plans[plans[:, 1] <= limit, 0].min(initial=inf)
+        best = fitting
+        for a in plans[plans[:, 1] <= limit]:
+            for b in plans[plans[:, 1] > limit]:
+                share = (limit - a[1]) / (b[1] - a[1])
+                best = min(best, a[0] + share * (b[0] - a[0]))
+        bound, price = best_price(least, limit)
+        assert bound <= best * EXACT
+        assert bound >= best * 0.99
+        assert price >= 0
