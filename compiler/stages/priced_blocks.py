@@ -17,6 +17,7 @@ saves for backward: two prices, p and (k - 1) p, so k counts wherever prices do.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf
 
 import numpy as np
@@ -63,13 +64,13 @@ class PricedBlock:
         Its search space, without a limit.
     held : sequence of array or None
         The bytes that each choice holds from forward to backward, by option; None for none.
-    others : sequence of array or None
-        The bytes that it holds of each other micro-batch in flight.
+    others : callable
+        Returns the bytes that it holds of each other micro-batch in flight.
     """
 
     problem: Problem
     held: Sequence[Array | None]
-    others: Sequence[Array | None]
+    others: Callable[[], Sequence[Array | None]]
     _found: dict[tuple[float, float], Priced] = field(default_factory=dict)
 
     def least(self, price: float, in_flight: float, seconds: float) -> Priced:
@@ -80,20 +81,21 @@ class PricedBlock:
         NotFoundError
             If no bound was found in so many seconds.
         """
-        key = price, price * (in_flight - 1)
+        key = price, in_flight
         if key not in self._found:
-            solution = solve(self._priced(*key), time_limit=seconds)
+            solution = solve(self._priced(price, price * (in_flight - 1)), time_limit=seconds)
             if solution.assignment is None:
                 raise NotFoundError(_UNKNOWN, hint="allow more time")
-            held = self._bytes(solution.assignment, in_flight - 1)
-            self._found[key] = Priced(float(solution.lower_bound), held)
+            nbytes = self._bytes(solution.assignment, in_flight - 1)
+            self._found[key] = Priced(float(solution.lower_bound), nbytes)
         return self._found[key]
 
     def _priced(self, price: float, other_price: float) -> Problem:
         """Return the problem whose costs include those of memory."""
         known: dict[Hashable, Array] = {}
         variables = []
-        rows = zip(self.problem.variables, self.held, self.others, strict=True)
+        of_others = self.others() if other_price else [None] * len(self.held)
+        rows = zip(self.problem.variables, self.held, of_others, strict=True)
         for variable, held, others in rows:
             key = Identity(variable.cost), id(held), id(others)
             if key not in known:
@@ -106,11 +108,8 @@ class PricedBlock:
         return Problem(tuple(variables), self.problem.pairs)
 
     def _bytes(self, assignment: Sequence[int], times: float) -> float:
-        found = 0.0
-        for option, held, others in zip(assignment, self.held, self.others, strict=True):
-            found += 0.0 if held is None else float(held[option])
-            found += 0.0 if others is None else times * float(others[option])
-        return found
+        found = _sum_of(self.held, assignment)
+        return found + times * _sum_of(self.others(), assignment) if times else found
 
 
 @dataclass
@@ -170,10 +169,15 @@ class PricedBlocks:
         return self._known[key].least(price, in_flight, self.seconds_of_search)
 
     def _priced_block(self, block: int) -> PricedBlock:
-        one, two = (self._space(block, in_flight) for in_flight in (1, 2))
-        held, both = (_at_turn(space) for space in (one, two))
-        others = [None if b is None else _less(b, h) for h, b in zip(held, both, strict=True)]
-        return PricedBlock(one.problem, held, others)
+        space = self._space(block, 1)
+        held = _at_turn(space)
+
+        @cache
+        def others() -> list[Array | None]:
+            both = _at_turn(self._space(block, 2))
+            return [None if b is None else _less(b, h) for h, b in zip(held, both, strict=True)]
+
+        return PricedBlock(space.problem, held, others)
 
     def _space(self, block: int, in_flight: int) -> SearchSpace:
         problems = self.problems
@@ -182,6 +186,11 @@ class PricedBlocks:
             block, block + 1, in_flight, self.passes, free_ends=True, uncounted=common
         )
         return request.recompute_space if request.recomputes else request.space
+
+
+def _sum_of(usages: Sequence[Array | None], assignment: Sequence[int]) -> float:
+    pairs = zip(usages, assignment, strict=True)
+    return sum(float(usage[option]) for usage, option in pairs if usage is not None)
 
 
 def can_price_memory(problems: StageProblems) -> bool:

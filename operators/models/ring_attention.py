@@ -18,6 +18,7 @@ Liu, Zaharia and Abbeel, "Ring attention with blockwise transformers for near-in
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import ClassVar
 
@@ -62,7 +63,7 @@ class Parts:
     slices: tuple[Run, ...]
     balanced: bool
 
-    @property
+    @cached_property
     def chunks(self) -> list[Run]:
         """The halves of all slices."""
         halves = []
