@@ -1,130 +1,203 @@
-"""Compile within ever more memory: ``python benchmarks/memory_limits.py``.
+"""Compile random programs within ever more memory: ``python benchmarks/memory_limits.py``.
 
-For every model, the limits run from what the leanest plan takes to what the best plan takes without
-a limit. More memory may not cost more (beyond the gap asked for), and no bound may be above the
-cost of a plan that was found within less memory; a case where that fails is an error.
+For every program, the limits run from less than the least that any plan takes to more than the plan
+without a limit takes. More memory must not take a plan away, nor make it cost more (beyond the gap
+asked for), and no bound may be above the cost of a plan that was found within less memory.
 """
 
 import argparse
+import json
 import math
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from machine import machine
 
-import shardwright
-from shardwright.ir.errors import InfeasibleError, NoPlanError
-from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError
+from shardwright.operators.models.optimizer import Optimizer
+from tests.random_graphs import random_graph
 
-GAP = 1e-3
-CASES = (
-    # model, devices, optimizer
-    ("llama3-70b:dtype=bfloat16,sequence=8192,batch=8", 64, "adam"),
-    ("llama3-70b:dtype=bfloat16,sequence=8192,batch=16", 64, "adam"),
-    ("mixtral-8x7b:batch=64", 64, "adam"),
-    ("gpt3-175b:batch=512", 1024, "adam"),
-    ("bert-large:batch=256", 64, "adam"),
-    ("resnet50:batch=512", 8, "momentum"),
-    ("unet:batch=32", 8, "momentum"),
-)
-HEAD = ("model", "devices", "limit", "memory", "step", "lower bound", "gap", "seconds")
+CPU = cluster("cpu")
+KINDS: Mapping[str, dict[str, Any]] = {
+    "serial": {"objective": "serial", "recompute": "none"},
+    "overlapped": {},
+    "micro-batches": {"micro_batches": 2, "recompute": "search"},
+    "stages": {"stages": 2, "micro_batches": 2},
+}
+SCHEDULES = ("gpipe", "1f1b", "zero_bubble")
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What compiling within a limit says; without a plan, cost and memory are infinite."""
+    """What compiling within a limit says; without a plan, the cost is infinite."""
 
     limit: float
     cost: float
-    bound: float
-    memory: float
+    bound: float  # infinite where it is proven that no plan fits
+    peak: float = 0.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """The answers for one program; `least` is the memory that every plan is said to take."""
+
+    kind: str
+    seed: int
+    gap: float
     seconds: float
+    least: float
+    answers: list[Answer] = field(default_factory=list)
+
+    def faults(self) -> Iterator[tuple[str, float]]:
+        """Yield what does not hold, with how far the cost rose."""
+        best = math.inf
+        for answer in self.answers:
+            if math.isfinite(best) and math.isinf(answer.cost):
+                yield "lost", 0.0
+            if answer.cost > best * (1 + self.gap + ROUNDING):
+                yield "dearer", answer.cost / best - 1
+            best = min(best, answer.cost)
+            if math.isfinite(best) and answer.bound > best * (1 + ROUNDING):
+                yield "false bound", 0.0
+            if answer.peak > answer.limit:
+                yield "too large", 0.0
+            if math.isfinite(answer.cost) and answer.limit < self.least * (1 - ROUNDING):
+                yield "false least memory", 0.0
+
+
+def program(kind: str, seed: int, count: int, gap: float, nodes: int) -> Program | None:
+    """Return the answers for a random program; None where it does not have the stages."""
+    random = np.random.default_rng(seed)
+    graph = random_graph(seed, nodes=1 + seed % nodes)
+    devices = 4 if kind == "stages" else int(random.choice([2, 4]))
+    options = {"optimizer": Optimizer(str(random.choice(["sgd", "adam"]))), **KINDS[kind]}  # type: ignore[arg-type]
+    if kind == "stages":
+        options["schedule"] = str(random.choice(SCHEDULES))
+    begin = time.process_time()
+
+    def compiled(limit: float) -> Answer:
+        try:
+            found = compile_graph(
+                graph, CPU, devices, CompileOptions(memory_limit=limit, gap=gap, **options)
+            )
+        except NoPlanError as error:
+            return Answer(limit, math.inf, math.inf if isinstance(error, InfeasibleError) else 0.0)
+        assert found.result is not None
+        peak = found.memory.peak_bytes
+        return Answer(limit, found.result.cost, found.result.lower_bound, peak)
+
+    try:
+        most = compiled(math.inf).peak
+        compile_graph(graph, CPU, devices, CompileOptions(memory_limit=1.0, gap=gap, **options))
+    except OptionError:
+        return None
+    except NoPlanError as error:
+        least = error.least_memory_bound or 0.0
+    lowest = 0.9 * (least or 0.3 * most)
+    limits = sorted([*np.linspace(lowest, 1.02 * most, count - 1), most])
+    answers = [compiled(float(limit)) for limit in limits]
+    return Program(kind, seed, gap, time.process_time() - begin, least, answers)
 
 
 def main() -> None:
-    """Measure, check, and write the table anew."""
+    """Measure, in slices if a file keeps the programs, and write the page anew."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limits", type=int, default=6, help="limits of each model (6)")
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds a search (60)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--programs", type=int, default=200, help="of each kind (200)")
+    parser.add_argument("--limits", type=int, default=12, help="of each program (12)")
+    parser.add_argument("--nodes", type=int, default=4, help="operators of a program, at most (4)")
+    parser.add_argument("--gap", type=float, default=0.0, help="that is asked for (0)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
+    parser.add_argument("--kept", type=Path, help="a file of answers, to which more are added")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, at most")
     arguments = parser.parse_args()
-    rows = []
-    for model, devices, optimizer in CASES:
-        found = list(answers(model, devices, optimizer, arguments.limits, arguments.time_limit))
-        check(model, found)
-        rows += [row(model, devices, answer) for answer in found]
-        print(*map(" | ".join, rows[-len(found) :]), sep="\n", flush=True)
-    arguments.out.write_text(document(rows))
+    kept = arguments.kept
+    lines = kept.read_text().splitlines() if kept and kept.exists() else []
+    found = [_read(line) for line in lines]
+    begin = time.process_time()
+    for kind in arguments.kinds:
+        seed = max((one.seed + 1 for one in found if one.kind == kind), default=0)
+        while (
+            sum(one.kind == kind for one in found) < arguments.programs
+            and time.process_time() - begin < arguments.seconds
+        ):
+            one = program(kind, seed, arguments.limits, arguments.gap, arguments.nodes)
+            seed += 1
+            if one is None:
+                continue
+            found.append(one)
+            for fault, rise in one.faults():
+                print(f"{kind} {one.seed}: {fault} {rise:.4f}", flush=True)
+            if kept:
+                with kept.open("a") as file:
+                    file.write(json.dumps(asdict(one)) + "\n")
+    arguments.out.write_text(document(found))
 
 
-def answers(
-    model: str, devices: int, optimizer: str, count: int, seconds: float
-) -> Iterator[Answer]:
-    """Yield what compiling says, from a limit below every plan to one above the best."""
-
-    def compiled(limit: float) -> Answer:
-        begin = time.perf_counter()
-        try:
-            found = shardwright.compile(
-                model, devices, optimizer=optimizer, memory_limit=limit, gap=GAP, time_limit=seconds
-            )
-        except NoPlanError as error:
-            bound = math.inf if isinstance(error, InfeasibleError) else 0.0
-            return Answer(limit, math.inf, bound, math.inf, time.perf_counter() - begin)
-        result = found.compiled.result
-        assert result is not None
-        taken = found.compiled.memory.peak_bytes
-        return Answer(limit, result.cost, result.lower_bound, taken, time.perf_counter() - begin)
-
-    free = compiled(math.inf)
-    try:
-        shardwright.compile(model, devices, optimizer=optimizer, memory_limit=1.0)
-    except NoPlanError as error:
-        least = error.least_memory_bytes
-    assert least is not None
-    for limit in np.linspace(0.95 * least, free.memory, count):
-        yield compiled(float(limit))
+def _read(line: str) -> Program:
+    record = json.loads(line)
+    return Program(**{**record, "answers": [Answer(**answer) for answer in record["answers"]]})
 
 
-def check(model: str, found: list[Answer]) -> None:
-    """Raise if more memory costs more, or a bound is above a plan within less memory."""
-    best = math.inf
-    for answer in found:
-        if answer.cost > best * (1 + GAP):
-            raise SystemExit(f"{model}: more memory costs more at {bytes_text(answer.limit)}")
-        best = min(best, answer.cost)
-        if math.isfinite(best) and answer.bound > best * (1 + 1e-9):
-            raise SystemExit(f"{model}: the bound at {bytes_text(answer.limit)} is false")
-        if math.isfinite(answer.memory) and answer.memory > answer.limit:
-            raise SystemExit(f"{model}: the plan within {bytes_text(answer.limit)} takes more")
-
-
-def row(model: str, devices: int, answer: Answer) -> tuple[str, ...]:
-    """Return a row of the table."""
-    start = (model, str(devices), bytes_text(answer.limit))
-    seconds = f"{answer.seconds:.1f}"
-    if math.isinf(answer.cost):
-        proof = "none, proven" if math.isinf(answer.bound) else "none found"
-        return (*start, proof, "", "", "", seconds)
-    gap = f"{1 - answer.bound / answer.cost:.3%}"
-    times = seconds_text(answer.cost), seconds_text(answer.bound)
-    return (*start, bytes_text(answer.memory), *times, gap, seconds)
-
-
-def document(rows: list[tuple[str, ...]]) -> str:
+def document(found: list[Program]) -> str:
     """Return the page."""
-    table = [HEAD, tuple("---" for _ in HEAD), *rows]
-    lines = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
-    return (
-        "# Plans within ever more memory\n\n"
-        f"`python benchmarks/memory_limits.py` on {machine()}.\n\n"
-        "The search stops at a gap of 0.1 %, or when its time is over. The step is the serial one. "
-        "More memory never costs more, beyond that gap, and no bound is above the cost of a plan "
-        "found within less memory.\n\n" + lines + "\n"
+    head = "objective", "programs", "plans", "proven that none fits", "none found"
+    head += "false", "lost", "dearer", "by at most", "processor"
+    rows = [head, tuple("---" for _ in head)]
+    for kind in KINDS:
+        programs = [one for one in found if one.kind == kind]
+        if programs:
+            rows.append(_row(kind, programs))
+    lines = (
+        "# Plans within ever more memory",
+        "",
+        f"Written by `benchmarks/memory_limits.py` on {machine()}: random programs of one to four",
+        "operators with their optimizer, on 2 or 4 devices, within 12 limits each, from less than",
+        "any plan takes to more than the plan without a limit takes; the gap asked for is 0.",
+        "",
+        "*False* counts answers that contradict another one: a lower bound above a plan that was",
+        "found within less memory, a plan within less memory than every plan was said to take, or",
+        "one that takes more than its limit. *Lost* counts limits without a plan although one was",
+        "found within less memory, *dearer* plans that cost more than one within less memory.",
+        "",
+        *(f"| {' | '.join(cells)} |" for cells in rows),
+        "",
+        "With the serial step, the search is exact. The overlapped step has a bound by weights of",
+        "the resources; where the gap to it stays wide, the plans of tighter limits by the first",
+        "weights are candidates, too (`compiler/limits/frontier.py`), of problems of up to 400",
+        "options. Pipelines have no such candidates.",
     )
+    return "\n".join(lines) + "\n"
+
+
+def _row(kind: str, programs: list[Program]) -> tuple[str, ...]:
+    answers = [answer for one in programs for answer in one.answers]
+    faults = [fault for one in programs for fault in one.faults()]
+    rises = [rise for fault, rise in faults if fault == "dearer"]
+    lost = sum(fault == "lost" for fault, _ in faults)
+    counts = (
+        len(programs),
+        sum(math.isfinite(answer.cost) for answer in answers),
+        sum(math.isinf(answer.bound) for answer in answers),
+        sum(math.isinf(answer.cost) and answer.bound == 0 for answer in answers),
+        len(faults) - lost - len(rises),
+        lost,
+        len(rises),
+    )
+    seconds = sum(one.seconds for one in programs)
+    return (kind, *map(str, counts), f"{max(rises, default=0):.1%}", f"{seconds:.0f} s")
 
 
 if __name__ == "__main__":

@@ -364,6 +364,11 @@ class OverlapSearch:
         links = range(len(self.cluster.levels), len(self.cluster.links))
         return [0, *(1 + link for link in (*sorted(levels), *links))]
 
+    @property
+    def first_weights(self) -> ResourceWeights:
+        """The weights by which the search begins, whatever the memory limit."""
+        return self._as_weights(self._first_weights())
+
     def _first_weights(self) -> Floats:
         return self._equal_weights(_LINKS)
 

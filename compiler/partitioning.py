@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from shardwright.compiler.attempts import Attempts, Bucketed
 from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
 from shardwright.compiler.fitting import Attempt
+from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.overlap import (
     Candidate,
@@ -170,7 +171,9 @@ class Partitioning(Partitioned):
             found = further
             best = self._faster(best, to_be_bucketed(further.candidates), found)
         if not found.is_short:
-            best = self._faster_by_rule(best, found)
+            best = self._fastest_of(best, found, self._by_rule)
+        frontier = MemoryFrontier(self._attempts(search.first_weights))
+        best = self._fastest_of(best, found, frontier.plans)
         if not self._is_near(best, found):
             self.time_note.is_late(self.deadline)
         if self.options.rewrites_programs:  # what they do to the step is not bounded
@@ -211,12 +214,17 @@ class Partitioning(Partitioned):
         least = max(found.lower_bound, candidate.least_seconds)
         return self._serial.with_buckets(candidate.attempt, least, candidate.timeline)
 
-    def _faster_by_rule(self, best: Bucketed, found: Overlapped) -> Bucketed:
-        """Return the fastest of a plan and of those built by rule."""
+    def _fastest_of(
+        self,
+        best: Bucketed,
+        found: Overlapped,
+        plans: Callable[[Callable[[], float]], Iterable[Attempt]],
+    ) -> Bucketed:
+        """Return the fastest of a plan and of those that may be faster than the shortest step."""
         if self._is_near(best, found):
             return best
         limit, steps = self.limits.limit_bytes, [best.step_seconds]
-        for attempt in self._by_rule(lambda: steps[-1]):
+        for attempt in plans(lambda: steps[-1]):
             best = self._faster(best, [candidate_of(attempt, self.cluster, limit)], found)
             steps.append(best.step_seconds)
         return best

@@ -1,0 +1,1 @@
+"""Plans of other memory limits than the user's."""
