@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.configuration import Configuration
@@ -37,7 +38,7 @@ from shardwright.compiler.stages.priced_blocks import PricedBlocks, best_price, 
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.program_profile import Emissions
-from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 
@@ -96,8 +97,8 @@ class BlockPrices:
     configuration: Configuration
     step_seconds: float
     limited_seconds: float
-    least: tuple[BlockKind, ...]
-    usual: tuple[BlockKind, ...]
+    least: tuple[BlockKind, ...] = ()
+    usual: tuple[BlockKind, ...] = ()
     fits: bool = True
     is_one_program: bool = True
 
@@ -188,6 +189,7 @@ class BlockPricing:
     overlaps: bool
     is_one_program: bool
     _blocks: dict[Hashable, Blocks] = field(default_factory=dict)
+    _weights: dict[int, tuple[ResourceWeights, ...]] = field(default_factory=dict)
 
     def prices(
         self, configuration: Configuration, options: CompileOptions, seconds: float
@@ -210,26 +212,32 @@ class BlockPricing:
         """
         assert configuration.mesh is not None
         pipeline = self.pipeline_of(options, configuration.mesh)
+        limit = pipeline.limits.limit_bytes if can_price_memory(pipeline) else inf
         # A stage need not recompute what the user's rule recomputes for another.
         if pipeline.source.recomputed:
             pipeline = replace(pipeline, source=replace(pipeline.source, recomputed=()))
         blocks: Blocks = self._blocks_of(pipeline)
         emissions: Emissions = {}
         deadline = time.perf_counter() + seconds
-        plain = self._problems(pipeline, blocks, None, emissions, deadline)
-        usual = _kinds(blocks, plain, MANY)
-        most = _MUCH * pipeline.limits.limit_bytes * configuration.stages
-        fits = sum(kind.count * kind.memory_bytes for kind in usual) <= most
+        problems_by = partial(
+            self._problems, pipeline, blocks, emissions=emissions, deadline=deadline
+        )
         alone = configuration.stages == 1
         passes = options.passes if alone or options.passes == 1 else MANY
+        part = _Part(configuration.stages, passes, limit, deadline)
+        found = self._bounds(part, problems_by, pipeline.mesh)
         own = replace(configuration, chunks=1, schedule=None)
-        problems_by = partial(self._problems, pipeline, blocks, emissions=emissions)
-        part = _Part(configuration.stages, passes, pipeline.limits.limit_bytes, deadline)
-        found = self._bounds(part, partial(problems_by, deadline=deadline), pipeline.mesh)
-        step = max(one.seconds for one in found) if alone else 0.0
-        limited = max(one.limited_seconds for one in found) if alone else 0.0
-        least = () if alone else max(found, key=lambda one: one.seconds).kinds
-        return BlockPrices(own, step, limited, least, usual, fits, self.is_one_program)
+        step, limited = (
+            max(one.seconds for one in found),
+            max(one.limited_seconds for one in found),
+        )
+        if alone:
+            return BlockPrices(own, step, limited, is_one_program=self.is_one_program)
+        least = max(found, key=lambda one: one.seconds).kinds
+        usual = _kinds(blocks, problems_by(None), MANY)
+        most = _MUCH * pipeline.limits.limit_bytes * configuration.stages
+        fits = sum(kind.count * kind.memory_bytes for kind in usual) <= most
+        return BlockPrices(own, 0.0, 0.0, least, usual, fits, self.is_one_program)
 
     def _bounds(
         self,
@@ -240,6 +248,9 @@ class BlockPricing:
         """Return the bounds by the weights that are tried."""
         if not self.overlaps:
             return [part.bounded(problems_by(None))]
+        if len(mesh.axes) > self.levels:
+            known = self._weights.get(part.groups, ())
+            return [part.bounded(problems_by(one)) for one in dict.fromkeys((self._free, *known))]
         found: list[_Bounded] = []
 
         def seconds(weights: ResourceWeights) -> float:
@@ -249,10 +260,17 @@ class BlockPricing:
         used = sorted({axis.level for axis in mesh.axes if axis.size > 1})
         begin = time.perf_counter()
         until = begin + _SHARE_OF_WEIGHTS * (part.deadline - begin)
-        SegmentWeights(
+        best, _ = SegmentWeights(
             self.levels, used, seconds, seconds, 1, False, lambda: time.perf_counter() > until
         ).best()
-        return found or [part.bounded(problems_by(None))]
+        self._weights[part.groups] = (best,)
+        return found or [part.bounded(problems_by(best))]
+
+    @property
+    def _free(self) -> ResourceWeights:
+        """The weights by which links take next to no time."""
+        levels = self.levels
+        return ResourceWeights(1 - levels * LEAST_WEIGHT, (LEAST_WEIGHT,) * levels)
 
     def _blocks_of(self, pipeline: PipelinePartitioning) -> Blocks:
         """Return the blocks of a program in micro-batches, which no mesh changes."""
@@ -315,7 +333,7 @@ class _Part:
     passes : float
         How often an operator of the loop counts.
     limit_bytes : float
-        Memory of a device.
+        Memory of a device; infinite where it has no price.
     deadline : float
         By `time.perf_counter`.
     """
@@ -333,7 +351,7 @@ class _Part:
         scale = MANY if self.passes == MANY else 1.0
         free = blocks.total(0.0, 1)
         limited = free.seconds
-        if can_price_memory(problems):
+        if self.limit_bytes < inf:
             limit = self.groups * self.limit_bytes
             limited, _ = best_price(lambda price: blocks.total(price, in_flight), limit)
         kinds = tuple(BlockKind(n, one.seconds / scale) for n, one in blocks.kinds(0.0, 1))

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.compiler.option_checks import SEARCHED
+from shardwright.compiler.partitioning import Partitioned
 from shardwright.compiler.stages.problem import StageProblems
 from shardwright.ir.errors import NotFoundError
 from shardwright.search.space.space import SearchSpace
@@ -193,14 +194,14 @@ def _sum_of(usages: Sequence[Array | None], assignment: Sequence[int]) -> float:
     return sum(float(usage[option]) for usage, option in pairs if usage is not None)
 
 
-def can_price_memory(problems: StageProblems) -> bool:
+def can_price_memory(search: Partitioned) -> bool:
     """Return whether blocks may take no less memory alone than in a stage.
 
     They do where the user marks what is recomputed, or tensors may be offloaded: one that a block
     hands on is then not saved.
     """
-    source, options = problems.request.source, problems.request.options
-    return not source.recomputed and not source.offloaded and options.offload != SEARCHED
+    source, offload = search.source, search.options.offload
+    return not source.recomputed and not source.offloaded and offload != SEARCHED
 
 
 def _at_turn(space: SearchSpace) -> list[Array | None]:

@@ -1,12 +1,16 @@
 """Sums of priced blocks bound every plan of stages: of random programs, and within any limit."""
 
 from dataclasses import replace
+from functools import partial
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer.block_prices import BlockPricing
+from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.priced_blocks import (
     Priced,
@@ -23,6 +27,7 @@ from shardwright.models import load_model
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
+from shardwright.passes.recompute import Recompute
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import Problem, Variable
 from shardwright.solver.solve import solve
@@ -59,7 +64,7 @@ def check_stage(search: PipelinePartitioning, draw: np.random.Generator) -> int:
     link = float(draw.choice([1e-10, 0.1, 0.5]))
     weights = ResourceWeights(1 - link - 1e-10, (link, 1e-10))
     problems = draw.choice([search.problems, search._by_weights(weights)])
-    assert can_price_memory(problems)
+    assert can_price_memory(search)
     blocks, in_flight = len(search.blocks), int(draw.choice([1, 2, 5]))
     priced = PricedBlocks(problems, search.options.passes, 60.0)
     request = problems.request_of(0, blocks, in_flight)
@@ -106,6 +111,30 @@ def test_layers(model: str, passes: int) -> None:
     draw = np.random.default_rng(passes)
     graph = load_model(model).graph
     check_stage(searched(graph, 2, passes), draw)
+
+
+def test_what_the_user_recomputes_has_no_price() -> None:
+    """A bound within the limit would count what a plan by the user's rule recomputes."""
+    graph = load_model(MODELS[0]).graph
+    marked = Recompute("full").run(Canonicalize().run(graph))
+    plain, recomputing = (searched(source, 2, 4) for source in (graph, marked))
+    assert can_price_memory(plain)
+    assert not can_price_memory(recomputing)
+    offloading = replace(plain, options=replace(plain.options, offload="search"))
+    assert not can_price_memory(offloading)
+    free, limited = [], []
+    for search in (plain, recomputing):
+        options = replace(search.options, stages=1, memory_limit=100_000.0)
+        pricing = BlockPricing(partial(again, search), 2, True, True)
+        prices = pricing.prices(Configuration(search.mesh, 4), options, 60.0)
+        free.append(prices.step_seconds)
+        limited.append(prices.limited_seconds)
+    assert limited[0] > free[0]
+    assert limited[1] == free[1]
+
+
+def again(search: PipelinePartitioning, options: CompileOptions, mesh: Mesh) -> Any:
+    return PipelinePartitioning(search.source, POD, mesh, options, PassManager(), None, 0)
 
 
 def test_the_best_price_of_drawn_plans() -> None:
