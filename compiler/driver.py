@@ -126,10 +126,12 @@ def compile_graph(
             layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
             alone = replace(prepared.options, input_layouts=layouts)
             return _compile(prepared, cluster, devices, alone, meshes[0], progress)
-        return _searched(prepare, cluster, devices, options, meshes, progress, layouts_on)
+        where = graph, prepare, cluster, devices, options, meshes, progress, layouts_on
+        return _searched(*where)
 
 
 def _searched(
+    graph: Graph,
     prepare: Callable[[int], _Prepared],
     cluster: Cluster,
     devices: int,
@@ -161,6 +163,10 @@ def _searched(
         gather_fusion=moved.gather_fusion,
     )
 
+    def build_named(options: CompileOptions) -> Found[Compiled]:
+        prepared = _prepared(graph, options)
+        return _found(_compile(prepared, cluster, devices, options, None, None))
+
     shared = SharedParts()
 
     def pipeline_of(options: CompileOptions, mesh: Mesh) -> PipelinePartitioning:
@@ -170,7 +176,7 @@ def _searched(
 
     compile_one = _compiling(prepare, cluster, devices)
     judge = ProgramJudge(
-        program_of, cluster, devices, options, layouts_on, compile_one, pipeline_of
+        program_of, cluster, devices, options, layouts_on, compile_one, build_named, pipeline_of
     )
     most = most_stages(prepare(counts[0]).source)
     tried = configurations(meshes, counts, devices, _forms(options), most)
@@ -188,12 +194,18 @@ def _compiling(prepare: Callable[[int], _Prepared], cluster: Cluster, devices: i
         is_draft: bool = False,
     ) -> Found[Compiled]:
         prepared = prepare(options.passes)
-        found = _compile(prepared, cluster, devices, options, mesh, None, known, is_draft=is_draft)
-        bound = 0.0 if found.result is None else found.result.lower_bound
-        late = found.result is not None and says_so(found.result)
-        return Found(found.cost, bound, found.memory.peak_bytes, found, late)
+        return _found(
+            _compile(prepared, cluster, devices, options, mesh, None, known, is_draft=is_draft)
+        )
 
     return compile_one
+
+
+def _found(found: Compiled) -> Found[Compiled]:
+    """Return a program with its cost, bound and memory."""
+    bound = 0.0 if found.result is None else found.result.lower_bound
+    late = found.result is not None and says_so(found.result)
+    return Found(found.cost, bound, found.memory.peak_bytes, found, late)
 
 
 def _forms(options: CompileOptions) -> Sequence[Form]:

@@ -243,7 +243,7 @@ class NamedPlan:
             If the degrees do not fit the devices, or the levels of the cluster.
         """
         axes: list[MeshAxis] = []
-        for name, parts in self._parts(cluster, devices).items():
+        for name, parts in self.parts(cluster, devices).items():
             for size, level in parts if name != "pipeline" else ():
                 suffix = f"_{cluster.levels[level].name}" if len(parts) > 1 else ""
                 axes.append(MeshAxis(name + suffix, size, level))
@@ -251,10 +251,16 @@ class NamedPlan:
 
     def stage_level(self, cluster: Cluster, devices: int) -> int:
         """Return the level of the cluster whose links the stages use: the outermost."""
-        return max((level for _, level in self._parts(cluster, devices)["pipeline"]), default=0)
+        return max((level for _, level in self.parts(cluster, devices)["pipeline"]), default=0)
 
-    def _parts(self, cluster: Cluster, devices: int) -> dict[str, list[tuple[int, int]]]:
-        """Return for each degree its (size, level), innermost first."""
+    def parts(self, cluster: Cluster, devices: int) -> dict[str, list[tuple[int, int]]]:
+        """Return for each degree its (size, level), innermost first.
+
+        Raises
+        ------
+        ShardwrightError
+            If the degrees do not fit the devices, or the levels of the cluster.
+        """
         plan = self.on(devices)
         assert plan.data is not None
         degrees = {

@@ -5,8 +5,10 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.compiler.outer.trace import Outcome, Tried
 from shardwright.ir.errors import ShardwrightError
+from shardwright.search.named_plan import NamedPlan
 
 T = TypeVar("T")
 PRICING = -1
@@ -17,6 +19,15 @@ SKETCHING = -2
 
 DRAFTING = -3
 """The tier of a pipeline that is to be compiled without other candidates, and without a bound."""
+
+NAMING = -4
+"""The tier of a question about all configurations: which named plans are to be built early."""
+
+BUILDING = -5
+"""The tier of a named plan that is to be built."""
+
+SHORT = (NAMING, PRICING, SKETCHING)
+"""The tiers in which no program is emitted."""
 
 
 class Prices(Protocol):
@@ -88,14 +99,17 @@ class Task:
         The configuration; several to be priced, one after the other.
     tier : int
         The tier of the bound; that behind the last one is the compilation. Before all are
-        `PRICING`, and of pipelines `SKETCHING` and `DRAFTING`.
+        `NAMING`, `BUILDING`, `PRICING`, and of pipelines `SKETCHING` and `DRAFTING`.
     seconds : float
         Time limit of building the problem, and of solving it.
+    plan : NamedPlan, optional
+        The named plan that is to be built.
     """
 
     configurations: tuple[Configuration, ...]
     tier: int
     seconds: float
+    plan: NamedPlan | None = None
 
     @property
     def configuration(self) -> Configuration:
@@ -107,10 +121,10 @@ class Task:
 class Answer(Generic[T]):
     """What a process answers, and the time that it took.
 
-    The value is a bound, a plan, prices, or about what the plan of a sketch costs.
+    The value is a bound, a plan, prices, about what the plan of a sketch costs, or named plans.
     """
 
-    value: Bound | Found[T] | tuple[Prices | None, ...] | float
+    value: Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
     seconds: float
 
 
@@ -149,16 +163,17 @@ class Entry(Generic[T]):
     estimate: float | None = None
     is_sketched: bool = False
     asked: int = PRICING  # the tier of the last task
+    named_seconds: float = inf  # about what its named plan takes that is being built
 
     @property
     def is_compiling(self) -> bool:
-        """Whether its program is being emitted."""
-        return self.is_running and self.has_begun
+        """Whether a program of it is being emitted."""
+        return self.is_running and self.asked not in SHORT
 
     @property
     def has_begun(self) -> bool:
-        """Whether its program was to be emitted."""
-        return self.asked not in (PRICING, SKETCHING)
+        """Whether a program of it that is searched was to be emitted."""
+        return self.asked not in (*SHORT, BUILDING)
 
     @property
     def is_open(self) -> bool:

@@ -107,11 +107,10 @@ def memory_points(
         return replace(judge, options=options).compile(best.configuration, seconds)
 
     tasks = answering(compiled, workers, deadline)
-    for share in _LIMITS:
-        tasks.submit(share)
+    numbers = [tasks.submit(share) for share in _LIMITS]
     try:
-        for share in _LIMITS:
-            found = tasks.next_answer()
+        for share, number in zip(_LIMITS, numbers, strict=True):
+            found = tasks.answer(number)
             if not isinstance(found, ShardwrightError):
                 answers[share] = MemoryPoint(
                     share * limit, found.cost, found.lower_bound, found.memory_bytes

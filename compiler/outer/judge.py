@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -14,16 +14,20 @@ from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, P
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Bound, Found
 from shardwright.compiler.outer.floors import ComputationFloor
+from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.dataflow.micro_batches import samples_of
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
 from shardwright.search.time_note import TimeNote
 
@@ -56,6 +60,14 @@ class CompileOne(Protocol):
         ...
 
 
+class BuildNamed(Protocol):
+    """Builds a named plan."""
+
+    def __call__(self, options: CompileOptions) -> Found[Compiled]:
+        """Return the plan that the options name, which ask for its number of micro-batches."""
+        ...
+
+
 @dataclass
 class ProgramJudge:
     """Judges the configurations of one program.
@@ -74,6 +86,8 @@ class ProgramJudge:
         The layouts of the inputs on a mesh.
     compile_one : callable
         Compiles with options on a mesh, from the problem that is searched if it is given.
+    build_named : callable
+        Builds the named plan of some options.
     pipeline_of : callable
         Returns the search of a pipeline with options on the mesh of a device group.
     """
@@ -84,6 +98,7 @@ class ProgramJudge:
     options: CompileOptions
     layouts_on: LayoutsOn
     compile_one: CompileOne
+    build_named: BuildNamed
     pipeline_of: PipelineOf
     requests: OrderedDict[Configuration, SearchRequest] = field(default_factory=OrderedDict)
 
@@ -158,6 +173,49 @@ class ProgramJudge:
         several = self.options.micro_batches == SEARCHED and len(self.source_of(1)) > _SMALL
         many = self.options.stages != 1 or several
         return many and self._is_bounded and self._is_in_seconds
+
+    @property
+    def names_plans(self) -> bool:
+        """Whether named plans are built before others are searched.
+
+        They divide a model without experts over ranks, and decide all that may be searched.
+        """
+        options, source = self.options, self.source_of(1)
+        given = options.pins or options.result_pins or options.input_layouts
+        free = not given and not options.optimizer_parallel and options.recompute == SEARCHED
+        experts = any(node.operator == "dispatch" for node in source.nodes)
+        return self.prices_blocks and free and not experts and not self.layouts_on(_ALONE)
+
+    def named_seeds(
+        self, configurations: Sequence[Configuration], seconds: float
+    ) -> list[NamedSeed]:
+        """Return the named plans of some configurations that are to be built, the best first."""
+        samples = samples_of(self.source_of(1)) or 1
+
+        def pipeline_of(mesh: Mesh) -> PipelinePartitioning:
+            return self.pipeline_of(self.options_of(Configuration(mesh, samples), seconds), mesh)
+
+        limit = self.options.memory_on(self.cluster)
+        where = self.cluster, self.devices, samples, limit, pipeline_of
+        return NamedFamily(*where, configurations).seeds()
+
+    def build(
+        self, plan: NamedPlan, configuration: Configuration, seconds: float
+    ) -> Found[Compiled]:
+        """Return a named plan.
+
+        Raises
+        ------
+        ShardwrightError
+            If it does not fit, or the model cannot be divided so.
+        """
+        options = replace(
+            self.options.in_one_stage(),
+            micro_batches=configuration.micro_batches,
+            plan=plan,
+            time_limit=seconds,
+        )
+        return self.build_named(options)
 
     def price(self, configuration: Configuration, seconds: float) -> BlockPrices:
         """Return the prices of the blocks on a mesh in a number of micro-batches.

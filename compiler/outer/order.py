@@ -15,8 +15,9 @@ from math import inf, log, log2
 from typing import Any, Generic, TypeVar
 
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.entries import DRAFTING, PRICING, SKETCHING, Entry
+from shardwright.compiler.outer.entries import DRAFTING, PRICING, SHORT, SKETCHING, Entry
 from shardwright.ir.mesh import Mesh
+from shardwright.search.named_plan import NamedPlan
 
 T = TypeVar("T")
 _GROUP = 2  # configurations of one mesh that are priced together
@@ -70,20 +71,34 @@ def _distance(entry: Entry[T]) -> float:
     return abs(log(one.micro_batches / (_FEW * one.stages if one.stages > 1 else 1)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Chosen(Generic[T]):
     """What is judged next.
 
     Parameters
     ----------
     entries : list of Entry
-        The configuration; several to be priced.
+        The configuration; several to be priced, none to wait for answers.
     tier : int
         What is asked about it.
+    plan : NamedPlan, optional
+        The named plan that is built.
+    number : int
+        The number of its task.
+    overtaken : int
+        How many later tasks were answered before it.
     """
 
     entries: list[Entry[T]]
     tier: int
+    plan: NamedPlan | None = None
+    number: int = -1
+    overtaken: int = 0
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a program is emitted, beside which other tasks are answered."""
+        return self.tier not in SHORT
 
 
 @dataclass
@@ -127,7 +142,7 @@ class PricedOrder(Generic[T]):
 
     @property
     def _is_compiling(self) -> bool:
-        return any(entry.is_running and entry.is_priced for entry in self.entries)
+        return any(e.is_compiling or (e.is_running and e.is_priced) for e in self.entries)
 
     def _promising(self, best: Entry[T] | None) -> Chosen[T] | None:
         """Return the priced configuration of the least estimate, if it is below the best plan's.
@@ -137,9 +152,9 @@ class PricedOrder(Generic[T]):
         """
         cost = inf if best is None or best.found is None else best.found.cost
         drafted = [e for e in self.entries if e.is_compiling and e.is_sketched]
-        cost = min([cost, *map(_estimate, drafted)])
-        open_ones = [e for e in self.entries if e.is_open and e.is_priced and e.found is None]
-        if alone := self._alone(open_ones):
+        cost = min([cost, *map(_estimate, drafted), *(e.named_seconds for e in self.entries)])
+        open_ones = [e for e in self.entries if e.is_open and e.is_priced and not e.has_begun]
+        if alone := self._alone(open_ones, cost):
             return Chosen(alone, self.compilation)
         found = [e for e in open_ones if e.estimate is not None and e.estimate < cost]
         if best is None:
@@ -161,15 +176,15 @@ class PricedOrder(Generic[T]):
         compiled = sum(entry.is_sketched and entry.has_begun for entry in self.entries)
         return sketched >= _SKETCHED * (1 + compiled)
 
-    def _alone(self, priced: list[Entry[T]]) -> list[Entry[T]]:
+    def _alone(self, priced: list[Entry[T]], cost: float) -> list[Entry[T]]:
         """Return what has one stage and is not much slower than others, while none is compiled.
 
         Estimates leave out what pipelines wait for, and what one stage hides.
         """
         ones = [entry for entry in self.entries if entry.configuration.stages == 1]
-        if any(one.found or one.outcome or (one.is_running and one.is_priced) for one in ones):
+        if any(one.has_begun or one.outcome for one in ones):
             return []
-        least = min(map(_estimate, priced), default=inf)
+        least = min([cost / _ALONE, *map(_estimate, priced)])
         near = [one for one in priced if one.configuration.stages == 1]
         near = [one for one in near if _estimate(one) <= _ALONE * least]
         return [min(near, key=_estimate)] if near else []

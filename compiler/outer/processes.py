@@ -1,4 +1,4 @@
-"""Tasks run in processes of their own, answered in the order in which they were given.
+"""Tasks run in processes of their own, begun in the order in which they are given.
 
 The processes are forked, so they have the program, the registered operators and the plugins of
 this one. Where a process cannot be forked, or one is enough, tasks run in this process.
@@ -31,7 +31,7 @@ class OutOfTimeError(Exception):
 
 
 class Answering(Protocol[TaskIn, AnswerOut]):
-    """Runs tasks, and returns their answers in order.
+    """Runs tasks, and returns their answers by number.
 
     Attributes
     ----------
@@ -41,18 +41,22 @@ class Answering(Protocol[TaskIn, AnswerOut]):
 
     deadline: float
 
-    def submit(self, task: TaskIn) -> None:
-        """Queue a task."""
+    def submit(self, task: TaskIn) -> int:
+        """Queue a task, and return its number."""
         ...
 
-    def next_answer(self) -> AnswerOut | ShardwrightError:
-        """Return the answer, or the error, of the first task that is not answered.
+    def answer(self, number: int) -> AnswerOut | ShardwrightError:
+        """Return the answer, or the error, of a task; once.
 
         Raises
         ------
         OutOfTimeError
             If the deadline passes first.
         """
+        ...
+
+    def is_answered(self, number: int) -> bool:
+        """Return whether the answer of a task is there."""
         ...
 
     def close(self) -> None:
@@ -76,17 +80,24 @@ class Inline(Generic[Task, Answer]):
     deadline: float
 
     def __post_init__(self) -> None:
-        self._tasks: deque[Task] = deque()
+        self._tasks: dict[int, Task] = {}
+        self._submitted = 0
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Task) -> int:
         """Queue a task."""
-        self._tasks.append(task)
+        self._tasks[self._submitted] = task
+        self._submitted += 1
+        return self._submitted - 1
 
-    def next_answer(self) -> Answer | ShardwrightError:
-        """Run the first task."""
+    def answer(self, number: int) -> Answer | ShardwrightError:
+        """Run a task."""
         if time.perf_counter() >= self.deadline:
             raise OutOfTimeError
-        return _answer(self.run, self._tasks.popleft())
+        return _answer(self.run, self._tasks.pop(number))
+
+    def is_answered(self, number: int) -> bool:
+        """Return that no task is, before its answer is asked for."""
+        return False
 
     def close(self) -> None:
         """Forget the tasks."""
@@ -122,27 +133,36 @@ class Processes(Generic[Task, Answer]):
         self._waiting: deque[tuple[int, Task]] = deque()
         self._running: dict[int, int] = {}  # worker: task
         self._answers: dict[int, Answer | ShardwrightError] = {}
-        self._submitted = self._next = 0
+        self._submitted = 0
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Task) -> int:
         """Queue a task, and start it where a worker is idle."""
         self._waiting.append((self._submitted, task))
         self._submitted += 1
         self._start_waiting()
+        return self._submitted - 1
 
-    def next_answer(self) -> Answer | ShardwrightError:
-        """Return the answer of the first task that is not answered."""
-        while self._next not in self._answers:
-            left = self.deadline - time.perf_counter()
-            busy = [self._workers[i].connection for i in self._running]
-            ready = wait(busy, max(left, 0.0))
-            if not ready:
+    def answer(self, number: int) -> Answer | ShardwrightError:
+        """Return the answer of a task, once it is there."""
+        while number not in self._answers:
+            if not self._receive(max(self.deadline - time.perf_counter(), 0.0)):
                 raise OutOfTimeError
-            for i in [i for i in self._running if self._workers[i].connection in ready]:
-                self._answers[self._running.pop(i)] = self._received(i)
-            self._start_waiting()
-        self._next += 1
-        return self._answers.pop(self._next - 1)
+        return self._answers.pop(number)
+
+    def is_answered(self, number: int) -> bool:
+        """Return whether the answer of a task is there."""
+        if number not in self._answers:
+            self._receive(0.0)
+        return number in self._answers
+
+    def _receive(self, seconds: float) -> bool:
+        """Wait for answers, and return whether there are some."""
+        busy = [self._workers[i].connection for i in self._running]
+        ready = wait(busy, seconds)
+        for i in [i for i in self._running if self._workers[i].connection in ready]:
+            self._answers[self._running.pop(i)] = self._received(i)
+        self._start_waiting()
+        return bool(ready)
 
     def close(self) -> None:
         """End the processes."""

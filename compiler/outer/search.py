@@ -6,9 +6,10 @@ last of the compilation itself. The configuration of the least bound is judged n
 its bound is no less than the cost of a plan that was found, up to the relative gap. So the least
 bound of all configurations bounds every plan of the space, whatever was left out.
 
-Tasks run in processes, up to `_AHEAD` at once. Their answers are taken in the order in which the
-tasks were given, and a decision depends on the answers before it alone: the result is the same for
-any number of processes, unless the time limit ends the search.
+Tasks run in processes, up to `_AHEAD` at once. Their answers are taken in an order that depends on
+the tasks alone (that in which they were given, but short ones before a long one), and a decision
+depends on the answers before it alone: the result is the same for any number of processes, unless
+the time limit ends the search.
 
 References
 ----------
@@ -16,7 +17,6 @@ Land and Doig, "An automatic method of solving discrete programming problems", 1
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +25,9 @@ from typing import Generic, Protocol, TypeVar
 
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import (
+    BUILDING,
     DRAFTING,
+    NAMING,
     PRICING,
     SKETCHING,
     Answer,
@@ -35,8 +37,10 @@ from shardwright.compiler.outer.entries import (
     Prices,
     Task,
 )
+from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.compiler.outer.order import Chosen, PricedOrder, shares_prices
 from shardwright.compiler.outer.processes import Answering, OutOfTimeError, answering
+from shardwright.compiler.outer.seeds import NamedSeeds
 from shardwright.ir.errors import (
     InfeasibleError,
     NoPlanError,
@@ -45,12 +49,13 @@ from shardwright.ir.errors import (
     StrategyError,
     TimeLimitError,
 )
+from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _AHEAD = 4  # tasks that are decided on before the answer of the first
 _FURTHER_AHEAD = 8  # the same, where configurations are priced
-_BESIDE = 16  # the same, while the first is being compiled: short tasks beside a long one
+_BESIDE = 16  # answers of short tasks that are taken before that of an earlier long one
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
 BLOCKS = "blocks alone"
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
@@ -69,6 +74,8 @@ class Judge(Protocol[T]):
         What proves the bounds of each tier, cheap ones first.
     prices_blocks : bool
         Whether configurations are priced with others first.
+    names_plans : bool
+        Whether named plans are built before others are searched.
     """
 
     @property
@@ -79,6 +86,21 @@ class Judge(Protocol[T]):
     @property
     def prices_blocks(self) -> bool:
         """Whether configurations are priced with others first."""
+        ...
+
+    @property
+    def names_plans(self) -> bool:
+        """Whether named plans are built before others are searched."""
+        ...
+
+    def named_seeds(
+        self, configurations: Sequence[Configuration], seconds: float
+    ) -> list[NamedSeed]:
+        """Return the named plans of some configurations that are to be built, the best first."""
+        ...
+
+    def build(self, plan: NamedPlan, configuration: Configuration, seconds: float) -> Found[T]:
+        """Return a named plan."""
         ...
 
     def price(self, configuration: Configuration, seconds: float) -> Prices:
@@ -149,6 +171,7 @@ class OuterSearch(Generic[T]):
         self.begin = time.perf_counter()
         self.entries = [Entry(c, self.floor(c), "least computation") for c in self.candidates]
         self.steps, self.wanted = 0, 1
+        self._seeds = NamedSeeds(self.entries)
         self._order = PricedOrder(self.entries, len(self.judge.tiers))
         for entry in self.entries:
             if entry.configuration == self.seed:
@@ -176,18 +199,25 @@ class OuterSearch(Generic[T]):
         return self.entries
 
     def _judge_all(self, tasks: Answering[Task, Answer[T]]) -> None:
-        self.running: deque[Chosen[T]] = deque()
+        self.running: list[Chosen[T]] = []
         while self._fill(tasks, self.running) or self.running:
-            self._take(self.running[0], tasks.next_answer())
-            self.running.popleft()
+            chosen = _first_taken(self.running)
+            self._take_of(chosen, tasks)
 
     def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
-        """Where no plan is found yet, wait for those under way, at most as long again."""
+        """Take what is answered; without a plan, wait for others, at most as long again."""
+        for chosen in [one for one in self.running if tasks.is_answered(one.number)]:
+            self._take_of(chosen, tasks)
         tasks.deadline += self.deadline - self.begin
         with suppress(OutOfTimeError):
-            while self.best is None and any(one.entries[0].is_compiling for one in self.running):
-                self._take(self.running[0], tasks.next_answer())
-                self.running.popleft()
+            while self.best is None and (left := [one for one in self.running if one.is_long]):
+                self._take_of(left[0], tasks)
+
+    def _take_of(self, chosen: Chosen[T], tasks: Answering[Task, Answer[T]]) -> None:
+        """Wait for an answer, and take it."""
+        answer = tasks.answer(chosen.number)
+        self.running.remove(chosen)
+        self._take(chosen, answer)
 
     def _reopen_cut(self) -> None:
         """Go on with what was cut, for more plans than the best one."""
@@ -220,24 +250,17 @@ class OuterSearch(Generic[T]):
 
     # The queue
 
-    def _fill(self, tasks: Answering[Task, Answer[T]], running: deque[Chosen[T]]) -> bool:
+    def _fill(self, tasks: Answering[Task, Answer[T]], running: list[Chosen[T]]) -> bool:
         """Submit tasks as long as there are some to decide on; return whether there was one."""
         begun = False
-        while len(running) < self._most_ahead and (chosen := self._next()).entries:
+        most = _FURTHER_AHEAD if self.judge.prices_blocks else _AHEAD
+        while len(running) < most and (chosen := self._next()).entries:
             begun = True
             for entry in chosen.entries:
                 entry.is_running, entry.asked = True, chosen.tier
             running.append(chosen)
-            tasks.submit(self._task(chosen))
+            chosen.number = tasks.submit(self._task(chosen))
         return begun
-
-    @property
-    def _most_ahead(self) -> int:
-        """How many tasks are decided on before the answer of the first."""
-        if not self.judge.prices_blocks:
-            return _AHEAD
-        first = self.running[0].entries[0] if self.running else None
-        return _BESIDE if first is not None and first.is_compiling else _FURTHER_AHEAD
 
     def _next(self) -> Chosen[T]:
         """Return the configuration to judge next, or several to be priced; none to wait.
@@ -251,13 +274,19 @@ class OuterSearch(Generic[T]):
         if not left:
             return Chosen([], 0)
         self.steps += 1
-        if self.judge.prices_blocks and (chosen := self._priced_next()) is not None:
-            return chosen
+        if self.judge.prices_blocks:
+            seed = self._seeds.next(self.best) if self.judge.names_plans else None
+            chosen = seed or self._priced_next()
+            if chosen is not None:
+                return chosen
         if self.best is None and self.steps % 2:
             return _alone(min(left, key=_by_promise))
         least = min(entry.bound for entry in self.entries if entry.outcome is None)
         near = sorted((e for e in left if e.bound <= _FAR * least), key=lambda e: e.bound)
-        return next((_alone(e) for e in near if not self._awaits(e)), Chosen([], 0))
+        ready = next((e for e in near if not self._awaits(e)), None)
+        if ready is None and not self.running:  # what they await is not near: it never comes
+            ready = near[0]
+        return Chosen([], 0) if ready is None else _alone(ready)
 
     def _priced_next(self) -> Chosen[T] | None:
         """Return what is priced, sketched or compiled by its price; None where that is done.
@@ -298,16 +327,21 @@ class OuterSearch(Generic[T]):
         share = _SHARE_PRICED if several and chosen.tier < len(self.judge.tiers) else _SHARE
         seconds = share * (self.deadline - time.perf_counter())
         configurations = tuple(one.configuration for one in chosen.entries)
-        return Task(configurations, chosen.tier, max(seconds, 1e-3))
+        return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan)
 
     # Answers
 
     def _answered(self, task: Task) -> Answer[T]:
         """Run a task; in the process that was forked for it."""
         begin = time.perf_counter()
-        value: Bound | Found[T] | tuple[Prices | None, ...] | float
+        value: Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
         if task.tier == PRICING:
             value = tuple(self._prices(one, task.seconds) for one in task.configurations)
+        elif task.tier == NAMING:
+            value = self.judge.named_seeds(self.candidates, task.seconds)
+        elif task.tier == BUILDING:
+            assert task.plan is not None
+            value = self.judge.build(task.plan, task.configuration, task.seconds)
         elif task.tier == SKETCHING:
             value = self.judge.sketch(task.configuration, task.seconds)
         elif task.tier == DRAFTING:
@@ -340,6 +374,8 @@ class OuterSearch(Generic[T]):
                 self._take_bound(entry, answer.value)
             case tuple():
                 self._take_prices(chosen.entries, answer.value)
+            case list():
+                self._seeds.take(answer.value)
             case _:
                 self._take_sketch(entry, answer.value)
         self._report()
@@ -358,7 +394,9 @@ class OuterSearch(Generic[T]):
         if entry.found is None or found.cost < entry.found.cost:
             entry.found = found
         entry.raise_bound(found.lower_bound, "search within the memory limit")
-        if tier != DRAFTING:
+        if tier == BUILDING:
+            self._seeds.take_cost(entry, found.cost)
+        elif tier != DRAFTING:
             entry.outcome = "compiled"
             self.is_cut_short |= found.is_cut_short
 
@@ -394,6 +432,10 @@ class OuterSearch(Generic[T]):
         ShardwrightError
             If the error is not about this configuration.
         """
+        if tier in (NAMING, BUILDING):
+            if tier == BUILDING:
+                self._seeds.take_cost(entry, inf)
+            return
         if tier in (SKETCHING, DRAFTING) and isinstance(error, NoPlanError | TimeLimitError):
             entry.estimate, entry.is_sketched = None, True  # its bounds and a compilation may do
             return
@@ -428,6 +470,16 @@ class OuterSearch(Generic[T]):
         bound = min(e.bound for e in self.entries if e.outcome not in ("infeasible", "refused"))
         cost = _cost(self.best)
         self.progress(time.perf_counter() - self.begin, cost, min(bound, cost))
+
+
+def _first_taken(running: Sequence[Chosen[T]]) -> Chosen[T]:
+    """Return the task whose answer is taken next: of a long one, after those of short ones."""
+    first = running[0]
+    short = next((one for one in running if not one.is_long), None)
+    if short is None or not first.is_long or first.overtaken >= _BESIDE:
+        return first
+    first.overtaken += 1
+    return short
 
 
 def _alone(entry: Entry[T]) -> Chosen[T]:

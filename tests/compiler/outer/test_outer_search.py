@@ -10,6 +10,7 @@ import pytest
 
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Bound, Found
+from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.compiler.outer.processes import Inline, OutOfTimeError, answering
 from shardwright.compiler.outer.search import OuterSearch
 from shardwright.ir.errors import (
@@ -22,6 +23,7 @@ from shardwright.ir.errors import (
     TimeLimitError,
 )
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.search.named_plan import NamedPlan
 
 FLOOR = 1.0
 
@@ -39,6 +41,7 @@ class DrawnJudge:
     drawn: dict[Configuration, Drawn]
     tiers: tuple[str, ...] = ("free", "within")
     prices_blocks: bool = False
+    names_plans: bool = False
     asked: list[tuple[Configuration, int]] = field(default_factory=list)
     seconds: float = 0.0
     compile_seconds: float = 0.0
@@ -224,25 +227,38 @@ def _double(number):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_answers_come_in_the_order_of_the_tasks(workers):
+def test_answers_are_those_of_the_tasks_in_any_order(workers):
     tasks = answering(_double, workers, time.perf_counter() + 60)
     try:
-        for number in (5, -1, 7, 8, 9):
-            tasks.submit(number)
-        answers = [tasks.next_answer() for _ in range(5)]
+        numbers = [tasks.submit(number) for number in (5, -1, 7, 8, 9)]
+        answers = {number: tasks.answer(number) for number in (3, 0, 1, 4, 2)}
     finally:
         tasks.close()
-    assert [answers[0], *answers[2:]] == [10, 14, 16, 18]
+    assert numbers == [0, 1, 2, 3, 4]
+    assert [answers[number] for number in (0, 2, 3, 4)] == [10, 14, 16, 18]
     assert isinstance(answers[1], NotFoundError)
+
+
+def test_an_answer_that_has_come_is_told():
+    tasks = answering(_double, 2, time.perf_counter() + 60)
+    try:
+        one, two = tasks.submit(5), tasks.submit(6)
+        tasks.answer(two)
+        while not tasks.is_answered(one):
+            time.sleep(0.01)
+        assert tasks.answer(one) == 10
+        assert not tasks.is_answered(two)
+    finally:
+        tasks.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_fault_of_the_program_is_raised(workers):
     tasks = answering(_double, workers, time.perf_counter() + 60)
     try:
-        tasks.submit(13)
+        number = tasks.submit(13)
         with pytest.raises(ZeroDivisionError):
-            tasks.next_answer()
+            tasks.answer(number)
     finally:
         tasks.close()
 
@@ -250,9 +266,8 @@ def test_a_fault_of_the_program_is_raised(workers):
 def test_a_process_that_dies_is_replaced():
     tasks = answering(_double, 2, time.perf_counter() + 60)
     try:
-        for number in (99, 4, 5):
-            tasks.submit(number)
-        answers = [tasks.next_answer() for _ in range(3)]
+        numbers = [tasks.submit(number) for number in (99, 4, 5)]
+        answers = [tasks.answer(number) for number in numbers]
     finally:
         tasks.close()
     assert "ended before its answer" in str(answers[0])
@@ -261,9 +276,9 @@ def test_a_process_that_dies_is_replaced():
 
 def test_no_task_begins_after_the_deadline():
     tasks = Inline(_double, time.perf_counter() - 1)
-    tasks.submit(1)
+    number = tasks.submit(1)
     with pytest.raises(OutOfTimeError):
-        tasks.next_answer()
+        tasks.answer(number)
 
 
 # Configurations that are priced with others
@@ -290,6 +305,18 @@ class PricedJudge(DrawnJudge):
     estimates: dict[Configuration, float] = field(default_factory=dict)
     sketches: dict[Configuration, float] = field(default_factory=dict)
     drafted: list[Configuration] = field(default_factory=list)
+    seeds: list[tuple[NamedSeed, float]] = field(default_factory=list)  # with their costs
+    built: list[NamedPlan] = field(default_factory=list)
+
+    def named_seeds(self, configurations, seconds):
+        return [seed for seed, _ in self.seeds]
+
+    def build(self, plan, configuration, seconds):
+        self.built.append(plan)
+        cost = next(c for seed, c in self.seeds if seed.plan == plan)
+        if cost == inf:
+            raise InfeasibleError("it does not fit")
+        return Found(cost, 0.0, 1.0, str(plan))
 
     def price(self, configuration, seconds):
         return DrawnPrices(self, configuration)
@@ -314,7 +341,8 @@ def priced_judge(seed: int) -> PricedJudge:
         forms = ((1, "1f1b"), (2, "interleaved")) if stages > 1 else ((1, None),)
         for count, (chunks, schedule) in ((c, form) for c in (4, 8) for form in forms):
             one = Configuration(mesh, count, stages, chunks, schedule)
-            free = draw.uniform(FLOOR, 2.0)
+            before = [d.bounds[0] for c, d in drawn.items() if c.divides(one)]
+            free = max([draw.uniform(FLOOR, 2.0), *before])
             within = draw.choice([free, draw.uniform(free, 3.0)])
             answer: float | ShardwrightError = within * draw.uniform(1.0, 1.5)
             if draw.random() < 0.2:
@@ -360,3 +388,61 @@ def test_what_is_drafted_is_the_least_of_the_sketches_and_is_compiled_at_last():
     assert search.best.configuration == two
     assert search.best.found.cost == 1.4
     assert {entry.outcome for entry in entries} == {"compiled"}
+
+
+# Named plans that are built early
+
+
+def seeded(judge: PricedJudge, *estimates_and_costs: tuple[float, float]) -> PricedJudge:
+    """Give a judge named plans of its configurations, in turn."""
+    judge.names_plans = True
+    for number, (estimate, cost) in enumerate(estimates_and_costs):
+        one = list(judge.drawn)[number % len(judge.drawn)]
+        plan = NamedPlan(tensor=2 ** (number + 1))
+        judge.seeds.append((NamedSeed(plan, one, estimate), cost))
+    return judge
+
+
+def test_the_named_plan_of_the_least_estimate_is_built_first_and_cuts():
+    mesh = Mesh((MeshAxis("x", 4, 0),))
+    one, two = (Configuration(mesh, count, 2, 1, "1f1b") for count in (4, 8))
+    drawn = {one: Drawn((1.3, 1.3), 1.5), two: Drawn((1.4, 1.4), 1.45)}
+    judge = PricedJudge(drawn, estimates={one: 1.6, two: 1.7}, sketches={one: 2.0, two: 1.5})
+    search, entries = searched(seeded(judge, (1.2, 1.25), (1.3, 1.2)))
+    assert judge.built == [NamedPlan(tensor=2)]  # the other one is expected to be slower
+    assert search.best.found.cost == 1.25
+    assert [entry.outcome for entry in entries] == ["compiled", "cut"]
+    assert not judge.drafted
+
+
+def test_where_a_named_plan_does_not_fit_the_next_one_is_built():
+    mesh = Mesh((MeshAxis("x", 4, 0),))
+    one, two = (Configuration(mesh, count, 2, 1, "1f1b") for count in (4, 8))
+    drawn = {one: Drawn((1.3, 1.3), NotFoundError("none")), two: Drawn((1.4, 1.4), 1.45)}
+    judge = PricedJudge(drawn, estimates={one: 1.6, two: 1.7}, sketches={one: 2.0, two: 1.5})
+    search, entries = searched(seeded(judge, (1.2, inf), (1.3, 1.42)))
+    assert judge.built == [NamedPlan(tensor=2), NamedPlan(tensor=4)]
+    assert search.best.found.cost == 1.42
+    assert entries[0].tried().outcome != "infeasible"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_named_plans_change_the_answer_only_where_they_are_better(seed):
+    def found(workers, named):
+        judge, draw = priced_judge(seed), random.Random(1000 + seed)
+        if named:
+            seeded(judge, *((draw.uniform(1, 2), draw.uniform(1, 3)) for _ in range(3)))
+            judge.seeds.sort(key=lambda pair: pair[0].seconds)
+        search, entries = searched(judge, workers)
+        costs = [cost for seed, cost in judge.seeds if seed.plan in judge.built]
+        for entry in entries:
+            assert entry.bound <= judge.drawn[entry.configuration].bounds[-1]
+        return search.best and search.best.found.cost, costs, entries
+
+    plain, _, _ = found(1, named=False)
+    best, costs, entries = found(1, named=True)
+    assert costs
+    assert best == min([*costs, *([] if plain is None else [plain])])
+    account = [(e.outcome, e.bound, e.proof, e.found and e.found.cost) for e in entries]
+    _, _, others = found(2, named=True)
+    assert account == [(e.outcome, e.bound, e.proof, e.found and e.found.cost) for e in others]

@@ -1,0 +1,312 @@
+"""The family of Megatron's plans: its degrees, about how long each plan takes, and what fits.
+
+Its plans have T tensor ranks inside the innermost level of the cluster, with sequence parallelism,
+S device groups of V chunks, D data ranks, micro-batches of a few samples, a ZeRO stage, and a way
+to recompute. The prices of a layer on T ranks (`stages.layer_prices`) tell of all of them. With M
+micro-batches, a busiest device group of p seconds a pass, and d seconds in which the parameters of
+a rank are gathered once over the data ranks,
+
+    step ~ M p + (S - 1) / V (mean of p) + 2 d
+
+and where parameters are gathered in every pass, a pass takes no less than that. The estimates of
+the best plans are refined: their schedules are simulated. An estimate decides only which plans are
+built; what their programs take is simulated as that of any other plan.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import product
+
+from shardwright.compiler.outer.configuration import FORMS, Configuration
+from shardwright.compiler.stages.layer_prices import LayerPrices, layer_prices
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.placement import even_sizes
+from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
+from shardwright.dataflow.schedules import FORWARD, make_schedule
+from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.mesh import Mesh
+from shardwright.search.named_plan import NamedPlan
+
+_SAMPLES = (1, 2, 4)  # of a micro-batch
+_ZERO = (0, 1, 3)
+_IN_PASSES = 3  # the ZeRO stage that gathers in every pass
+_BUBBLE = {"zero_bubble": 1 / 3}  # of that of `1f1b`
+_STATES = 12 / 16  # of what a parameter takes, what ZeRO-1 divides: all but gradient and copy
+_COPY = 2 / 16  # the same, of a copy in the type that is computed in
+_GATHERED = 2  # layers whose parameters are gathered at once in a pass
+_GATHERS = 3  # for each pass: forward, backward, and the reduction of gradients
+_ONCE = 2  # for a step: a gather before all passes, and a reduction after them
+_HIDDEN = 3 / 4  # of what is gathered in a pass beside the collectives of tensor ranks
+_MARGIN = 0.98  # of the memory limit
+_FORWARD_SHARE = {"full": 1 / 4}  # of a pass, for others 1 / 3
+_MOST_ACTIONS = 70_000  # of a schedule that is simulated
+_REFINED = 8  # estimates that are refined
+
+
+@dataclass(frozen=True)
+class NamedSeed:
+    """A named plan that is built early.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan.
+    configuration : Configuration
+        The one whose plans it is among.
+    seconds : float
+        About how long its step takes.
+    """
+
+    plan: NamedPlan
+    configuration: Configuration
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NamedFamily:
+    """The plans of a program on a number of devices.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The devices.
+    devices, samples : int
+        Number of ranks, and samples of a step.
+    limit_bytes : float
+        Memory of a rank.
+    pipeline_of : callable
+        Returns the program in one stage on a mesh, in micro-batches of one sample.
+    configurations : sequence of Configuration
+        Those whose plans are asked for.
+    """
+
+    cluster: Cluster
+    devices: int
+    samples: int
+    limit_bytes: float
+    pipeline_of: Callable[[Mesh], PipelinePartitioning]
+    configurations: Sequence[Configuration]
+
+    def seeds(self) -> list[NamedSeed]:
+        """Return the plans that are likely to fit, those of the least refined estimates first."""
+        inner = self.cluster.for_devices(self.devices)[0]
+        plans = [plan for tensor in _divisors(inner) for plan in self._on(tensor)]
+        waiting = [(plan.seconds, number, False) for number, plan in enumerate(plans)]
+        heapify(waiting)
+        found: list[NamedSeed] = []
+        while waiting and len(found) < _REFINED:
+            seconds, number, is_refined = heappop(waiting)
+            if not is_refined:
+                heappush(waiting, (plans[number].refined_seconds, number, True))
+            elif (one := self._configuration_of(plans[number])) is not None:
+                found.append(NamedSeed(plans[number].plan, one, seconds))
+        return sorted(found, key=lambda seed: seed.seconds)  # a formula may be too high
+
+    def _configuration_of(self, estimate: "_Estimate") -> Configuration | None:
+        """Return the configuration whose plans a plan is among; None without one."""
+        plan = estimate.plan
+        form = plan.pipeline, plan.chunks, plan.order, estimate.passes
+        mesh = plan.mesh(self.cluster, self.devices)
+        for one in self.configurations:
+            own = one.stages, one.chunks, one.schedule or "1f1b", one.micro_batches
+            if own == form and one.mesh is not None and is_finer(one.mesh, mesh):
+                return one
+        return None
+
+    def _on(self, tensor: int) -> Iterator["_Estimate"]:
+        """Yield the plans on some tensor ranks, each with the least recomputation that fits."""
+        plan = NamedPlan(tensor=tensor, data=1, sequence_parallel=tensor > 1)
+        try:
+            prices = layer_prices(self.pipeline_of(plan.mesh(self.cluster, tensor)), plan)
+        except ShardwrightError:  # the model cannot be divided so
+            return
+        most = min((price.layers for price in prices.values()), default=0)
+        for degrees in self._degrees(plan, most):
+            estimates = (self._estimate(degrees, *priced) for priced in prices.items())
+            limit = _MARGIN * self.limit_bytes
+            fitting = next((one for one in estimates if one.memory_bytes <= limit), None)
+            if fitting is not None:
+                yield fitting
+
+    def _estimate(self, plan: NamedPlan, recompute: str, prices: LayerPrices) -> "_Estimate":
+        plan = replace(plan, recompute=recompute)
+        return _Estimate(plan, prices, self.cluster, self.devices, self.samples)
+
+    def _degrees(self, plan: NamedPlan, layers: int) -> Iterator[NamedPlan]:
+        """Yield the degrees that divide the devices, their levels, the batch and the layers."""
+        for stages, samples in product(_divisors(self.devices // plan.tensor), _SAMPLES):
+            data = self.devices // plan.tensor // stages
+            if stages > layers or self.samples % (data * samples):
+                continue
+            plan = replace(plan, pipeline=stages, data=data, micro_batch=samples)
+            try:
+                plan.mesh(self.cluster, self.devices)
+            except ShardwrightError:  # the levels of the cluster do not allow it
+                continue
+            for zero in _ZERO if data > 1 else _ZERO[:1]:
+                yield from self._forms(replace(plan, zero=zero), layers)
+
+    def _forms(self, plan: NamedPlan, layers: int) -> Iterator[NamedPlan]:
+        """Yield the plan with the chunks and schedules that it may have."""
+        if plan.pipeline == 1:
+            yield plan
+            return
+        passes = plan.passes(self.samples, self.devices)
+        for chunks, schedule in FORMS:
+            fits = plan.pipeline * chunks <= layers
+            if fits and (chunks == 1 or passes % plan.pipeline == 0):
+                yield replace(plan, chunks=chunks, schedule=schedule)
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """About what a plan takes.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan.
+    prices : LayerPrices
+        Of the layers on its tensor ranks.
+    cluster, devices, samples : Cluster, int, int
+        Where it runs, and the samples of a step.
+    """
+
+    plan: NamedPlan
+    prices: LayerPrices
+    cluster: Cluster
+    devices: int
+    samples: int
+
+    @cached_property
+    def passes(self) -> int:
+        """Number of micro-batches."""
+        return self.plan.passes(self.samples, self.devices)
+
+    @cached_property
+    def durations(self) -> tuple[float, ...]:
+        """Seconds of a pass of every stage over a micro-batch."""
+        prices = self.prices
+        seconds = [size * prices.layer.seconds for size in self._sizes]
+        seconds[0] += prices.first.seconds
+        seconds[-1] += prices.last.seconds
+        return tuple(self._samples * one for one in seconds)
+
+    @property
+    def _samples(self) -> int:
+        return self.plan.micro_batch or 1
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """Layers of every stage."""
+        return even_sizes(self.prices.layers, self.plan.pipeline * self.plan.chunks)
+
+    @cached_property
+    def seconds(self) -> float:
+        """About how long the step takes, by a formula."""
+        plan, groups = self.plan, self.plan.pipeline
+        loads = [sum(self.durations[group::groups]) for group in range(groups)]
+        share = _BUBBLE.get(plan.order, 1 / plan.chunks)
+        bubble = (groups - 1) * share * sum(loads) / groups
+        return self._with_data(self.passes * max(loads) + bubble)
+
+    @cached_property
+    def refined_seconds(self) -> float:
+        """About how long the step takes, by its simulated schedule."""
+        plan = self.plan
+        if plan.pipeline == 1 or self.passes * len(self.durations) > _MOST_ACTIONS:
+            return self.seconds
+        schedule = make_schedule(plan.order, plan.pipeline, plan.chunks, self.passes)
+        first = _FORWARD_SHARE.get(plan.recompute, 1 / 3)
+        rest = (1 - first) / (len(schedule.parts) - 1)
+        durations = {
+            (stage, part): self.durations[stage] * (first if part == FORWARD else rest)
+            for stage, part in schedule.segments
+        }
+        transfers = dict.fromkeys(chain_transfers(schedule), self._transfer_seconds)
+        return self._with_data(simulate_schedule(schedule, durations, transfers).step_seconds)
+
+    @property
+    def _transfer_seconds(self) -> float:
+        """Seconds in which a micro-batch passes from a stage to the next."""
+        level = self.cluster.levels[self.plan.stage_level(self.cluster, self.devices)]
+        return level.latency + self._samples * self.prices.passed_bytes / level.bandwidth
+
+    def _with_data(self, seconds: float) -> float:
+        """Add gathers and reductions over the data ranks to seconds without them."""
+        if self.plan.zero != _IN_PASSES:
+            return seconds + _ONCE * self._gather_seconds
+        gathers = self.passes * _GATHERS * self._gather_seconds
+        beside = (1 - _HIDDEN) * gathers if self.plan.tensor > 1 else 0.0
+        return max(seconds + beside, gathers)
+
+    @cached_property
+    def _gather_seconds(self) -> float:
+        """Seconds in which the parameters of a rank are gathered, in the type of computation."""
+        left, seconds = _COPY * self._stored_bytes, 0.0
+        for size, number in self.plan.parts(self.cluster, self.devices)["data"]:
+            seconds += left * (1 - 1 / size) / self.cluster.levels[number].bandwidth
+            left /= size
+        return seconds
+
+    @cached_property
+    def _layers(self) -> int:
+        """Layers of the first device groups, whose memory is fullest."""
+        groups = self.plan.pipeline
+        return max(sum(self._sizes[group::groups]) for group in range(min(groups, 2)))
+
+    @cached_property
+    def _stored_bytes(self) -> float:
+        """Bytes of parameters, gradients and optimizer states of a group, without ZeRO."""
+        prices = self.prices
+        ends = prices.first.stored_bytes
+        ends += prices.last.stored_bytes if self.plan.pipeline == 1 else 0.0
+        return self._layers * prices.layer.stored_bytes + ends
+
+    @cached_property
+    def memory_bytes(self) -> float:
+        """About what a rank of the fullest group takes."""
+        plan, prices, data = self.plan, self.prices, self.plan.data or 1
+        saved = self._layers * prices.layer.saved_bytes + prices.first.saved_bytes
+        kept = self._samples * (self._in_flight * saved + prices.transient_bytes)
+        if plan.zero == _IN_PASSES:
+            gathered = _GATHERED * _COPY * prices.layer.stored_bytes
+            return kept + self._stored_bytes / data + gathered
+        share = _STATES / data + 1 - _STATES if plan.zero else 1.0
+        return kept + share * self._stored_bytes
+
+    @property
+    def _in_flight(self) -> float:
+        """Micro-batches in flight on the first group, whole passes."""
+        groups, chunks = self.plan.pipeline, self.plan.chunks
+        if chunks == 1:
+            return min(self.passes, groups)
+        return min(self.passes * chunks, (chunks - 1) * groups + 2 * groups - 1) / chunks
+
+
+def is_finer(fine: Mesh, coarse: Mesh) -> bool:
+    """Return whether merging neighbouring axes of a mesh on one level gives another mesh.
+
+    Examples
+    --------
+    >>> from shardwright.ir.mesh import MeshAxis
+    >>> fine = Mesh((MeshAxis("x", 4, 1), MeshAxis("y", 2, 0), MeshAxis("z", 4, 0)))
+    >>> merged = Mesh((MeshAxis("data", 4, 1), MeshAxis("tensor", 8, 0)))
+    >>> is_finer(fine, merged), is_finer(merged, fine)
+    (True, False)
+    """
+    left = [axis for axis in fine.axes if axis.size > 1]
+    for axis in (axis for axis in coarse.axes if axis.size > 1):
+        size = 1
+        while size < axis.size and left and left[0].level == axis.level:
+            size *= left.pop(0).size
+        if size != axis.size:
+            return False
+    return not left
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

@@ -1,0 +1,47 @@
+"""The family of named plans: its estimates beside what its plans take once they are built."""
+
+import pytest
+
+from shardwright.api import compile
+from shardwright.compilation import Compilation
+from shardwright.compiler.outer.judge import ProgramJudge
+from shardwright.compiler.outer.named_family import NamedSeed
+from shardwright.cost_model.cluster import cluster
+
+CLUSTER = cluster("a100-pod")
+WHERE = {"cluster": CLUSTER, "batch": 16, "optimizer": "adam", "precision": "bfloat16"}
+SEARCHED = {"mesh": "search", "stages": "search", "micro_batches": "search"}
+MODEL = "gpt3-175b:layers=8,vocabulary=51200"
+
+
+def family(devices: int, monkeypatch: pytest.MonkeyPatch, **options: object) -> list[NamedSeed]:
+    """Return the named plans that a search of everything begins with."""
+    found: list[NamedSeed] = []
+
+    def noted(self: ProgramJudge, configurations: list, seconds: float) -> list[NamedSeed]:
+        assert self.names_plans
+        found.extend(original(self, configurations, seconds))
+        raise KeyboardInterrupt
+
+    original = ProgramJudge.named_seeds
+    monkeypatch.setattr(ProgramJudge, "named_seeds", noted)
+    with pytest.raises(KeyboardInterrupt):
+        compile(MODEL, devices, workers=1, **WHERE, **SEARCHED, **options)
+    monkeypatch.undo()
+    return found
+
+
+def built(seed: NamedSeed, devices: int) -> Compilation:
+    return compile(MODEL, devices, plan=seed.plan, **WHERE)
+
+
+def test_the_first_plans_fit_and_take_about_what_is_estimated(monkeypatch):
+    devices = 16
+    seeds = family(devices, monkeypatch)
+    assert [seed.seconds for seed in seeds] == sorted(seed.seconds for seed in seeds)
+    pipelines = [seed for seed in seeds if seed.plan.pipeline > 1]
+    assert pipelines
+    for seed in (seeds[0], pipelines[0]):
+        step = built(seed, devices).plan.document.objective
+        assert seed.seconds == pytest.approx(step, rel=0.1)
+        assert seed.configuration.stages == seed.plan.pipeline
