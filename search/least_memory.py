@@ -24,7 +24,7 @@ def search_least_memory(space: SearchSpace, options: SearchOptions) -> SearchRes
     begin = time.perf_counter()
     least = minimize_memory(space.problem, time_limit=options.time_limit, gap=_GAP)
     if least.assignment is None:
-        raise no_assignment(SearchOptions(), "exact", proven=True)
+        raise no_assignment(SearchOptions(), proven=True)
     evaluation = evaluate(space.problem, least.assignment)
     alignment = align(space, least.assignment)
     return SearchResult(

@@ -14,6 +14,7 @@ from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.exact.dynamic_programming import TOO_LARGE
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
 from shardwright.solver.solve import solve
@@ -50,7 +51,7 @@ def solve_space(
         gap=options.gap,
     )
     if solution.assignment is None:
-        raise no_assignment(options, solver, proven=solution.status != "unknown")
+        raise _no_assignment_by(solver, options, solution)
     result = _result(space, problem, solution, begin, settle=solver == "exact")
     return replace(result, unlimited=bool(solution.statistics.get("unlimited")))
 
@@ -105,15 +106,27 @@ def _with_copies(problem: Problem, chosen: Sequence[int]) -> tuple[int, ...]:
     return tuple(assignment)
 
 
-def no_assignment(options: SearchOptions, solver: Solver, *, proven: bool) -> NoPlanError:
-    """Return the error of a search without an assignment."""
-    if solver == "exact" and not proven:
+def _no_assignment_by(solver: Solver, options: SearchOptions, solution: Solution) -> NoPlanError:
+    """Return the error of a solver without an assignment."""
+    if solver == "exact":
+        return no_assignment(options, proven=solution.status != "unknown")
+    hint = "search with `exact`"
+    if solution.statistics.get(TOO_LARGE):
+        return NotFoundError(f"`{solver}` found no plan{_within(options)}", hint=hint)
+    why = "it chose layouts between which a tensor cannot be redistributed"
+    return NotFoundError(f"`{solver}` found no plan: {why}", hint=hint)
+
+
+def no_assignment(options: SearchOptions, *, proven: bool) -> NoPlanError:
+    """Return the error of an exact search without an assignment."""
+    if not proven:
         return NotFoundError(
             f"no plan was found within the time limit of {options.time_limit:g} s",
             hint="allow more time, or more memory",
         )
+    return InfeasibleError(f"no plan connects every tensor with its readers{_within(options)}")
+
+
+def _within(options: SearchOptions) -> str:
     memory = options.memory_limit
-    within = "" if memory is None else f" within {bytes_text(memory)} on each device"
-    if solver == "exact":
-        return InfeasibleError(f"no plan connects every tensor with its readers{within}")
-    return NotFoundError(f"`{solver}` found no plan{within}", hint="search with `exact`")
+    return "" if memory is None else f" within {bytes_text(memory)} on each device"

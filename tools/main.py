@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import TextIOWrapper
@@ -90,6 +90,8 @@ EXAMPLES = {
 _WIDTH, _HELP_COLUMN = 100, 30
 # Exit codes; see `main`.
 _MISTAKE, _INFEASIBLE, _NOT_FOUND, INTERRUPTED, _BROKEN_PIPE = 2, 3, 4, 130, 141
+# What launchers call the rank of a process.
+_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MS_NODE_ID")
 
 
 class UsageError(ShardwrightError):
@@ -207,26 +209,52 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _dispatch(given: list[str]) -> int:
-    parser = _overview()
-    known = parser.parse_args(given[:1])
+    overview = _overview()
+    with _told_once():
+        known = overview.parse_args(given[:1])
+        if known.command is not None:
+            run, arguments = _parsed(known.command, given[1:])
     if known.command is None:
-        parser.print_help()
+        overview.print_help()
         return 0
-    if known.command not in COMMANDS:
+    return run(arguments)
+
+
+def _parsed(
+    name: str, given: list[str]
+) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
+    """Return what runs a command, and its arguments."""
+    if name not in COMMANDS:
         commands = ", ".join(COMMANDS)
-        raise UsageError(f"unknown command `{known.command}`", hint=f"expected one of {commands}")
-    rest = _load_plugins(given[1:])
-    module = import_module(f"shardwright.tools.{known.command}")
+        raise UsageError(f"unknown command `{name}`", hint=f"expected one of {commands}")
+    rest = _load_plugins(given)
+    module = import_module(f"shardwright.tools.{name}")
     command = Parser(
-        prog=f"shardwright {known.command}",
-        description=_sentence(COMMANDS[known.command]),
-        epilog=_examples(known.command),
+        prog=f"shardwright {name}",
+        description=_sentence(COMMANDS[name]),
+        epilog=_examples(name),
         formatter_class=HelpFormatter,
     )
     module.add_arguments(command)
     _add_plugin(command)
-    code: int = module.run(command.parse_args(rest))
-    return code
+    return module.run, command.parse_args(rest)
+
+
+def own_rank() -> int:
+    """Return the rank of this process by its launcher, before it has met the others."""
+    found = (os.environ[name] for name in _RANKS if os.environ.get(name, "").isdecimal())
+    return int(next(found, "0"))
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Let the first of the processes that a launcher starts alike tell what is wrong."""
+    try:
+        yield
+    except ShardwrightError:
+        if own_rank():
+            raise SystemExit(_MISTAKE) from None
+        raise
 
 
 def _load_plugins(arguments: list[str]) -> list[str]:

@@ -199,3 +199,21 @@ def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.M
     ended = compile_graph(graph, CPU, 8, CompileOptions(search="dynamic_programming")).result
     assert ended is not None
     assert ended.how.endswith("; the time limit ended the search")
+
+
+@pytest.mark.parametrize(
+    ("too_large", "said"),
+    [
+        (3, "`dynamic_programming` found no plan within 1.00 KiB on each device"),
+        (0, "found no plan: it chose layouts between which a tensor cannot be redistributed"),
+    ],
+)
+def test_memory_is_blamed_only_where_something_does_not_fit(
+    too_large: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missed = Solution(None, math.inf, 0.0, "unknown", "", 0.0, {"too large": float(too_large)})
+    monkeypatch.setattr(solving, "solve", lambda *_, **__: missed)
+    options = SearchOptions(1024.0)
+    with pytest.raises(NotFoundError, match=said) as error:
+        search(space_of(multilayer_perceptron(), 2), "dynamic_programming", options)
+    assert str(error.value).endswith("; search with `exact`")

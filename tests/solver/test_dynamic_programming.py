@@ -98,3 +98,21 @@ def test_memory_is_filtered_only_at_the_end():
 
 
 CHAIN = ((0, (1, 2)), (1, (2, 1)))
+
+
+def with_forbidden_pairs() -> Problem:
+    """Return a problem whose first variable must not choose for one neighbour alone."""
+    random = np.random.default_rng(5)
+    variables = tuple(Variable(f"v{index}", random.random(2)) for index in range(4))
+    edges = [(0, 2), (0, 3), (1, 2), (1, 3)]
+    tables = [np.where(random.random((2, 2)) < 0.45, np.inf, random.random((2, 2))) for _ in edges]
+    pairs = (Pair(*edge, table) for edge, table in zip(edges, tables, strict=True))
+    return Problem(variables, tuple(pairs))
+
+
+def test_what_is_missed_is_told_from_what_does_not_fit():
+    problem = with_forbidden_pairs()
+    assert brute_force(problem).assignment is not None
+    found = dynamic_programming(problem)
+    assert (found.status, found.assignment) == ("unknown", None)
+    assert found.statistics["too large"] == 0

@@ -437,3 +437,14 @@ def test_the_program_itself_fails_so():
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == "shardwright: no model is called `mpl`; did you mean `mlp`?\n"
+
+
+@pytest.mark.parametrize("arguments", [("rnu",), ("run", "plan", "--step", "1", "--wrong")])
+def test_one_of_the_processes_of_a_launcher_tells(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "1")
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert complaint(capsys, *arguments)

@@ -12,13 +12,14 @@ from pathlib import Path
 from shardwright.communication import init, processes
 from shardwright.ir.optional import is_installed, optional
 from shardwright.runtime.faults import STANDING, Phase
+from shardwright.tools.main import own_rank
 from shardwright.train.runs import RESTART_VARIABLE
 
 
 def main(arguments: Sequence[str]) -> None:
     """Meet the other processes, write what the script prints to a log, and run the script."""
     logs, script = Path(arguments[0]), arguments[1]
-    STANDING.open(_own_rank())
+    STANDING.open(own_rank())
     init()
     started = processes()
     if started is not None and is_installed("mpi4py"):
@@ -38,12 +39,6 @@ def main(arguments: Sequence[str]) -> None:
         STANDING.fail(error)
         raise
     STANDING.set_phase(Phase.ENDED)
-
-
-def _own_rank() -> int:
-    """Return the rank of this process before it has met the others."""
-    variables = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MS_NODE_ID")
-    return int(next((os.environ[name] for name in variables if name in os.environ), "0"))
 
 
 def _redirect(logs: Path, rank: int) -> None:
