@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
-from shardwright.compiler.pipelines import fused, partitioned
+from shardwright.compiler.pipelines import fused
+from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import PlanQueue, RulePlans
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.events import Timeline
@@ -77,6 +78,8 @@ class Attempts:
         Further candidates where memory is short.
     time_note : TimeNote
         Notes whether the time limit ended a search.
+    programs : Programs
+        The programs that were emitted, to share them with searches by other weights.
     """
 
     request: SearchRequest
@@ -86,6 +89,7 @@ class Attempts:
     recomputes: bool = False
     rules: RulePlans | None = None
     time_note: TimeNote = field(default_factory=TimeNote)
+    programs: Programs = field(default_factory=Programs)
 
     def fit(self) -> Attempt:
         """Return the best plan whose program fits the memory limit.
@@ -399,13 +403,13 @@ class Attempts:
         return not self.request.options.extra_passes
 
     def _emit(self, limits: SearchOptions, result: SearchResult) -> Attempt:
-        passes = PassManager(verify_later=self._verify_later)
         decisions = self.request.decisions(result)
-        pipeline = partitioned(self.request.options, decisions, self.lowering)
-        program = passes.run_all(pipeline, self.request.source)
-        memory = peak_memory(program)
-        records = tuple(passes.records)
-        return Attempt(limits, result, program, memory, records, self.recomputes)
+        emitted = self.programs.emit(
+            self.request.source, self.request.options, decisions, self.lowering
+        )
+        return Attempt(
+            limits, result, emitted.program, emitted.memory, emitted.records, self.recomputes
+        )
 
 
 def _better(one: Attempt, other: Attempt, bound: float) -> Attempt:

@@ -344,6 +344,10 @@ class OverlapSearch:
         self._consider(attempt)
 
     def _consider(self, attempt: Attempt) -> None:
+        for known in self.found:
+            if known.attempt.program is attempt.program:  # its cut is known
+                self.found.append(replace(known, attempt=attempt))
+                return
         divided = least_loads(attempt.program, self.cluster, self.intervals)
         place = {resource: i for i, resource in enumerate(self._used)}
         self.cuts.append(

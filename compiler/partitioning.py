@@ -20,6 +20,7 @@ from shardwright.compiler.overlap import (
     to_be_bucketed,
 )
 from shardwright.compiler.pin_prices import pin_prices
+from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memory, tolerance_of
@@ -204,15 +205,22 @@ class Partitioning(Partitioned):
         for candidate in candidates:
             if self._is_near(best, found) or self.time_note.is_late(self.deadline):
                 break
-            if candidate.least_seconds < best.step_seconds * (1 - self.options.gap):
+            may_win = candidate.least_seconds < best.step_seconds * (1 - self.options.gap)
+            if may_win and not any(candidate.attempt.program is one for one in self._tried):
                 other = self._in_buckets(candidate, found)
                 best = min(best, other, key=lambda one: one.step_seconds)
         return best
 
     def _in_buckets(self, candidate: Candidate, found: Overlapped) -> Bucketed:
         """Return a candidate in its fastest buckets."""
+        self._tried.append(candidate.attempt.program)
         least = max(found.lower_bound, candidate.least_seconds)
         return self._serial.with_buckets(candidate.attempt, least, candidate.timeline)
+
+    @cached_property
+    def _tried(self) -> list[Graph]:
+        """The programs whose buckets were chosen; other plans may have the same program."""
+        return []
 
     def _fastest_of(
         self,
@@ -271,7 +279,16 @@ class Partitioning(Partitioned):
         note, rules = self.time_note, None
         if weights is None:
             rules = RulePlans(request, self.deadline, note)
-        return Attempts(request, lowering, self.limits, self.deadline, rules=rules, time_note=note)
+        return Attempts(
+            *(request, lowering, self.limits, self.deadline),
+            rules=rules,
+            time_note=note,
+            programs=self._programs,
+        )
+
+    @cached_property
+    def _programs(self) -> Programs:
+        return Programs()
 
     def _end_of_building(self, weights: ResourceWeights | None) -> float:
         """Return when the building of a problem ends: without the first ones there is no plan."""
@@ -329,8 +346,7 @@ class Partitioning(Partitioned):
         self, shortest: Callable[[], float], with_heuristics: bool = False
     ) -> Iterator[Attempt]:
         """Yield plans built by rule that fit and may have a shorter step."""
-        made = [one.request for weights, one in self._searches.items() if weights is not None]
-        searched = [made[0], made[-1]] if len(made) > 1 else made
+        searched = [one.request for weights, one in self._searches.items() if weights is not None]
         queue = self._serial.by_rule_fastest(searched, shortest, with_heuristics=with_heuristics)
         for attempt in queue:
             _check_cost(attempt, self._serial.request.profile)
