@@ -125,3 +125,24 @@ def buffer_kinds(graph: Graph) -> dict[str, str]:
         if origin.role == "gradient_redistribution" and kinds.get(origin.tensor) == "parameters":
             kinds[name] = "gradients"
     return kinds
+
+
+def written_in_place(graph: Graph, held: Buffers) -> dict[int, list[str]]:
+    """Return for each position the parameters that its node overwrites."""
+    position = {result.name: i for i, node in enumerate(graph.nodes) for result in node.results}
+    written: dict[int, list[str]] = {}
+    for parameter, new in graph.updates:
+        if new in position and held.live.roots.get(new, new) != parameter:
+            written.setdefault(position[new], []).append(parameter)
+    return written
+
+
+def deferrable_bytes(node: Node, queue: str, graph: Graph, held: Buffers) -> float:
+    """Return the bytes that a gather takes, or that wait for a reduction; 0 for other nodes."""
+    if queue == "gathers":
+        return sum(held.sizes[result.name] for result in node.results)
+    if queue != "reductions" or node.provenance.role == "update":
+        return 0.0
+    lasting = held.live.lasting
+    roots = {held.live.roots.get(name, name) for name in node.operands}
+    return sum(held.sizes[name] for name in roots - lasting)

@@ -13,11 +13,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.buffers import Buffers, buffers
+from shardwright.cost_model.buffers import Buffers, buffers, deferrable_bytes, written_in_place
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import computing_seconds, seconds_of_nodes
 from shardwright.cost_model.streams import COMPUTE, Placement, placements
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, execution_order
 from shardwright.operators.views import buffers_of
 
@@ -110,7 +110,7 @@ class TaskMaker:
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
         self.graph, self.buffers = graph, buffers(graph)
         self.placed = placements(graph, cluster)
-        self.written = _written_in_place(graph, self.buffers)
+        self.written = written_in_place(graph, self.buffers)
         self.seconds = seconds_of_nodes(graph, cluster)
         self.computing = [
             computing_seconds(node, graph, cluster) if where.levels else 0.0
@@ -158,7 +158,7 @@ class TaskMaker:
         busy = self.computing[position] if where.levels else seconds
         made = tuple(result.name for result in node.results)
         accumulates = any(map(held.live.is_accumulator, made))
-        nbytes = _deferrable_bytes(node, where, self.graph, held)
+        nbytes = deferrable_bytes(node, where.queue, self.graph, held)
         return _Uses(
             Task(where, seconds, (), nbytes, busy, self._in_loop(position)),
             (*node.operands, *((node.name,) if accumulates else ())),
@@ -200,26 +200,6 @@ class _Uses:
         """Return the task, that waits for others."""
         task = self.task
         return Task(task.placement, task.seconds, after, task.nbytes, task.computing, task.in_loop)
-
-
-def _written_in_place(graph: Graph, held: Buffers) -> dict[int, list[str]]:
-    """Return for each position the parameters that its node overwrites."""
-    position = {result.name: i for i, node in enumerate(graph.nodes) for result in node.results}
-    written: dict[int, list[str]] = {}
-    for parameter, new in graph.updates:
-        if new in position and held.live.roots.get(new, new) != parameter:
-            written.setdefault(position[new], []).append(parameter)
-    return written
-
-
-def _deferrable_bytes(node: Node, where: Placement, graph: Graph, held: Buffers) -> float:
-    if where.queue == "gathers":
-        return sum(held.sizes[result.name] for result in node.results)
-    if where.queue != "reductions" or node.provenance.role == "update":
-        return 0.0
-    lasting = held.live.lasting
-    roots = {held.live.roots.get(name, name) for name in node.operands}
-    return sum(held.sizes[name] for name in roots - lasting)
 
 
 def schedule(tasks: Sequence[Task], window: float) -> list[float]:
@@ -291,8 +271,9 @@ class Scheduler:
         if window <= 0:
             return list(accumulate(self.seconds, initial=0.0))[:-1]
         greedy = self.greedy_starts(window)
-        least = self.least_seconds * (1 + _ROUNDING)
-        if self._end(greedy) <= least or not self._can_yield:
+        line, following = len(self.lanes.queues[_LINE]), self.blocking.values()
+        is_least = self._end(greedy) <= self.least_seconds * (1 + _ROUNDING)
+        if is_least or all(places[0] == line for places in following):
             return greedy
         return min(greedy, self.greedy_starts(window, yields=True), key=self._end)
 
@@ -308,11 +289,6 @@ class Scheduler:
             wait for it.
         """
         return _Simulation(self, window, yields).run()
-
-    @property
-    def _can_yield(self) -> bool:
-        line = len(self.lanes.queues[_LINE])
-        return any(following[0] < line for following in self.blocking.values())
 
     def _end(self, starts: list[float]) -> float:
         ends = (start + seconds for start, seconds in zip(starts, self.seconds, strict=True))

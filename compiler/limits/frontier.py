@@ -16,6 +16,7 @@ import numpy as np
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.fitting import Attempt
 from shardwright.ir.errors import NoPlanError
+from shardwright.search.space.space import SearchSpace
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _OPTIONS = 400  # of a problem up to which tighter limits are searched
@@ -39,7 +40,8 @@ class MemoryFrontier:
         """Yield the plans that fit, until none within less memory is faster than `shortest`."""
         limits = self.attempts.limits
         searches, near = self._searches(), max(limits.gap, OPTIMALITY_GAP)
-        if sum(searches.space.problem.sizes) > _OPTIONS:
+        known = self.attempts.request.space  # no larger, and built in any case
+        if _is_large(known) or _is_large(searches.space):
             return
         memory_limit = limits.limit_bytes
         for _ in range(_SEARCHES):
@@ -58,3 +60,7 @@ class MemoryFrontier:
         now, attempts = time.perf_counter(), self.attempts
         end = now + _SHARE * max(attempts.deadline - now, 0.0)
         return replace(attempts, recomputes=attempts.request.recomputes, deadline=end)
+
+
+def _is_large(space: SearchSpace) -> bool:
+    return sum(space.problem.sizes) > _OPTIONS

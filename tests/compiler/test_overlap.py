@@ -9,6 +9,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.overlap import OverlapSearch
+from shardwright.compiler.programs import Programs
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
@@ -20,6 +21,7 @@ from shardwright.ir.errors import NotFoundError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.search.space.builder import build_search_space
 from shardwright.solver.solution import OPTIMALITY_GAP
 from tests.random_graphs import random_graph
@@ -196,3 +198,33 @@ def test_a_plan_says_where_the_time_limit_ended_the_search_for_weights(
     assert ended is not None
     assert ended.how.endswith("; the time limit ended the search")
     assert ended.lower_bound <= free.cost * ROUNDING
+
+
+SERIAL = CompileOptions(objective="serial")
+LEVELS = len(CPU.levels)
+LOWERINGS = (
+    LowerRedistributions(CPU),
+    *(
+        LowerRedistributions(CPU, weights=ResourceWeights(1 - link, (link / LEVELS,) * LEVELS))
+        for link in (0.05, 0.9)
+    ),
+)
+
+
+def test_shared_programs_are_what_each_search_would_emit() -> None:
+    shared = 0
+    for seed in range(6):
+        graph = Canonicalize().run(random_graph(seed, nodes=6))
+        programs = Programs()
+        for search in ("exact", "data_parallel", "exact"):
+            options = replace(SERIAL, search=search)
+            plan = compile_graph(graph, CPU, 8, options).decisions
+            assert plan is not None
+            for lowering in LOWERINGS:
+                before = [known.program for known in programs.known]
+                found = programs.emit(graph, options, plan, lowering)
+                alone = Programs().emit(graph, options, plan, lowering)
+                assert (found.program, found.memory) == (alone.program, alone.memory)
+                assert [r.graph for r in found.records] == [r.graph for r in alone.records]
+                shared += any(found.program is program for program in before)
+    assert shared > 12
