@@ -1,5 +1,7 @@
 """The least overlapped step: what is claimed of it holds for every plan."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
