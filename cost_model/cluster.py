@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
+from shardwright.cost_model.efficiency.figures import (
+    Description,
+    DeviceEfficiency,
+    LinkEfficiency,
+)
+from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -33,13 +39,7 @@ _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class _Description(BaseModel):
-    """The base of all parts of a cluster file: frozen, without unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Device(_Description):
+class Device(Description):
     """One accelerator (or one core) and its memory.
 
     Parameters
@@ -59,6 +59,8 @@ class Device(_Description):
         Fraction of the memory that no tensor can have: the runtime's context, the buffers of the
         communication library, and what fragmentation loses. The default is the 6 % by which plans
         that are tuned on real devices stay below their memory.
+    efficiency : DeviceEfficiency, optional
+        What operators attain of the peaks; without it they attain all.
     """
 
     name: str
@@ -67,6 +69,13 @@ class Device(_Description):
     memory_bytes: Annotated[int, Field(gt=0)]
     launch_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     memory_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.06
+    efficiency: DeviceEfficiency | None = None
+
+    @property
+    def achieved_bandwidth(self) -> float:
+        """Bytes per second that operators attain."""
+        share = 1.0 if self.efficiency is None else self.efficiency.memory.value
+        return self.memory_bandwidth * share
 
     @property
     def usable_bytes(self) -> float:
@@ -91,7 +100,7 @@ class Device(_Description):
         return self.peak_flops.get(dtype, self.peak_flops["float32"])
 
 
-class Level(_Description):
+class Level(Description):
     """Links between devices, or between groups of devices of the level below.
 
     Parameters
@@ -106,15 +115,35 @@ class Level(_Description):
         are full duplex.
     latency : float
         Seconds from sending an empty message to receiving it.
+    efficiency : LinkEfficiency, optional
+        What collectives attain of the bandwidth, and how ranks differ; without it they attain all.
     """
 
     name: str
     size: Annotated[int, Field(ge=1)]
     bandwidth: Positive
     latency: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    efficiency: LinkEfficiency | None = None
+
+    @property
+    def achieved_bandwidth(self) -> float:
+        """Bytes per second of a device that collectives attain."""
+        share = 1.0 if self.efficiency is None else self.efficiency.bandwidth.value
+        return self.bandwidth * share
+
+    @property
+    def skew_seconds(self) -> float:
+        """Seconds of a collective of two ranks in which the first waits for the last."""
+        found = None if self.efficiency is None else self.efficiency.skew
+        return 0.0 if found is None else found.value
+
+    def without_latency(self) -> Self:
+        """Return the links without latency and skew."""
+        links = self.efficiency and self.efficiency.model_copy(update={"skew": None})
+        return self.model_copy(update={"latency": 0.0, "efficiency": links})
 
 
-class Host(_Description):
+class Host(Description):
     """The host memory behind each device, and the link to it.
 
     Parameters
@@ -131,7 +160,7 @@ class Host(_Description):
     from_host: Positive
 
 
-class Cluster(_Description):
+class Cluster(Description):
     """Devices of one kind, connected by levels of links.
 
     Parameters
@@ -144,12 +173,15 @@ class Cluster(_Description):
         Innermost first.
     host : Host, optional
         The host memory; without it no tensor is moved there.
+    software : Software, optional
+        The training software that a program is timed for, see `run_by`; no key of a cluster file.
     """
 
     name: str
     device: Device
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
     host: Host | None = None
+    software: Software | None = None
 
     @field_validator("levels")
     @classmethod
@@ -202,6 +234,9 @@ class Cluster(_Description):
         if is_rank_table(content):
             like = yaml.safe_load((_PRESETS / _OF_RANK_TABLES).read_text(encoding="utf-8"))
             content = described_by(content, like, Path(where).stem, where)
+        if "software" in content:
+            what = "`software` is not a key of a cluster"
+            raise ClusterError(what, where=where, hint="pass the software as an option")
         try:
             return cls.model_validate(content)
         except ValidationError as error:
@@ -216,6 +251,16 @@ class Cluster(_Description):
     def without_host(self) -> Self:
         """Return the cluster for programs that keep all tensors on the devices."""
         return self if self.host is None else self.model_copy(update={"host": None})
+
+    def run_by(self, software: Software | None) -> Self:
+        """Return the cluster for timing programs as a training software runs them."""
+        return self.model_copy(update={"software": software})
+
+    def without_latencies(self) -> Self:
+        """Return the cluster for communication in few large buckets: bandwidths alone count."""
+        device = self.device.model_copy(update={"launch_seconds": 0.0})
+        levels = tuple(level.without_latency() for level in self.levels)
+        return self.model_copy(update={"device": device, "levels": levels})
 
     @property
     def size(self) -> int:

@@ -23,6 +23,8 @@ log2 is rounded up; trees are pairs of binary trees that carry half of the bytes
 A group that spans levels can also go hierarchically, from the innermost level outwards: scatter
 inside, so that each rank carries 1/n of the bytes across, and gather inside; or, for few bytes,
 level by level on all bytes. A ring that spans levels has the speed of its slowest link.
+The links of a level attain a share of their bandwidth where the cluster file gives one, and every
+collective takes the skew of its ranks too: log2(n) times that of a pair, in each level.
 ``Level.bandwidth`` is the rate of a device while all others send too, so concurrent groups of a
 mesh on one level do not slow each other further.
 
@@ -39,7 +41,7 @@ scan", 2009.
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import log2, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +50,8 @@ from numpy.typing import NDArray
 from shardwright.cost_model.cluster import Cluster, Level
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import MeshAxis
+
+_PAIRWISE = ("permute", "send")  # no rank waits for the last of a group
 
 KINDS = {
     "all_reduce": "bytes of the buffer on a rank",
@@ -82,6 +86,7 @@ class _Stage(NamedTuple):
     size: int
     latency: float
     seconds_per_byte: float
+    skew: float = 0.0
 
     @property
     def depth(self) -> int:
@@ -146,7 +151,11 @@ def _model(
     stages = _stages(axes, levels)
     if not stages:
         return (Algorithm("none", 0.0, 0.0),)
-    return _cheapest(_ALGORITHMS[kind](stages))
+    cheapest = _cheapest(_ALGORITHMS[kind](stages))
+    wait = 0.0 if kind in _PAIRWISE else sum(log2(s.size) * s.skew for s in stages)
+    if not wait:
+        return cheapest
+    return tuple(a._replace(latency_seconds=a.latency_seconds + wait) for a in cheapest)
 
 
 def _stages(axes: tuple[MeshAxis, ...], levels: tuple[Level, ...]) -> tuple[_Stage, ...]:
@@ -158,7 +167,7 @@ def _stages(axes: tuple[MeshAxis, ...], levels: tuple[Level, ...]) -> tuple[_Sta
             raise ClusterError(f"{what}, but the cluster has levels 0 to {len(levels) - 1}")
         sizes[axis.level] *= axis.size
     return tuple(
-        _Stage(size, level.latency, 1 / level.bandwidth)
+        _Stage(size, level.latency, 1 / level.achieved_bandwidth, level.skew_seconds)
         for size, level in zip(sizes, levels, strict=True)
         if size > 1
     )
@@ -191,7 +200,7 @@ def _as_one_level(stages: Sequence[_Stage]) -> _Stage:
 
 def _ring(stages: Sequence[_Stage]) -> Algorithm:
     """Reduce-scatter or all-gather in a ring: every rank sends n-1 parts of n to its neighbour."""
-    n, latency, slope = _as_one_level(stages)
+    n, latency, slope, _ = _as_one_level(stages)
     return Algorithm("ring", (n - 1) * latency, (n - 1) / n * slope)
 
 
@@ -256,7 +265,7 @@ def _all_to_all(stages: Sequence[_Stage]) -> list[Algorithm]:
 
 def _pairwise(stage: _Stage) -> Algorithm:
     """Exchange 1/n of the buffer with one rank after another."""
-    n, latency, slope = stage
+    n, latency, slope, _ = stage
     return Algorithm("pairwise", (n - 1) * latency, (n - 1) / n * slope)
 
 

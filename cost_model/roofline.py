@@ -10,6 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.work import (
+    Work,
+    kind_of,
+    products_of,
+    scores_of,
+    work_seconds,
+)
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
@@ -56,7 +63,8 @@ def operator_seconds(
 ) -> float:
     """Return the seconds of a computing operator on one rank.
 
-    The roofline: ``max(flops / peak, bytes / memory bandwidth) + launch``. Views cost nothing.
+    The roofline: ``max(flops / peak, bytes / memory bandwidth) + launch``; with figures of what the
+    device attains, or of a software, by class and shape (`efficiency.work`). Views cost nothing.
 
     Parameters
     ----------
@@ -72,13 +80,39 @@ def operator_seconds(
     if isinstance(info, RingOperator):
         return _ring_seconds(info, operands, mesh, cluster)
     device = cluster.device
-    tensors = [*zip(info.operand_types, operands, strict=True)]
-    tensors += [*zip(info.result_types, results, strict=True)]
+    if device.efficiency is not None or cluster.software is not None:
+        return work_seconds(operator_work(info, operands, results, mesh), cluster)
+    tensors = _tensors(info, operands, results)
     moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
     flops = info.flops * _largest_share(tensors, mesh) * info.imbalance(operands, mesh)
-    dtype = info.operand_types[0].dtype if info.operand_types else info.result_types[0].dtype
-    compute = flops / device.flops_per_second(dtype)
+    compute = flops / device.flops_per_second(_dtype(info))
     return max(compute, moved / device.memory_bandwidth) + device.launch_seconds
+
+
+def _tensors(
+    info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
+) -> list[tuple[TensorType, Layout]]:
+    tensors = [*zip(info.operand_types, operands, strict=True)]
+    return tensors + [*zip(info.result_types, results, strict=True)]
+
+
+def _dtype(info: OperatorInfo) -> str:
+    return info.operand_types[0].dtype if info.operand_types else info.result_types[0].dtype
+
+
+def operator_work(
+    info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout], mesh: Mesh
+) -> Work:
+    """Return the work of a computing operator on one rank, without the rates of a device."""
+    tensors = _tensors(info, operands, results)
+    moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
+    flops = info.flops * _largest_share(tensors, mesh) * info.imbalance(operands, mesh)
+    kind, dtype = kind_of(info), _dtype(info)
+    if kind not in ("product", "attention"):
+        return Work(kind, dtype, flops, moved)
+    shapes = [layout.slice_shape(tensor.shape, mesh) for tensor, layout in tensors]
+    products = products_of(info, flops, shapes)
+    return Work(kind, dtype, flops, moved, products, scores_of(info, products), item_bytes(dtype))
 
 
 def _ring_seconds(
@@ -96,9 +130,11 @@ def _computing(info: RingOperator, rounds: Sequence[Round], cluster: Cluster) ->
     """Return the seconds of computation in each round, by the roofline."""
     device = cluster.device
     peak = device.flops_per_second(info.operand_types[0].dtype)
+    if device.efficiency is not None:  # rings compute attention
+        peak *= device.efficiency.attention.value
     return np.array(
         [
-            max(turn.flops / peak, turn.moved_bytes / device.memory_bandwidth)
+            max(turn.flops / peak, turn.moved_bytes / device.achieved_bandwidth)
             + (device.launch_seconds if turn.moved_bytes else 0.0)
             for turn in rounds
         ]

@@ -5,7 +5,7 @@ Knows tasks, resources and bytes, and how tasks follow from a program; see `time
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -15,47 +15,13 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.buffers import Buffers, buffers, deferrable_bytes, written_in_place
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.roofline import computing_seconds, seconds_of_nodes
-from shardwright.cost_model.streams import COMPUTE, Placement, placements
+from shardwright.cost_model.efficiency.as_run import in_line, run_by, seconds_as_run
+from shardwright.cost_model.efficiency.unread import unread_recomputation
+from shardwright.cost_model.roofline import computing_seconds
+from shardwright.cost_model.streams import COMPUTE, Placement, Task, placements
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, execution_order
 from shardwright.operators.views import buffers_of
-
-_IN_LINE = ("compute", "blocking")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One node of a program.
-
-    Parameters
-    ----------
-    placement : Placement
-        Its queue and its resources.
-    seconds : float
-        Its duration.
-    after : tuple of int
-        The tasks that it waits for, by position.
-    nbytes : float
-        For a gather the bytes that it takes, early where it runs ahead; for a reduction the bytes
-        that wait for it, late where it runs behind.
-    computing : float
-        Seconds for which it computes.
-    in_loop : bool
-        Whether it is run in every pass over micro-batches.
-    """
-
-    placement: Placement
-    seconds: float
-    after: tuple[int, ...]
-    nbytes: float = 0.0
-    computing: float = 0.0
-    in_loop: bool = False
-
-    @property
-    def in_line(self) -> bool:
-        """Whether it runs in program order, with all others of this kind."""
-        return self.placement.queue in _IN_LINE
 
 
 @dataclass(frozen=True)
@@ -109,13 +75,15 @@ class TaskMaker:
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
         self.graph, self.buffers = graph, buffers(graph)
-        self.placed = placements(graph, cluster)
+        self.placed, self.software = placements(graph, cluster), cluster.software
         self.written = written_in_place(graph, self.buffers)
-        self.seconds = seconds_of_nodes(graph, cluster)
+        self.seconds = seconds_as_run(graph, cluster, self.placed)
         self.computing = [
             computing_seconds(node, graph, cluster) if where.levels else 0.0
             for node, where in zip(graph.nodes, self.placed, strict=True)
         ]
+        recomputes = self.software is not None and self.software.recompute == "blocks"
+        self.unread = unread_recomputation(graph) if recomputes else {}
         self._uses: dict[int, _Uses] = {}
 
     def in_passes(self, passes: int) -> Tasks:
@@ -154,19 +122,27 @@ class TaskMaker:
 
     def _make_uses(self, position: int) -> "_Uses":
         node, where, held = self.graph.nodes[position], self.placed[position], self.buffers
-        seconds = self.seconds[position]
-        busy = self.computing[position] if where.levels else seconds
         made = tuple(result.name for result in node.results)
         accumulates = any(map(held.live.is_accumulator, made))
         nbytes = deferrable_bytes(node, where.queue, self.graph, held)
+        in_loop = self._in_loop(position)
+        task = self._task(position, in_loop, nbytes)
+        if self.software is not None:
+            unread = [self._task(i, in_loop) for i in self.unread.get(position, ())]
+            task = run_by(self.software, [task, *unread], held.live.loop is not None)
         return _Uses(
-            Task(where, seconds, (), nbytes, busy, self._in_loop(position)),
+            task,
             (*node.operands, *((node.name,) if accumulates else ())),
             tuple(self.written.get(position, ())),
             made,
             tuple(buffers_of(node, held.live.roots)),
             node.provenance.role == "update",
         )
+
+    def _task(self, position: int, in_loop: bool, nbytes: float = 0.0) -> Task:
+        seconds, where = self.seconds[position], self.placed[position]
+        busy = self.computing[position] if where.levels else seconds
+        return Task(where, seconds, (), nbytes, busy, in_loop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +174,7 @@ class _Uses:
 
     def task_after(self, after: tuple[int, ...]) -> Task:
         """Return the task, that waits for others."""
-        task = self.task
-        return Task(task.placement, task.seconds, after, task.nbytes, task.computing, task.in_loop)
+        return replace(self.task, after=after)
 
 
 def schedule(tasks: Sequence[Task], window: float) -> list[float]:
@@ -217,7 +192,7 @@ class Scheduler:
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self.seconds = [task.seconds for task in tasks]
+        self.tasks, self.seconds = tasks, [task.seconds for task in tasks]
         self.lanes = _Lanes(tasks)
         self.waiting = [len(task.after) for task in tasks]
         self.dependents: list[list[int]] = [[] for _ in tasks]
@@ -269,7 +244,7 @@ class Scheduler:
             gathers would take the room of the second ones.
         """
         if window <= 0:
-            return list(accumulate(self.seconds, initial=0.0))[:-1]
+            return in_line(self.tasks)
         greedy = self.greedy_starts(window)
         line, following = len(self.lanes.queues[_LINE]), self.blocking.values()
         is_least = self._end(greedy) <= self.least_seconds * (1 + _ROUNDING)
@@ -342,7 +317,7 @@ class _Lanes:
         return self.locals + 1 + len(self._reductions)
 
     def _of_kind(self, placement: Placement, in_loop: bool) -> tuple[int, ...]:
-        if placement.queue in _IN_LINE:
+        if placement.queue in ("compute", "blocking"):
             return (_LINE,)
         if placement.queue == "gathers":
             return tuple(self._gathers[resource] for resource in placement.resources)

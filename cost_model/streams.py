@@ -61,6 +61,52 @@ class Placement:
             return (COMPUTE,)
         return (COMPUTE, *self.levels) if self.queue == "blocking" else self.levels
 
+    @property
+    def is_deferrable(self) -> bool:
+        """Whether it is communication that computation does not wait for at once."""
+        return bool(self.levels) and self.queue != "blocking"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One node of a program.
+
+    Parameters
+    ----------
+    placement : Placement
+        Its queue and its resources.
+    seconds : float
+        Its duration.
+    after : tuple of int
+        The tasks that it waits for, by position.
+    nbytes : float
+        For a gather the bytes that it takes, early where it runs ahead; for a reduction the bytes
+        that wait for it, late where it runs behind.
+    computing : float
+        Seconds for which it computes.
+    in_loop : bool
+        Whether it is run in every pass over micro-batches.
+    host : float
+        Seconds in which the host launches it; it starts no earlier than the host has launched it
+        and all before it. 0 without a software profile.
+    exposed : float
+        Share of its seconds for which computation waits, in a step as a software runs it.
+    """
+
+    placement: Placement
+    seconds: float
+    after: tuple[int, ...]
+    nbytes: float = 0.0
+    computing: float = 0.0
+    in_loop: bool = False
+    host: float = 0.0
+    exposed: float = 1.0
+
+    @property
+    def in_line(self) -> bool:
+        """Whether it runs in program order, with all others of this kind."""
+        return self.placement.queue in ("compute", "blocking")
+
 
 _OF_HOST = {
     "to_host": Placement("reductions", ("to_host",)),

@@ -21,17 +21,22 @@ is ahead when two passes in a row begin, the passes between them are repeated.
 
 So every resource serves one node at a time, and the step is at least the load of each
 (`streams.loads`). A window of no bytes is the serial step.
+
+For a cluster with a training software the timeline is that of the software: operators in program
+order, each no earlier than the host has launched it, and communication of which a share is exposed.
+Then it is no result of a search, and bounds of the search do not speak of it.
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwright.cost_model.buffers import Buffers
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Event, Record, Timeline, in_least_window
 from shardwright.cost_model.live_bytes import Floats, LiveRanges
 from shardwright.cost_model.pipelines.step import (
@@ -77,6 +82,8 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     ClusterError
         If an axis of the mesh belongs to a level that the cluster lacks.
     """
+    if cluster.software is not None:
+        return _as_run(graph, cluster, cluster.software)
     pipeline = pipeline_of(graph)
     if pipeline is not None:
         return pipeline_timeline(pipeline, cluster, memory_limit)
@@ -113,13 +120,21 @@ def with_window(graph: Graph, cluster: Cluster, window: float) -> Timeline:
         The program and its devices.
     window : float
         Bytes that gathers ahead may take, and as many the gradients that wait to be reduced; of a
-        timeline of this program.
+        timeline of this program. A training software has none.
     """
+    if cluster.software is not None:
+        return _as_run(graph, cluster, cluster.software)
     pipeline = pipeline_of(graph)
     if pipeline is not None:
         return pipeline_with_window(pipeline, cluster, window)
     program = _Program(graph, cluster)
     return program.timeline(window) or program.serial_timeline()
+
+
+def _as_run(graph: Graph, cluster: Cluster, software: Software) -> Timeline:
+    """Return the timeline of a program as a training software runs it."""
+    in_line = serial_timeline(graph, cluster)
+    return replace(in_line, step_seconds=in_line.step_seconds + software.step.value)
 
 
 def narrowed(

@@ -2,10 +2,14 @@
 
 import argparse
 import textwrap
+from collections import Counter
+from dataclasses import replace
 from math import prod
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.rates import rates
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.software import IDEAL, software, software_names
 from shardwright.cost_model.events import Timeline
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text, seconds_text
@@ -30,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PLAN",
         help="the degrees: `tensor=8,data=4,zero=1,sequence_parallel`",
     )
+    parser.add_argument(
+        "--software",
+        default=IDEAL,
+        metavar="NAME",
+        help="time the step as a training software runs the program: "
+        f"{', '.join(software_names())} (default: {IDEAL})",
+    )
     parser.set_defaults(devices=None)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -42,17 +53,20 @@ def run(arguments: argparse.Namespace) -> int:
     InfeasibleError
         If it does not fit; the figures are printed first.
     """
-    plan = NamedPlan.parse(arguments.plan)
+    plan, run_by = NamedPlan.parse(arguments.plan), software(arguments.software)
     if arguments.devices is None:
         arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))
     compilation = compile_named(arguments.model, arguments)
     limit = memory_limit(arguments, compilation.cluster)
-    timeline = timeline_of(compilation, limit)
+    timed = replace(compilation, cluster=compilation.cluster.run_by(run_by))
+    timeline = timeline_of(timed, limit)
     document = compile_document(compilation, limit, timeline=timeline)
+    if run_by is not None:
+        document["software"] = run_by.name
     if arguments.json:
         print_document(document)
     else:
-        _print_estimate(compilation, timeline, limit)
+        _print_estimate(timed, timeline, limit)
     if not document["fits"]:
         needed = bytes_text(document["memory_bytes_per_device"])
         raise InfeasibleError(
@@ -73,7 +87,9 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     print(styled(title, "bold") + "\n")
     fits = document.memory.peak_bytes <= limit
     serial = seconds_text(document.predicted_step_seconds)
-    step = f"{seconds_text(timeline.step_seconds)} overlapped, {serial} serial"
+    run_by = compilation.cluster.software
+    how = "overlapped" if run_by is None else f"as {run_by.name} runs it"
+    step = f"{seconds_text(timeline.step_seconds)} {how}, {serial} serial"
     _line("step", step if fits else f"{step}, with memory enough")
     tokens = found.tokens_per_second_per_device
     training = training_text(document)
@@ -104,8 +120,20 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     _line(
         "figures",
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
-        f"file, from data sheets: not calibrated",
+        f"file, from data sheets{_adjusted(compilation.cluster)}",
     )
+
+
+def _adjusted(cluster: Cluster) -> str:
+    """Return which figures are not of data sheets, by their tags."""
+    parts = [cluster.device.efficiency, *(level.efficiency for level in cluster.levels)]
+    own = [figure for part in parts if part is not None for figure in part.figures]
+    of_software = () if cluster.software is None else cluster.software.figures
+    found = []
+    for where, figures in (("attained rates", own), ("figures of the software", of_software)):
+        tags = Counter(figure.tag for figure in figures if figure.tag != "datasheet")
+        found += [f"{count} {where} {tag}" for tag, count in sorted(tags.items())]
+    return f"; {' and '.join(found)}" if found else ": not calibrated"
 
 
 def _bubble(stages: int, timeline: Timeline) -> str:

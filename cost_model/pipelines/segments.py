@@ -11,12 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import value_bytes
-from shardwright.cost_model.schedule import Task, TaskMaker, schedule
+from shardwright.cost_model.schedule import TaskMaker, schedule
+from shardwright.cost_model.streams import Task
 from shardwright.dataflow.schedules import Segment
 from shardwright.dataflow.stages import GroupProgram, Pipeline, Run
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.mesh import Mesh
 
 
@@ -32,17 +36,20 @@ class TimedSegment:
         The tasks of those that run on the rank alone.
     starts : tuple of float
         When each of these starts.
+    received : float
+        Seconds for which it receives first, where a stage waits for that.
     """
 
     runs: tuple[Run, ...]
     tasks: tuple[Task, ...]
     starts: tuple[float, ...]
+    received: float = 0.0
 
     @cached_property
     def seconds(self) -> float:
         """Time from its begin to the end of its last node."""
         pairs = zip(self.starts, self.tasks, strict=True)
-        return max((start + task.seconds for start, task in pairs), default=0.0)
+        return max((start + task.seconds for start, task in pairs), default=self.received)
 
     @cached_property
     def compute_seconds(self) -> float:
@@ -66,6 +73,44 @@ class TimedSegment:
             else:
                 found.append((last, last) if run.kind == "send" else (0.0, 0.0))
         return tuple(found)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a rank sends to the next stage.
+
+    Parameters
+    ----------
+    nbytes : float
+        Its bytes.
+    copies : tuple of str
+        Mesh axes whose ranks have the same.
+    """
+
+    nbytes: float
+    copies: tuple[str, ...]
+
+    @classmethod
+    def of(cls, value: Value, mesh: Mesh) -> "Sent":
+        """Return what a rank sends of a value."""
+        taken = () if value.layout is None else value.layout.split_axes
+        without = (*taken, *mesh.in_time, *mesh.of_stages)
+        return cls(value_bytes(value, mesh), tuple(n for n in mesh.names if n not in without))
+
+
+def transfer_seconds(sent: Sent, level: int, mesh: Mesh, cluster: Cluster) -> float:
+    """Return the seconds of a transfer over the links of a level."""
+    links, software = cluster.levels[level], cluster.software
+    seconds = cluster.device.launch_seconds + links.latency
+    if software is None:
+        return seconds + sent.nbytes / links.achieved_bandwidth
+    seconds += software.transfer.value
+    ranks = mesh.extent(sent.copies) if software.transfers == "scattered" else 1
+    part = sent.nbytes / ranks
+    if ranks > 1:
+        gathered = move_seconds("all_gather", sent.copies, np.array([part]), mesh, cluster)
+        seconds += float(gathered[0])
+    return seconds + part / links.achieved_bandwidth
 
 
 @dataclass(frozen=True)
@@ -126,16 +171,30 @@ class SegmentTimes:
     def transfer_seconds(self, node: Node) -> float:
         """Return the seconds of a transfer: each rank sends over links of its own."""
         mesh = self.pipeline.graph.mesh or Mesh(())
-        level = self.cluster.levels[mesh.axis(mesh.of_stages[0]).level]
-        launch = self.cluster.device.launch_seconds
-        return launch + level.latency + value_bytes(node.results[0], mesh) / level.bandwidth
+        level = mesh.axis(mesh.of_stages[0]).level
+        return transfer_seconds(Sent.of(node.results[0], mesh), level, mesh, self.cluster)
 
     def _timed(self, runs: tuple[Run, ...], window: float) -> TimedSegment:
         tasks = self._tasks_of(runs)
         key = (tasks, window)
         if key not in self._known:
             self._known[key] = tuple(schedule(tasks, window))
-        return TimedSegment(runs, tasks, self._known[key])
+        wait = self._receiving_seconds(runs)
+        starts = self._known[key]
+        return TimedSegment(runs, tasks, tuple(wait + s for s in starts) if wait else starts, wait)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a stage waits for its transfers, as software runs it; else links do alone."""
+        return self.cluster.software is not None
+
+    def _receiving_seconds(self, runs: tuple[Run, ...]) -> float:
+        """Return the seconds for which a segment receives before it computes."""
+        if not self.waits:
+            return 0.0
+        nodes = self.pipeline.graph.nodes
+        received = (nodes[run.position] for run in runs if run.kind == "receive")
+        return sum(map(self.transfer_seconds, received))
 
     def _tasks_of(self, runs: tuple[Run, ...]) -> tuple[Task, ...]:
         if runs not in self._tasks:

@@ -198,7 +198,7 @@ class _Step:
         delays: dict[Transfer, float] = dict.fromkeys(chain_transfers(self.pipeline.schedule), 0.0)
         nodes = self.pipeline.graph.nodes
         for position, transfer in self.pipeline.transfers.items():
-            seconds = self.times.transfer_seconds(nodes[position])
+            seconds = 0.0 if self.times.waits else self.times.transfer_seconds(nodes[position])
             delays[transfer] = delays.get(transfer, 0.0) + seconds
         return simulate_schedule(self.pipeline.schedule, durations, delays, ready)
 
@@ -240,7 +240,8 @@ class _Step:
                 continue
             node = self.pipeline.graph.nodes[run.position]
             for target in self._targets(node):
-                seconds = self.times.transfer_seconds(node) if target != group else 0.0
+                waits = self.times.waits or target == group
+                seconds = 0.0 if waits else self.times.transfer_seconds(node)
                 sent = max(now, links.get((group, target), 0.0)) if seconds else now
                 arrivals[target, node.name] = sent + seconds
                 if seconds:

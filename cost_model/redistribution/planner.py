@@ -65,7 +65,7 @@ def move_seconds(
     kind = operator if operator == _LOCAL else priced_as(operator)
     if kind == _LOCAL:
         moved = 2 * local_bytes / (count if operator == "local_slice" else 1)
-        return device.launch_seconds + moved / device.memory_bandwidth
+        return device.launch_seconds + moved / device.achieved_bandwidth
     if kind in HOST_LINKS:
         return device.launch_seconds + local_bytes / _host_bandwidth(kind, cluster)
     nbytes = local_bytes * count if kind == "all_gather" else local_bytes

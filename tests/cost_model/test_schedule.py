@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from shardwright.cost_model.schedule import Scheduler, Task, schedule
-from shardwright.cost_model.streams import COMPUTE, Placement
+from shardwright.cost_model.schedule import Scheduler, schedule
+from shardwright.cost_model.streams import COMPUTE, Placement, Task
 
 IN_LINE = ("compute", "blocking")
 KINDS = (

@@ -12,8 +12,8 @@ from shardwright.cost_model.cluster import Cluster, Device, Level, cluster
 from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.schedule import Task, schedule
-from shardwright.cost_model.streams import COMPUTE, Placement, loads
+from shardwright.cost_model.schedule import schedule
+from shardwright.cost_model.streams import COMPUTE, Placement, Task, loads
 from shardwright.cost_model.timeline import (
     Timeline,
     serial_timeline,

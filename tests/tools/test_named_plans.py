@@ -54,6 +54,26 @@ def test_compile_builds_the_same_plan(capsys, tmp_path, monkeypatch):
     }
 
 
+def test_a_step_is_timed_as_a_software_runs_it(capsys):
+    ideal = document(capsys, SMALL, "--plan", PLAN)
+    timed = document(capsys, SMALL, "--plan", PLAN, "--software", "megatron")
+    assert timed["software"] == "megatron"
+    assert timed["overlapped_step_seconds"] > ideal["overlapped_step_seconds"]
+    for key in ("predicted_step_seconds", "memory_bytes_per_device", "communication"):
+        assert timed[key] == ideal[key]
+    assert main(["estimate", SMALL, "--plan", PLAN, "--software", "megatron"]) == 0
+    said = capsys.readouterr().out
+    assert "as megatron runs it" in said
+    assert "figures of the software" in said
+
+
+def test_an_unknown_software_is_refused(capsys):
+    assert main(["estimate", SMALL, "--plan", PLAN, "--software", "megaton"]) == 2
+    assert "no software profile is called `megaton`; did you mean `megatron`?" in (
+        capsys.readouterr().err
+    )
+
+
 def test_data_takes_the_devices_that_are_left(capsys):
     found = document(capsys, SMALL, "--devices", "8", "--plan", "tensor=2")
     assert found["named_plan"] == "tensor=2,data=4"

@@ -1,0 +1,62 @@
+"""Fit figures to published runs, and write what they predict.
+
+``python -m benchmarks.measurements fit`` writes the figures to the product's cluster and software
+files, ``table`` writes `measurements.md`. Both take minutes, the first time to compile the rows.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measurements.figures import ALL, Fitted, concerns, write
+from benchmarks.measurements.predictions import Prepared, Steps, fitted
+from benchmarks.measurements.rows import PUBLISHED, read_rows
+from benchmarks.measurements.table import table
+
+_TOLD = 0.9  # of the prior's deviation, below which rows tell a figure
+_ASSUMED = "a prior; published steps do not tell it"
+_TABLE = Path(__file__).parents[1] / "measurements.md"
+
+
+def main() -> int:
+    """Fit or write the table."""
+    parser = argparse.ArgumentParser(prog="benchmarks.measurements", description=__doc__)
+    parser.add_argument("action", choices=("fit", "table"))
+    parser.add_argument("--rows", type=Path, default=PUBLISHED, help="the published runs, as JSON")
+    arguments = parser.parse_args()
+    if not arguments.rows.exists():
+        print(f"no rows in `{arguments.rows}`: pass the file with --rows", file=sys.stderr)
+        return 2
+    rows, left_out = read_rows(arguments.rows)
+    prepared = Prepared.of(rows)
+    figures = [f for f in ALL if any(concerns(f, r.cluster, r.software) for r in rows)]
+    if arguments.action == "fit":
+        values = _fit(prepared, figures)
+        found = Steps(prepared, figures).residuals(values)
+        print(f"mean absolute error {np.abs(np.exp(found) - 1).mean():.1%} of {len(rows)} rows")
+        return 0
+    _TABLE.write_text(table(prepared, figures, left_out), encoding="utf-8")
+    return 0
+
+
+def _fit(prepared: Prepared, figures: Sequence[Fitted]) -> Sequence[float]:
+    """Fit the figures and write them; one that the rows do not tell keeps its prior."""
+    found = fitted(prepared, figures, [True] * len(prepared.rows))
+    written = []
+    for figure, value, sigma in zip(figures, found.values, found.sigmas, strict=True):
+        own = [r for r in prepared.rows if concerns(figure, r.cluster, r.software)]
+        names = ", ".join(dict.fromkeys(row.source for row in own))
+        source = f"{len(own)} published steps: {names}"
+        is_told = sigma < _TOLD * figure.sigma
+        print(f"{figure.name:45} {figure.value:.4g} -> {value:.4g} (+-{100 * sigma:.0f} %)")
+        kept = value if is_told else figure.prior
+        write(figure, kept, "fitted" if is_told else "assumed", source if is_told else _ASSUMED)
+        written.append(kept)
+    return written
+
+
+if __name__ == "__main__":
+    sys.exit(main())

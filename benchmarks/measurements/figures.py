@@ -1,0 +1,191 @@
+"""The figures that are fitted: where each stands in the product's files, and its prior."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.efficiency.figures import Figure
+from shardwright.cost_model.efficiency.fitting import Unknown
+from shardwright.cost_model.efficiency.software import Software, software
+
+FOLDER = Path(__file__).parents[2] / "cost_model"
+Place = tuple[str, str, str]
+"""The folder, the file, and the keys of a figure."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A figure to fit: its prior, its upper bound, and the places where it stands."""
+
+    name: str
+    prior: float
+    sigma: float
+    most: float
+    places: tuple[Place, ...]
+
+    @property
+    def value(self) -> float:
+        """The value in the files."""
+        return read(self.places[0])
+
+    @property
+    def unknown(self) -> Unknown:
+        """The unknown: the fit begins with the value in the files."""
+        return Unknown(self.name, self.prior, self.sigma, self.most, self.value)
+
+
+_MANY = 1e9
+# The prior, the standard deviation of its logarithm, and the upper bound of each kind of figure.
+_OF_DEVICES = {
+    "device.efficiency.matmul": (0.8, 0.2, 1.0),
+    "device.efficiency.attention": (0.32, 0.5, 1.0),
+    "node.efficiency.bandwidth": (0.79, 0.3, 1.0),
+    "node.efficiency.skew": (40e-6, 0.7, 1.0),
+}
+_OF_NETWORKS = {
+    "pod.efficiency.bandwidth": (0.6, 0.3, 1.0),
+    "pod.efficiency.skew": (35e-6, 0.7, 1.0),
+}
+_OF_SOFTWARE = {
+    "pointwise": (1.0, 0.5, _MANY),
+    "copies": (0.5, 0.7, _MANY),
+    "host": (20e-6, 1.0, 1.0),
+    "collective": (28e-6, 0.7, 1.0),
+    "transfer": (0.2e-3, 0.7, 1.0),
+    "exposed_parameters": (0.9, 0.4, 1.0),
+    "exposed_activations": (0.98, 0.1, 1.0),
+}
+
+
+def _of(
+    title: str, kinds: Mapping[str, tuple[float, float, float]], *files: tuple[str, str]
+) -> list[Fitted]:
+    """Return figures that stand in several files alike."""
+    return [
+        Fitted(
+            f"{title} {key.replace('efficiency.', '').replace('.', ' ')}",
+            *numbers,
+            tuple((*file, key) for file in files),
+        )
+        for key, numbers in kinds.items()
+    ]
+
+
+_A100 = (("clusters", "a100-selene"), ("clusters", "a100-800g"))
+ALL: tuple[Fitted, ...] = (
+    *_of("A100", _OF_DEVICES, *_A100),
+    *(figure for file in _A100 for figure in _of(file[1], _OF_NETWORKS, file)),
+    *_of("megatron", _OF_SOFTWARE, ("software", "megatron")),
+    *_of("megatron-deepspeed", _OF_SOFTWARE, ("software", "megatron-deepspeed")),
+)
+
+
+@cache
+def _original(folder: str, name: str) -> Any:
+    return cluster(name) if folder == "clusters" else software(name)
+
+
+def read(place: Place) -> float:
+    """Return the value of a figure in a file of the product."""
+    folder, name, key = place
+    found: Any = _original(folder, name)
+    for part in key.split("."):
+        found = _part(found, part)
+    return float(found.value)
+
+
+def _part(owner: Any, name: str) -> Any:
+    if isinstance(owner, Cluster) and name != "device":
+        return next(level for level in owner.levels if level.name == name)
+    return getattr(owner, name)
+
+
+def changed(owner: Any, values: Mapping[str, float]) -> Any:
+    """Return a cluster or a profile with other values of figures, by their keys."""
+    if isinstance(owner, Figure):
+        (value,) = values.values()
+        return owner.with_value(value)
+    inner: dict[str, dict[str, float]] = {}
+    for key, value in values.items():
+        first, _, rest = key.partition(".")
+        inner.setdefault(first, {})[rest] = value
+    if isinstance(owner, Cluster):
+        levels = tuple(
+            changed(level, inner[level.name]) if level.name in inner else level
+            for level in owner.levels
+        )
+        device = changed(owner.device, inner["device"]) if "device" in inner else owner.device
+        return owner.model_copy(update={"levels": levels, "device": device})
+    assert isinstance(owner, BaseModel)
+    return owner.model_copy(update={k: changed(getattr(owner, k), v) for k, v in inner.items()})
+
+
+class Rates:
+    """Clusters as profiles run them, for some values of the figures."""
+
+    def __init__(self, figures: Sequence[Fitted], values: Sequence[float]) -> None:
+        self.by_file: dict[tuple[str, str], dict[str, float]] = {}
+        for figure, value in zip(figures, values, strict=True):
+            for folder, name, key in figure.places:
+                self.by_file.setdefault((folder, name), {})[key] = value
+        self._known: dict[tuple[str, str], Cluster] = {}
+
+    def cluster(self, name: str, profile: str) -> Cluster:
+        """Return a cluster for timing programs as a software runs them."""
+        if (name, profile) not in self._known:
+            described, run_by = self._changed("clusters", name), self._changed("software", profile)
+            assert isinstance(described, Cluster)
+            assert isinstance(run_by, Software)
+            self._known[name, profile] = described.run_by(run_by)
+        return self._known[name, profile]
+
+    def _changed(self, folder: str, name: str) -> Any:
+        values = self.by_file.get((folder, name))
+        own = _original(folder, name)
+        return own if not values else changed(own, values)
+
+
+def concerns(figure: Fitted, described: str, profile: str) -> bool:
+    """Return whether rows of a cluster and a profile depend on a figure."""
+    return any(name in (described, profile) for _, name, _ in figure.places)
+
+
+# Writing
+
+_KEY = re.compile(r"^(\s*)(?:- )?(\w+): *([^\s#]*)")
+
+
+def write(figure: Fitted, value: float, tag: str, source: str) -> None:
+    """Write a value to the product's files, with where it is from."""
+    for folder, name, key in figure.places:
+        path = FOLDER / folder / f"{name}.yaml"
+        text = rewritten(path.read_text(encoding="utf-8"), key, _text(value, tag, source))
+        path.write_text(text, encoding="utf-8")
+
+
+def _text(value: float, tag: str, source: str) -> str:
+    return f'{{value: {value:.4g}, tag: {tag}, source: "{source}"}}'
+
+
+def rewritten(text: str, wanted: str, figure: str) -> str:
+    """Return the text of a file with another figure, which has a line of its own."""
+    lines, keys = [], list[tuple[int, str]]()
+    for line in text.splitlines():
+        match = _KEY.match(line)
+        if match:
+            is_level = line.lstrip().startswith("- name:")
+            depth, key = len(match[1]) + 2 * is_level, match[2]
+            keys = [(d, k) for d, k in keys if d < depth]
+            if is_level:  # a level goes by its name
+                keys = [(depth - 1, match[3])]
+            keys.append((depth, key))
+            if ".".join(k for _, k in keys) == wanted:
+                line = f"{match[1]}{key}: {figure}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"

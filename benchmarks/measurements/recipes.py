@@ -1,0 +1,127 @@
+"""The program of a row, compiled once at a small depth and kept as a recipe.
+
+A stage has at most three blocks and a pipeline the least stages that stand for all; the rest
+follows (`shardwright.cost_model.efficiency.recipe`). Recipes are cached in a folder.
+"""
+
+import hashlib
+import math
+import pickle
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.measurements.rows import Row
+from shardwright.api import compile
+from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.efficiency.recipe import Recipe, Repetition, recipe_of
+from shardwright.ir.errors import ClusterError
+from shardwright.ir.graph import Graph
+from shardwright.operators.models.optimizer import Optimizer
+
+_BLOCKS, _STAGES, _PASSES = 3, 3, 2  # that stand for more
+CACHE = Path(".cache") / "measurements"
+
+
+@dataclass(frozen=True)
+class Small:
+    """A row at a small depth: what its recipe is made of."""
+
+    model: str
+    plan: str
+    devices: int
+    batch: int
+    precision: str
+    reduce_type: str
+    accumulate_type: str
+    cluster: str
+
+    @property
+    def key(self) -> str:
+        """A name for a file."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:24]
+
+    def program(self) -> Graph:
+        """Compile it."""
+        compiled = compile(
+            self.model,
+            self.devices,
+            cluster=self.cluster,
+            plan=self.plan,
+            batch=self.batch,
+            precision=self.precision,
+            reduce_type=self.reduce_type,
+            accumulate_type=self.accumulate_type,
+            optimizer=Optimizer("adam", {}),
+            memory_limit=math.inf,
+            objective="serial",
+        )
+        return compiled.plan.program
+
+
+def repetition(row: Row, described: Cluster) -> Repetition:
+    """Return how often the parts of a row's recipe run.
+
+    Raises
+    ------
+    ValueError
+        If its blocks are not divided evenly.
+    """
+    plan = row.plan
+    stages = plan.pipeline * plan.chunks
+    if row.layers % stages:
+        raise ValueError(f"{row.layers} layers are not divided evenly between {stages} stages")
+    level = plan.stage_level(described, row.devices)
+    return Repetition(row.layers // stages, row.passes, plan.pipeline, plan.chunks, level)
+
+
+def small(row: Row, described: Cluster) -> Small:
+    """Return a row at the least depth that stands for it."""
+    blocks = min(row.layers // (row.plan.pipeline * row.plan.chunks), _BLOCKS)
+    stages = _stages(row, described)
+    return at(row, blocks * stages, stages, min(row.passes, _PASSES))
+
+
+def at(row: Row, layers: int, stages: int, passes: int) -> Small:
+    """Return a row with other numbers of layers, stages and micro-batches."""
+    plan, data = row.plan, row.plan.data or 1
+    least = replace(plan, pipeline=stages, chunks=1, schedule=None)
+    sizes = dict(row.sizes)
+    tied = f",tied={'false' if stages > 1 else 'true'}" if row.family == "gpt" else ""
+    text = ",".join(f"{name}={value}" for name, value in {"layers": layers, **sizes}.items())
+    return Small(
+        f"{row.family}:{text}{tied}",
+        least.text,
+        row.devices // plan.pipeline * stages,
+        data * (plan.micro_batch or 1) * passes,
+        row.precision,
+        row.reduce_type,
+        row.accumulate_type,
+        row.cluster,
+    )
+
+
+def _stages(row: Row, described: Cluster) -> int:
+    total = row.plan.pipeline
+    each = row.devices // total
+    for stages in range(min(_STAGES, total), total + 1):
+        try:
+            described.for_devices(each * stages)
+        except ClusterError:
+            continue
+        return stages
+    return total
+
+
+def recipe(row: Row, folder: Path = CACHE) -> Recipe:
+    """Return the recipe of a row, of the cache if it is there."""
+    described = cluster(row.cluster)
+    wanted = small(row, described)
+    path = folder / f"{wanted.key}.pickle"
+    if path.exists():
+        found = pickle.loads(path.read_bytes())
+        assert isinstance(found, Recipe)
+        return found
+    made = recipe_of(wanted.program(), described)
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(made))
+    return made

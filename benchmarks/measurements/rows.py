@@ -1,0 +1,210 @@
+"""Published training runs as models, named plans, clusters and software of the product.
+
+A row that cannot be expressed is left out, with the reason.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwright.search.named_plan import NamedPlan
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "measurements" / "published.json"
+_VOCABULARY = 51_200  # of Megatron, where the source does not state it
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured run.
+
+    Parameters
+    ----------
+    id : str
+        Its name in the data.
+    source : str
+        The short name of its source.
+    family : str
+        ``gpt`` or ``llama``.
+    sizes : mapping of str to int
+        Sizes of the model but for its layers.
+    layers : int
+        Blocks.
+    plan : NamedPlan
+        How it was divided, micro-batch included.
+    devices, batch : int
+        Devices and global batch.
+    precision, reduce_type, accumulate_type : str
+        Types, as options of a compilation.
+    cluster, software : str
+        Names of the product's cluster and profile.
+    seconds : float
+        The measured step.
+    group : str
+        Rows of one group differ by the plan alone.
+    """
+
+    id: str
+    source: str
+    family: str
+    sizes: tuple[tuple[str, int], ...]
+    layers: int
+    plan: NamedPlan
+    devices: int
+    batch: int
+    precision: str
+    reduce_type: str
+    accumulate_type: str
+    cluster: str
+    software: str
+    seconds: float
+    group: str
+
+    @property
+    def passes(self) -> int:
+        """Micro-batches of a step."""
+        return self.plan.passes(self.batch, self.devices)
+
+
+class LeftOutError(Exception):
+    """Why a row is not expressible."""
+
+
+def read_rows(path: Path = PUBLISHED) -> tuple[list[Row], list[tuple[str, str, str]]]:
+    """Return the rows, and of every row that is left out its source, its name and the reason."""
+    rows, left_out = [], []
+    for record in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        source = record["source"]
+        make = next((make for name, make in _SOURCES.items() if source.startswith(name)), None)
+        try:
+            if make is None:
+                raise LeftOutError("no reader for this source")
+            rows.append(make(record))
+        except LeftOutError as error:
+            left_out.append((source, str(record["id"]), str(error)))
+    return rows, left_out
+
+
+def _plan(record: Mapping[str, Any], **others: Any) -> NamedPlan:
+    return NamedPlan(
+        tensor=record["tp"],
+        pipeline=record["pp"],
+        data=record["dp"],
+        micro_batch=others.pop("micro_batch", record.get("mbs")),
+        **others,
+    )
+
+
+def _gpt_sizes(record: Mapping[str, Any], heads: int | None = None) -> dict[str, int]:
+    arch = record["arch"]
+    return {
+        "hidden": arch["hidden"],
+        "heads": heads or arch["heads"],
+        "sequence": record["seq"],
+        "vocabulary": arch["vocab"] or _VOCABULARY,
+    }
+
+
+def _row(
+    record: Mapping[str, Any],
+    source: str,
+    sizes: Mapping[str, int],
+    plan: NamedPlan,
+    seconds: float,
+    **others: Any,
+) -> Row:
+    settings = {
+        "family": "gpt",
+        "precision": "float16",
+        "reduce_type": "float32",
+        "accumulate_type": "float32",
+        "group": "",
+        **others,
+    }
+    if plan.chunks > 1 and record["arch"]["layers"] % (plan.pipeline * plan.chunks):
+        raise LeftOutError("its layers are not divided evenly between stages")
+    if plan.passes(record["gbs"], record["gpus"]) % plan.pipeline and plan.chunks > 1:
+        raise LeftOutError("micro-batches that are no multiple of the interleaved stages")
+    return Row(
+        id=str(record["id"]),
+        source=source,
+        sizes=tuple(sizes.items()),
+        layers=record["arch"]["layers"],
+        plan=plan,
+        devices=record["gpus"],
+        batch=record["gbs"],
+        seconds=seconds,
+        **settings,
+    )
+
+
+# Megatron on A100, 2021 and 2022
+
+# Heads, micro-batch and chunks of examples/sc21/run_table_1.sh of Megatron-LM, by hidden size.
+_SC21 = {
+    3072: (32, 16, 1),
+    4096: (32, 16, 1),
+    6144: (48, 8, 1),
+    12288: (96, 2, 2),
+    16384: (128, 1, 2),
+    20480: (128, 1, 3),
+}
+
+
+def _sc21(record: Mapping[str, Any]) -> Row:
+    arch = record["arch"]
+    heads, micro_batch, chunks = _SC21[arch["hidden"]]
+    plan = _plan(record, micro_batch=micro_batch, chunks=chunks, recompute="full")
+    sizes = _gpt_sizes(record, heads)
+    flops = _with_recomputation(arch["layers"], sizes, record["gbs"])
+    seconds = flops / (record["tflops_per_gpu"] * 1e12 * record["gpus"])
+    return _row(record, "SC21", sizes, plan, seconds, cluster="a100-selene", software="megatron")
+
+
+def _with_recomputation(layers: int, sizes: Mapping[str, int], batch: int) -> float:
+    """Return the flops of a step, full recomputation included (Narayanan et al., 2021, eq. 3)."""
+    hidden, sequence, vocabulary = sizes["hidden"], sizes["sequence"], sizes["vocabulary"]
+    each = 1 + sequence / (6 * hidden) + vocabulary / (16 * layers * hidden)
+    return 96 * batch * sequence * layers * hidden**2 * each
+
+
+def _korthikanti(record: Mapping[str, Any]) -> Row:
+    if "step_s" not in record:
+        raise LeftOutError("memory alone, by the authors' formula")
+    selective = record["recompute"].startswith("selective")
+    plan = _plan(
+        record,
+        chunks=record["vp"] or 1,
+        recompute="selective" if selective else "full",
+        sequence_parallel=selective,
+    )
+    sizes, where = _gpt_sizes(record), {"cluster": "a100-selene", "software": "megatron"}
+    return _row(record, "Korthikanti", sizes, plan, record["step_s"], **where)
+
+
+# Megatron-DeepSpeed on A100, 2024
+
+
+def _vtrain(record: Mapping[str, Any]) -> Row:
+    multi = "multi" in record["source"]
+    arch, plan = record["arch"], _plan(record, recompute="full")
+    sizes = _gpt_sizes(record)
+    same = (arch["hidden"], arch["layers"], record["gpus"], record["gbs"])
+    return _row(
+        record,
+        "vTrain multi" if multi else "vTrain single",
+        sizes,
+        plan,
+        record["step_s"],
+        cluster="a100-800g",
+        software="megatron-deepspeed",
+        group=f"{multi} {same}",
+    )
+
+
+_SOURCES: dict[str, Callable[[Mapping[str, Any]], Row]] = {
+    "Megatron-LM README 2021": _sc21,
+    "Korthikanti": _korthikanti,
+    "vTrain": _vtrain,
+}

@@ -1,0 +1,193 @@
+"""The page of predicted against measured steps."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.measurements.figures import Fitted
+from benchmarks.measurements.predictions import Prepared, Steps, fitted
+from benchmarks.measurements.recipes import repetition
+from benchmarks.measurements.rows import Row
+from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.efficiency.figures import DeviceEfficiency, Figure, Rate
+from shardwright.cost_model.efficiency.recipe import RecipeTimes
+from shardwright.cost_model.efficiency.software import software
+
+Floats = NDArray[np.float64]
+_WORST = 12
+_STEPS = 5  # of a fit without a source, from the fit to all
+_FEWEST = 4  # plans of a group whose choice is judged
+
+_HEAD = """# Predicted against measured steps
+
+Published runs that the product can express, by source. The step is predicted on the product's own
+path: the model of the zoo, the program of the named plan, and its timeline with the figures of the
+cluster and software files (`python -m benchmarks.measurements table`). Errors are of the step,
+relative to the measured one; the mean is over all rows of a source, none left out.
+
+- **data sheet**: the same program with every operator and link at its peak, no host time, nothing
+  hidden or fused.
+- **model**: with the figures of the files, fitted to all rows here (`... fit`).
+- **left out**: with figures fitted to the other sources alone; **scaled**: and one factor for all
+  rows of the source.
+"""
+
+
+def table(
+    prepared: Prepared, figures: Sequence[Fitted], left_out: Sequence[tuple[str, str, str]]
+) -> str:
+    """Return the page."""
+    rows = prepared.rows
+    values = [figure.value for figure in figures]
+    model = Steps(prepared, figures).seconds(values)
+    peaks = _at_peaks(prepared)
+    others = _source_left_out(prepared, figures)
+    measured = np.array([row.seconds for row in rows])
+    sources = list(dict.fromkeys(row.source for row in rows))
+    lines = [_HEAD, "## Time", ""]
+    lines += ["| source | rows | data sheet | model | bias | within 10 % | left out | scaled |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    for source in sources:
+        own = np.array([row.source == source for row in rows])
+        at = [found[own] / measured[own] for found in (peaks, model, others)]
+        cells = (
+            f"{own.sum()}",
+            _percent(_error(at[0])),
+            f"**{_percent(_error(at[1]))}**",
+            f"{100 * (at[1] - 1).mean():+.1f}",
+            f"{100 * (abs(at[1] - 1) <= 0.1).mean():.0f} %",
+            _percent(_error(at[2])),
+            _percent(_error(at[2] / np.exp(np.median(np.log(at[2]))))),
+        )
+        lines.append(f"| {source} | {' | '.join(cells)} |")
+    lines += ["", *_choices(rows, model, peaks), "", *_worst(rows, model), "", *_left(left_out)]
+    lines += ["", *_figures(figures)]
+    return "\n".join(lines) + "\n"
+
+
+def _percent(error: float) -> str:
+    return f"{100 * error:.1f} %"
+
+
+def _error(ratios: Floats) -> float:
+    return float(np.abs(ratios - 1).mean())
+
+
+def _at_peaks(prepared: Prepared) -> Floats:
+    """Return the steps at the peaks of data sheets, as the same software orders communication."""
+    found = []
+    known: dict[tuple[int, str, str], RecipeTimes] = {}
+    for row, made in zip(prepared.rows, prepared.recipes, strict=True):
+        described = cluster(row.cluster)
+        key = (id(made), row.cluster, row.software)
+        if key not in known:
+            known[key] = RecipeTimes(made, _bare(described, row.software))
+        found.append(known[key].step(repetition(row, described)))
+    return np.array(found)
+
+
+def _bare(described: Cluster, profile: str) -> Cluster:
+    """Return a cluster with data-sheet rates, and a profile that adds and hides nothing."""
+    one = Rate(value=1.0, tag="datasheet", source="peak")
+    none = Figure(value=0.0, tag="datasheet", source="nothing")
+    whole = Figure(value=1.0, tag="datasheet", source="every operator alone")
+    efficiency = DeviceEfficiency(matmul=one, attention=one, memory=one)
+    device = described.device.model_copy(update={"efficiency": efficiency})
+    levels = tuple(level.model_copy(update={"efficiency": None}) for level in described.levels)
+    own = software(profile)
+    assert own is not None
+    run_by = own.model_copy(
+        update={
+            **dict.fromkeys(("host", "collective", "transfer", "step"), none),
+            **dict.fromkeys(("pointwise", "copies", "updates"), whole),
+            **dict.fromkeys(("exposed_parameters", "exposed_activations"), one),
+            "attention": "fused",
+            "recompute": "reads",
+        }
+    )
+    return described.model_copy(update={"device": device, "levels": levels}).run_by(run_by)
+
+
+def _source_left_out(prepared: Prepared, figures: Sequence[Fitted]) -> Floats:
+    """Return the steps that figures fitted to the other sources predict."""
+    rows = prepared.rows
+    found = np.zeros(len(rows))
+    for source in dict.fromkeys(row.source for row in rows):
+        own = np.array([row.source == source for row in rows])
+        values = fitted(prepared, figures, (~own).tolist(), _STEPS).values
+        found[own] = Steps(prepared, figures).seconds(values)[own]
+    return found
+
+
+def _choices(rows: Sequence[Row], model: Floats, peaks: Floats) -> list[str]:
+    """Return the regret and the rank correlation of choosing the plan that is predicted fastest."""
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        if row.group:
+            groups[row.source, row.group].append(i)
+    measured = np.array([row.seconds for row in rows])
+    lines = ["## Choice", "", "Groups of plans of one model on as many devices, with one batch."]
+    lines += ["", "| source | group | plans | regret | rank correlation | data sheet: regret |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for source in dict.fromkeys(source for source, _ in groups):
+        own = [g for (s, _), g in groups.items() if s == source and len(g) >= _FEWEST]
+        if not own:
+            continue
+        each = [(_regret(measured[g], model[g]), _rank(measured[g], model[g])) for g in own]
+        bare = [_regret(measured[g], peaks[g]) for g in own]
+        if len(own) <= 5:
+            for g, (regret, rank), other in zip(own, each, bare, strict=True):
+                row = rows[g[0]]
+                name = f"hidden {dict(row.sizes)['hidden']}, {row.layers} layers, {row.devices}"
+                cells = (f"{len(g)}", _percent(regret), f"{rank:.2f}", _percent(other))
+                lines.append(f"| {source} | {name} | {' | '.join(cells)} |")
+        regrets, ranks = (np.array(part) for part in zip(*each, strict=True))
+        cells = (
+            f"mean of {len(own)}",
+            f"{sum(map(len, own))}",
+            f"**{_percent(float(regrets.mean()))}**, most {_percent(float(regrets.max()))}",
+            f"{ranks.mean():.2f}",
+            _percent(float(np.mean(bare))),
+        )
+        lines.append(f"| {source} | {' | '.join(cells)} |")
+    return lines
+
+
+def _regret(measured: Floats, predicted: Floats) -> float:
+    return float(measured[int(np.argmin(predicted))] / measured.min() - 1)
+
+
+def _rank(measured: Floats, predicted: Floats) -> float:
+    """Return Spearman's correlation."""
+    first, second = (np.argsort(np.argsort(x)).astype(float) for x in (measured, predicted))
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _worst(rows: Sequence[Row], model: Floats) -> list[str]:
+    ratios = model / np.array([row.seconds for row in rows])
+    order = np.argsort(-np.abs(np.log(ratios)))[:_WORST]
+    lines = ["## Worst rows", "", "| source | row | model | plan | measured | predicted |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for i in order:
+        row = rows[i]
+        model_text = f"{row.layers} layers, hidden {dict(row.sizes)['hidden']}"
+        change = f"{model[i]:.3g} s ({100 * (ratios[i] - 1):+.0f} %)"
+        cells = (row.source, row.id, model_text, f"`{row.plan}`", f"{row.seconds:.3g} s", change)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _left(left_out: Sequence[tuple[str, str, str]]) -> list[str]:
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for source, _, reason in left_out:
+        counts[source, reason] += 1
+    lines = ["## Rows left out", "", "| source | rows | reason |", "|---|---|---|"]
+    return lines + [f"| {s} | {n} | {reason} |" for (s, reason), n in sorted(counts.items())]
+
+
+def _figures(figures: Sequence[Fitted]) -> list[str]:
+    lines = [f"## Figures\n\n{len(figures)} figures are fitted, none for a single row or model."]
+    lines += ["", "| figure | value |", "|---|---|"]
+    return lines + [f"| {f.name} | {f.value:.4g} |" for f in figures]

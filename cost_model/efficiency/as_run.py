@@ -1,0 +1,92 @@
+"""A step as a training software runs it: operators in line, launched by a host.
+
+A host time only delays tasks, so a step with it is no shorter than the same tasks without, and a
+lower bound of those holds. Shares of communication that a software hides are figures of the
+software, no result of a schedule: where they are below 1, bounds of a search do not speak of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.software import Software
+from shardwright.cost_model.roofline import seconds_of_nodes
+from shardwright.cost_model.streams import Placement, Task
+from shardwright.ir.graph import Graph
+
+
+def seconds_as_run(graph: Graph, cluster: Cluster, placed: Sequence[Placement]) -> list[float]:
+    """Return the seconds of every node; software moves parameters and gradients in buckets."""
+    seconds = seconds_of_nodes(graph, cluster)
+    if cluster.software is None:
+        return seconds
+    buckets = seconds_of_nodes(graph, cluster.without_latencies())
+    triples = zip(placed, buckets, seconds, strict=True)
+    return [bucket if where.is_deferrable else alone for where, bucket, alone in triples]
+
+
+def in_line(tasks: Sequence[Task]) -> list[float]:
+    """Return when each task starts, where all run in program order.
+
+    As a software runs them, a task waits for the host, and communication of which a share is
+    exposed holds up the tasks after it for that share alone; its links serve one at a time.
+    """
+    if all(not task.host and task.exposed == 1 for task in tasks):
+        return list(accumulate((task.seconds for task in tasks), initial=0.0))[:-1]
+    starts, now, launched = [], 0.0, 0.0
+    free: dict[str, float] = {}
+    for task in tasks:
+        launched += task.host
+        start = max(now, launched) if task.host else now
+        if task.exposed < 1:
+            links = task.placement.levels
+            start = max([start, *(free.get(link, 0.0) for link in links)])
+            free.update(dict.fromkeys(links, start + task.seconds))
+        starts.append(start)
+        now = start + task.seconds * task.exposed
+    return starts
+
+
+def run_by(software: Software, tasks: Sequence[Task], in_passes: bool) -> Task:
+    """Return a task as a software runs it, and after it others in the same place.
+
+    Communication that computation waits for takes its exposed share, and so do reductions after
+    the loop over micro-batches, which hide behind the last of them. Communication of parameters
+    elsewhere runs concurrently with computation; it is in buckets, so latencies do not count. What
+    runs once in a step beside the loop is launched ahead.
+
+    Parameters
+    ----------
+    software : Software
+        The profile.
+    tasks : sequence of Task
+        The task, and those after it.
+    in_passes : bool
+        Whether the program has a loop over micro-batches.
+    """
+    first, *others = (_run_by(software, task, in_passes) for task in tasks)
+    if not others:
+        return first
+    return replace(
+        first,
+        seconds=first.seconds + sum(task.seconds for task in others),
+        computing=first.computing + sum(task.computing for task in others),
+        host=first.host + sum(task.host for task in others),
+    )
+
+
+def _run_by(software: Software, task: Task, in_passes: bool) -> Task:
+    where = task.placement
+    if not where.levels:
+        repeats = task.in_loop or not in_passes
+        launches = task.seconds > 0 and where.queue == "compute" and repeats
+        return replace(task, host=software.host.value) if launches else task
+    if where.queue == "blocking":
+        seconds = task.seconds * software.exposed_activations.value
+        host = software.host.value + software.collective.value
+        return replace(task, seconds=seconds, host=host)
+    share = software.exposed_parameters.value
+    if in_passes and not task.in_loop:
+        return replace(task, seconds=task.seconds * share)
+    return replace(task, exposed=share)

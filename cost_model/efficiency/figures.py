@@ -1,0 +1,104 @@
+"""Figures of a cluster file, each with its source, and what a device attains of its peaks.
+
+A figure says where it is from: measured on the device, fitted to measured steps, of a data sheet,
+or assumed, where measured steps do not tell it from others.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Tag = Literal["measured", "fitted", "datasheet", "assumed"]
+
+
+class Description(BaseModel):
+    """The base of all parts of a cluster file: frozen, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def figures(self) -> tuple["Figure", ...]:
+        """Its own figures."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return tuple(value for value in values if isinstance(value, Figure))
+
+
+class Figure(Description):
+    """A number with its source.
+
+    Parameters
+    ----------
+    value : float
+        The number, in the unit of the field that holds it.
+    tag : str
+        Whether it is measured, fitted to measured steps, of a data sheet, or assumed.
+    source : str
+        Where it was measured, or what it was fitted to.
+    """
+
+    value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    tag: Tag
+    source: Annotated[str, Field(min_length=1)]
+
+    def with_value(self, value: float) -> Self:
+        """Return the figure with another number."""
+        return self.model_copy(update={"value": value})
+
+
+class Rate(Figure):
+    """A share of a peak rate that is attained, above 0 and at most 1."""
+
+    value: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class Count(Figure):
+    """A positive whole number of a data sheet."""
+
+    value: Annotated[int, Field(gt=0)]
+
+
+class DeviceEfficiency(Description):
+    """What a device attains of its peaks, by class of operator.
+
+    Parameters
+    ----------
+    matmul : Rate
+        Share of the peak of large matrix products.
+    attention : Rate
+        Share of the peak of the products inside a fused attention.
+    memory : Rate
+        Share of the memory bandwidth.
+    convolution : Rate, optional
+        Share of the peak of convolutions; by default that of matrix products.
+    multiprocessors : Count, optional
+        Multiprocessors, over which the tiles of a product are dealt out in waves; without them
+        products have no tiles.
+    tile : Count, optional
+        Rows and columns of a tile of a product; 128 by default.
+    depth : Figure, optional
+        Contracted length k at which a product attains half of its rate: k / (k + depth).
+    """
+
+    matmul: Rate
+    attention: Rate
+    memory: Rate
+    convolution: Rate | None = None
+    multiprocessors: Count | None = None
+    tile: Count | None = None
+    depth: Figure | None = None
+
+
+class LinkEfficiency(Description):
+    """What collectives attain of the links of a level.
+
+    Parameters
+    ----------
+    bandwidth : Rate
+        Share of the bandwidth.
+    skew : Figure, optional
+        Seconds by which the ranks of a pair begin a collective at different times; a group of n
+        waits log2(n) times as long, since more ranks have a later last one.
+    """
+
+    bandwidth: Rate
+    skew: Figure | None = None

@@ -1,0 +1,213 @@
+"""The work of an operator on a rank, by class and shape, and the seconds that it takes.
+
+Work depends on the program alone, rates on the device and the training software, so a program is
+timed again under other rates without its operators.
+
+=============== ==================================================================================
+class           seconds
+=============== ==================================================================================
+product         flops / (peak * matmul * waves * depth), at least bytes / bandwidth
+convolution     flops / (peak * convolution), at least bytes / bandwidth
+attention       flops / (peak * attention), at least bytes / bandwidth; or, where the software keeps
+                the scores in memory, its products as above, and the traffic of all scores
+pointwise, copy bytes * the factor of the software / bandwidth
+update          the same
+=============== ==================================================================================
+
+The bandwidth is the achievable one, and every operator takes the device's launch seconds too. A
+product of m x n x k is computed in tiles that are dealt out over the multiprocessors in waves, the
+last of which may be partly used; a short k does not fill the pipeline of a tile: k / (k + depth).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Literal
+
+from shardwright.cost_model.cluster import Cluster, Device
+from shardwright.cost_model.efficiency.figures import Figure
+from shardwright.cost_model.efficiency.software import Software
+from shardwright.operators.elementwise.conversion import Cast, Convert
+from shardwright.operators.indexing.shape import Transpose
+from shardwright.operators.indexing.slicing import Concat, Slice, Split, Stack
+from shardwright.operators.info import OperatorInfo
+from shardwright.operators.linear.matmul import ContractLeading, MatMul
+from shardwright.operators.models.attention import Attention
+from shardwright.operators.models.optimizer import Update
+from shardwright.operators.windows.convolution import ConvolutionFamily
+
+Kind = Literal["product", "attention", "convolution", "pointwise", "copy", "update"]
+_COPIES = (Cast, Convert, Transpose, Slice, Split, Concat, Stack)
+_TILE = 128
+_BACKWARD_SCORES = 1.5  # traffic of the scores in the gradient, over that of the forward pass
+
+
+@dataclass(frozen=True)
+class Product:
+    """Matrix products of one shape.
+
+    Parameters
+    ----------
+    m, n, k : float
+        Rows and columns of the result, and the contracted length.
+    count : float
+        How many of them.
+    """
+
+    m: float
+    n: float
+    k: float
+    count: float = 1.0
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations."""
+        return 2.0 * self.m * self.n * self.k * self.count
+
+    @property
+    def elements(self) -> float:
+        """Elements of operands and results."""
+        return (self.m * self.k + self.k * self.n + self.m * self.n) * self.count
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of one operator on one rank.
+
+    Parameters
+    ----------
+    kind : str
+        Its class.
+    dtype : str
+        The element type that it computes in.
+    flops, nbytes : float
+        Floating-point operations, and bytes read and written.
+    products : tuple of Product
+        Its matrix products; those of attention where scores are kept in memory.
+    scores : float
+        Scores of attention in memory, by the times that they are read and written.
+    item_bytes : float
+        Bytes of an element of its products.
+    """
+
+    kind: Kind
+    dtype: str
+    flops: float
+    nbytes: float
+    products: tuple[Product, ...] = ()
+    scores: float = 0.0
+    item_bytes: float = 0.0
+
+
+def kind_of(info: OperatorInfo) -> Kind:
+    """Return the class of an operator that computes."""
+    if isinstance(info, Attention):
+        return "attention"
+    if isinstance(info, ConvolutionFamily):
+        return "convolution"
+    if info.product_flops or isinstance(info, ContractLeading):
+        return "product"
+    if isinstance(info, Update):
+        return "update"
+    return "copy" if isinstance(info, _COPIES) else "pointwise"
+
+
+def products_of(
+    info: OperatorInfo, flops: float, shapes: Sequence[tuple[int, ...]]
+) -> tuple[Product, ...]:
+    """Return the matrix products of an operator on a rank.
+
+    Parameters
+    ----------
+    info : OperatorInfo
+        The operator.
+    flops : float
+        Its operations on the rank.
+    shapes : sequence of tuple of int
+        The shapes of its slices: of the operands, then of the results.
+    """
+    if isinstance(info, Attention):
+        return _attention_products(info, shapes)
+    result = shapes[len(info.operand_types)]
+    size = max(prod(result), 1)
+    k = flops / (2.0 * size)
+    if isinstance(info, MatMul) and len(shapes[1]) > 2:
+        m, n = result[-2:]
+        return (Product(m, n, k, size / max(m * n, 1)),)
+    n = result[-1] if result else 1
+    return (Product(size / max(n, 1), n, k),)
+
+
+def _attention_products(info: Attention, shapes: Sequence[tuple[int, ...]]) -> tuple[Product, ...]:
+    batch, heads, queries, d = shapes[info.first]
+    keys, e = shapes[info.first + 1][2], shapes[info.first + 2][3]
+    count = batch * heads
+    scores, mixed = Product(queries, keys, d, count), Product(queries, e, keys, count)
+    if info.first == 0:
+        return scores, mixed
+    of_keys, of_values = Product(keys, d, queries, count), Product(keys, e, queries, count)
+    slope, of_queries = Product(queries, keys, e, count), Product(queries, d, keys, count)
+    return scores, of_values, slope, of_queries, of_keys
+
+
+def scores_of(info: OperatorInfo, products: Sequence[Product]) -> float:
+    """Return the scores of attention, by the times that they pass through memory."""
+    if not isinstance(info, Attention):
+        return 0.0
+    scores = products[0]
+    return scores.m * scores.n * scores.count * (_BACKWARD_SCORES if info.first else 1.0)
+
+
+def work_seconds(work: Work, cluster: Cluster) -> float:
+    """Return the seconds of some work on a device of a cluster, as its software runs it."""
+    device, software = cluster.device, cluster.software
+    if work.kind == "attention" and software is not None and software.attention == "separate":
+        moved = work.scores * software.scores.value / device.achieved_bandwidth
+        return sum(_product(p, work, device) for p in work.products) + moved
+    moved = work.nbytes / device.achieved_bandwidth
+    if work.kind == "product":
+        return max(_product(work.products[0], work, device), moved + device.launch_seconds)
+    if work.kind in ("attention", "convolution"):
+        rate = device.flops_per_second(work.dtype) * _share(work.kind, device)
+        return max(work.flops / rate, moved) + device.launch_seconds
+    compute = work.flops / device.flops_per_second(work.dtype)
+    return max(compute, moved) * _factor(work.kind, software) + device.launch_seconds
+
+
+def _product(product: Product, work: Work, device: Device) -> float:
+    """Return the seconds of matrix products: tiles in waves, at least their traffic."""
+    moved = product.elements * work.item_bytes / device.achieved_bandwidth
+    peak = device.flops_per_second(work.dtype)
+    efficiency = device.efficiency
+    if efficiency is None:
+        return max(product.flops / peak, moved) + device.launch_seconds
+    rate = peak * efficiency.matmul.value
+    if efficiency.depth is not None:
+        rate *= product.k / (product.k + efficiency.depth.value)
+    if efficiency.multiprocessors is not None:
+        tile = _TILE if efficiency.tile is None else efficiency.tile.value
+        tiles = ceil(product.m / tile) * ceil(product.n / tile) * product.count
+        processors = efficiency.multiprocessors.value
+        rate *= tiles / (ceil(tiles / processors) * processors)
+    return max(product.flops / max(rate, 1e-30), moved) + device.launch_seconds
+
+
+def _share(kind: Kind, device: Device) -> float:
+    """Return the share of the peak that attention or a convolution attains."""
+    efficiency = device.efficiency
+    if efficiency is None:
+        return 1.0
+    own = efficiency.attention if kind == "attention" else efficiency.convolution
+    return (own or efficiency.matmul).value
+
+
+def _factor(kind: Kind, software: Software | None) -> float:
+    """Return the traffic of memory-bound work over that of its operators one by one."""
+    if software is None:
+        return 1.0
+    figures: dict[Kind, Figure] = {
+        "pointwise": software.pointwise,
+        "copy": software.copies,
+        "update": software.updates,
+    }
+    return figures[kind].value
