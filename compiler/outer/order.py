@@ -15,7 +15,7 @@ from math import inf, log, log2
 from typing import Any, Generic, TypeVar
 
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.entries import DRAFTING, PRICING, SHORT, SKETCHING, Entry
+from shardwright.compiler.outer.entries import BUILDING, DRAFTING, PRICING, SHORT, SKETCHING, Entry
 from shardwright.ir.mesh import Mesh
 from shardwright.search.named_plan import NamedPlan
 
@@ -31,6 +31,8 @@ _ALONE = 1.45  # times the least estimate, of what is compiled first in one stag
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
 _SOME = (1, 4, 16)  # micro-batches of the seeds of one stage
+_BESIDE = {BUILDING: 0, DRAFTING: 6}  # answers of short tasks that are taken before a long one's
+_BESIDE_SEARCH = 16  # the same of one that is searched
 
 
 _Key = tuple[int, Mesh | None]  # numbers of micro-batches and meshes
@@ -99,6 +101,11 @@ class Chosen(Generic[T]):
     def is_long(self) -> bool:
         """Whether a program is emitted, beside which other tasks are answered."""
         return self.tier not in SHORT
+
+    @property
+    def beside(self) -> int:
+        """How many later short tasks are answered before it: about as many as take as long."""
+        return _BESIDE.get(self.tier, _BESIDE_SEARCH)
 
 
 @dataclass

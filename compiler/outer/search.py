@@ -55,11 +55,12 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _AHEAD = 4  # tasks that are decided on before the answer of the first
 _FURTHER_AHEAD = 8  # the same, where configurations are priced
-_BESIDE = 16  # answers of short tasks that are taken before that of an earlier long one
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
 BLOCKS = "blocks alone"
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
 _SHORT = 1.05  # of an estimate, where a sketch finds no plan within the memory limit
+_LONGER = 1 / 5  # of the time limit that a search waits longer where there is no plan
+_LONGER_SECONDS = 5.0  # the same at least
 _SHARE = 1 / 2  # of the time left that building a problem may take, and solving it
 
 T = TypeVar("T")
@@ -205,10 +206,10 @@ class OuterSearch(Generic[T]):
             self._take_of(chosen, tasks)
 
     def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
-        """Take what is answered; without a plan, wait for others, at most as long again."""
+        """Take what is answered; without a plan, wait for others, for a little longer."""
         for chosen in [one for one in self.running if tasks.is_answered(one.number)]:
             self._take_of(chosen, tasks)
-        tasks.deadline += self.deadline - self.begin
+        tasks.deadline += max(_LONGER * (self.deadline - self.begin), _LONGER_SECONDS)
         with suppress(OutOfTimeError):
             while self.best is None and (left := [one for one in self.running if one.is_long]):
                 self._take_of(left[0], tasks)
@@ -476,7 +477,7 @@ def _first_taken(running: Sequence[Chosen[T]]) -> Chosen[T]:
     """Return the task whose answer is taken next: of a long one, after those of short ones."""
     first = running[0]
     short = next((one for one in running if not one.is_long), None)
-    if short is None or not first.is_long or first.overtaken >= _BESIDE:
+    if short is None or not first.is_long or first.overtaken >= first.beside:
         return first
     first.overtaken += 1
     return short

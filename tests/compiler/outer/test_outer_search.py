@@ -141,7 +141,7 @@ def test_a_bound_holds_for_more_micro_batches():
     assert (two, 2) not in judge.asked
 
 
-@pytest.mark.parametrize(("slow", "is_found"), [(0.6, True), (3.0, False)])
+@pytest.mark.parametrize(("slow", "is_found"), [(0.6, True), (7.0, False)])
 def test_where_there_is_no_plan_at_the_end_those_under_way_are_waited_for(slow, is_found):
     (one,) = candidates(1, 1)
     judge = DrawnJudge({one: Drawn((), 1.2)}, tiers=(), compile_seconds=slow)
