@@ -14,7 +14,7 @@ from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, P
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Bound, Found
 from shardwright.compiler.outer.floors import ComputationFloor
-from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed
+from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -197,7 +197,7 @@ class ProgramJudge:
 
         limit = self.options.memory_on(self.cluster)
         where = self.cluster, self.devices, samples, limit, pipeline_of
-        return NamedFamily(*where, configurations).seeds()
+        return NamedFamily(*where, configurations, StoredShares.of(self.options)).seeds()
 
     def build(
         self, plan: NamedPlan, configuration: Configuration, seconds: float

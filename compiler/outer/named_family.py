@@ -19,6 +19,7 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import product
 
+from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.configuration import FORMS, Configuration
 from shardwright.compiler.stages.layer_prices import LayerPrices, layer_prices
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -28,14 +29,14 @@ from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedu
 from shardwright.dataflow.schedules import FORWARD, make_schedule
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import item_bytes
+from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.search.named_plan import NamedPlan
 
 _SAMPLES = (1, 2, 4)  # of a micro-batch
 _ZERO = (0, 1, 3)
 _IN_PASSES = 3  # the ZeRO stage that gathers in every pass
 _BUBBLE = {"zero_bubble": 1 / 3}  # of that of `1f1b`
-_STATES = 12 / 16  # of what a parameter takes, what ZeRO-1 divides: all but gradient and copy
-_COPY = 2 / 16  # the same, of a copy in the type that is computed in
 _GATHERED = 2  # layers whose parameters are gathered at once in a pass
 _GATHERS = 3  # for each pass: forward, backward, and the reduction of gradients
 _ONCE = 2  # for a step: a gather before all passes, and a reduction after them
@@ -66,6 +67,38 @@ class NamedSeed:
 
 
 @dataclass(frozen=True)
+class StoredShares:
+    """What an element of a parameter takes, as shares of all of it.
+
+    Parameters
+    ----------
+    divided : float
+        What ZeRO-1 divides over the data ranks: the element and the states of the optimizer. The
+        rest is its gradient, and a copy in a lower type.
+    gathered : float
+        What is gathered over the data ranks: the element in the type that is computed in.
+    """
+
+    divided: float
+    gathered: float
+
+    @staticmethod
+    def of(options: CompileOptions) -> "StoredShares":
+        """Return the shares by the optimizer and the types.
+
+        Examples
+        --------
+        >>> StoredShares.of(CompileOptions())
+        StoredShares(divided=0.5, gathered=0.5)
+        """
+        master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
+        divided = master * (1 + len(options.optimizer.states))
+        gradient = lower if options.accumulate_type == "lower" else master
+        total = divided + gradient + (lower if lower < master else 0)
+        return StoredShares(divided / total, lower / total)
+
+
+@dataclass(frozen=True)
 class NamedFamily:
     """The plans of a program on a number of devices.
 
@@ -81,6 +114,8 @@ class NamedFamily:
         Returns the program in one stage on a mesh, in micro-batches of one sample.
     configurations : sequence of Configuration
         Those whose plans are asked for.
+    shares : StoredShares
+        Of what an element of a parameter takes.
     """
 
     cluster: Cluster
@@ -89,6 +124,7 @@ class NamedFamily:
     limit_bytes: float
     pipeline_of: Callable[[Mesh], PipelinePartitioning]
     configurations: Sequence[Configuration]
+    shares: StoredShares
 
     def seeds(self) -> list[NamedSeed]:
         """Return the plans that are likely to fit, those of the least refined estimates first."""
@@ -133,7 +169,7 @@ class NamedFamily:
 
     def _estimate(self, plan: NamedPlan, recompute: str, prices: LayerPrices) -> "_Estimate":
         plan = replace(plan, recompute=recompute)
-        return _Estimate(plan, prices, self.cluster, self.devices, self.samples)
+        return _Estimate(plan, prices, self.cluster, self.devices, self.samples, self.shares)
 
     def _degrees(self, plan: NamedPlan, layers: int) -> Iterator[NamedPlan]:
         """Yield the degrees that divide the devices, their levels, the batch and the layers."""
@@ -173,6 +209,8 @@ class _Estimate:
         Of the layers on its tensor ranks.
     cluster, devices, samples : Cluster, int, int
         Where it runs, and the samples of a step.
+    shares : StoredShares
+        Of what an element of a parameter takes.
     """
 
     plan: NamedPlan
@@ -180,6 +218,7 @@ class _Estimate:
     cluster: Cluster
     devices: int
     samples: int
+    shares: StoredShares
 
     @cached_property
     def passes(self) -> int:
@@ -246,9 +285,9 @@ class _Estimate:
     @cached_property
     def _gather_seconds(self) -> float:
         """Seconds in which the parameters of a rank are gathered, in the type of computation."""
-        left, seconds = _COPY * self._stored_bytes, 0.0
+        left, seconds = self.shares.gathered * self._stored_bytes, 0.0
         for size, number in self.plan.parts(self.cluster, self.devices)["data"]:
-            seconds += left * (1 - 1 / size) / self.cluster.levels[number].bandwidth
+            seconds += left * (1 - 1 / size) / self.cluster.levels[number].achieved_bandwidth
             left /= size
         return seconds
 
@@ -273,9 +312,9 @@ class _Estimate:
         saved = self._layers * prices.layer.saved_bytes + prices.first.saved_bytes
         kept = self._samples * (self._in_flight * saved + prices.transient_bytes)
         if plan.zero == _IN_PASSES:
-            gathered = _GATHERED * _COPY * prices.layer.stored_bytes
+            gathered = _GATHERED * self.shares.gathered * prices.layer.stored_bytes
             return kept + self._stored_bytes / data + gathered
-        share = _STATES / data + 1 - _STATES if plan.zero else 1.0
+        share = self.shares.divided / data + 1 - self.shares.divided if plan.zero else 1.0
         return kept + share * self._stored_bytes
 
     @property
