@@ -158,14 +158,14 @@ def throughput(arguments: argparse.Namespace) -> None:
         bare = bare_stream(arguments.megabytes, security)
         with run_of(1, how, security) as (member, (pid,)):
             client = Client(member, Task((table,), 1, True, 0), security, lambda _: gradient)
-            clock, rates = Clock(pid), []
+            clock, rates, values = Clock(pid), [], None
             for step in range(arguments.steps):
                 clock.seconds()
-                values = client.pull([0])[0]
+                values = client.pull([0], values)
                 pulled = clock.seconds()
                 client.push({0: gradient}, {})
                 rates.append((pulled, clock.seconds()))
-                assert np.isclose(values[0, 0], -0.1 * step, atol=1e-5)
+                assert np.isclose(values[0][0, 0], -0.1 * step, atol=1e-5)
             client.close()
             used = memory(pid)
     how_encrypted = ", TLS" if arguments.tls else ""

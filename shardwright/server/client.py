@@ -13,7 +13,7 @@ from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.server.cache import RowCache
 from shardwright.server.member import ARRIVAL, Member
-from shardwright.server.messages import message, with_data
+from shardwright.server.messages import bytes_of, message, with_data
 from shardwright.server.security import Security
 from shardwright.server.store import NEVER, Task
 from shardwright.server.tables import Division, Ids, divisions
@@ -208,13 +208,27 @@ class Client:
 
     # Values
 
-    def pull(self, tables: Sequence[int]) -> dict[int, Array]:
-        """Return whole tables: after the updates of all steps so far, in synchronous mode."""
+    def pull(
+        self, tables: Sequence[int], into: Mapping[int, Array] | None = None
+    ) -> dict[int, Array]:
+        """Return whole tables: after the updates of all steps so far, in synchronous mode.
+
+        Parameters
+        ----------
+        tables : sequence of int
+            Which.
+        into : mapping of int to array, optional
+            What an earlier call has returned, to be overwritten: new memory costs more than to
+            fill it.
+        """
         arrays = {}
         for table in tables:
             described = self.task.tables[table]
             shape = (described.rows, described.width)
-            arrays[table] = np.empty(shape, numpy_dtype(described.type.dtype))
+            if into is not None and table in into:
+                arrays[table] = into[table].reshape(shape)
+            else:
+                arrays[table] = np.empty(shape, numpy_dtype(described.type.dtype))
         self._each(lambda link: self._pull_from(link, arrays))
         return {
             table: array.reshape(self.task.tables[table].type.shape)
@@ -334,14 +348,10 @@ class Client:
         each = max(1, min(_ROWS, PIECE_BYTES // max(1, gradient[:1].nbytes)))
         for begin in range(0, len(held), each):
             at = held[begin : begin + each]
-            yield message(
-                "Piece",
-                **self._sender,
-                step=self.step,
-                table=table,
-                rows=places[at].tobytes(),
-                data=gradient[at].tobytes(),
+            piece = message(
+                "Piece", **self._sender, step=self.step, table=table, rows=places[at].tobytes()
             )
+            yield with_data(piece, bytes_of(gradient[at]))
 
     def _forget(self, link: _Link, standing: Any) -> None:
         if standing.durable == NEVER:
@@ -354,7 +364,7 @@ class Client:
         each = PIECE_BYTES // flat.itemsize
         for begin in range(0, flat.size, each):
             piece = message("Piece", **self._sender, step=step, table=table, begin=begin)
-            yield with_data(piece, flat[begin : begin + each].view(np.uint8).data)
+            yield with_data(piece, bytes_of(flat[begin : begin + each]))
 
 
 def _put(piece: Any, whole: Array, division: Division, server: int) -> None:

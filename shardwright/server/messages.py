@@ -11,13 +11,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardwright.ir.optional import optional
+from shardwright.operators.info import Array
 
 _FILE = Path(__file__).with_name("protocol.proto")
 _MESSAGE = re.compile(r"message (\w+) \{")
 _FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
 _SERVICE = re.compile(r"service (\w+) \{")
 _METHOD = re.compile(r"rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\);")
+_LONG = 2**12  # bytes; the field of a shorter message is copied
+_MOST_FIELDS = 16
 NEED = "a parameter server"
 EXTRA = "server"
 
@@ -66,6 +71,81 @@ def with_data(item: Any, data: memoryview) -> bytes:
     """
     number = message_class(item.DESCRIPTOR.name).DESCRIPTOR.fields_by_name["data"].number
     return b"".join((item.SerializeToString(), _varint(number << 3 | 2), _varint(len(data)), data))
+
+
+def bytes_of(array: Array) -> memoryview:
+    """Return the bytes of a contiguous array, which are not copied."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+class WithData:
+    """A message whose field ``data`` is a view of the bytes that it came in.
+
+    Parameters
+    ----------
+    head : message
+        The message without that field.
+    data : memoryview
+        The field.
+    """
+
+    __slots__ = ("_head", "data")
+
+    def __init__(self, head: Any, data: memoryview) -> None:
+        self._head, self.data = head, data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)
+
+
+def decoded(kind: Any, data: bytes) -> Any:
+    """Return the message in some bytes; a long field ``data`` at their end is not copied.
+
+    Raises
+    ------
+    Exception
+        Protobuf's, if they are no message.
+    """
+    end = _begin_of_data(kind, data) if len(data) >= _LONG else None
+    if end is None:
+        return kind.FromString(data)
+    head, begin = end
+    return WithData(kind.FromString(data[:head]), memoryview(data)[begin:])
+
+
+def _begin_of_data(kind: Any, data: bytes) -> tuple[int, int] | None:
+    """Return where a last field ``data`` begins, and its content; None if there is none."""
+    field = kind.DESCRIPTOR.fields_by_name.get("data")
+    position = 0
+    try:
+        for _ in range(_MOST_FIELDS if field is not None else 0):
+            head = position
+            key, position = _number_at(data, position)
+            if key & 7 == 0:
+                _, position = _number_at(data, position)
+            elif key & 7 == 1:
+                position += 8
+            elif key & 7 == 2:
+                length, position = _number_at(data, position)
+                if key >> 3 == field.number and position + length == len(data):
+                    return head, position
+                position += length
+            else:
+                return None
+    except IndexError:
+        pass
+    return None
+
+
+def _number_at(data: bytes, position: int) -> tuple[int, int]:
+    """Return an integer in groups of seven bits, and the position behind it."""
+    number = 0
+    for shift in range(0, 70, 7):  # protobuf's longest
+        number |= (data[position] & 127) << shift
+        position += 1
+        if data[position - 1] < 128:
+            return number, position
+    raise IndexError
 
 
 def _varint(number: int) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.operators.info import Array
-from shardwright.server.messages import message, with_data
+from shardwright.server.messages import bytes_of, message, with_data
 from shardwright.server.shards import Shard
 from shardwright.server.store import Push, Store, Task, gradient_dtype
 from shardwright.server.tables import Ids, Table, divisions
@@ -169,7 +169,7 @@ class ParameterServer:
         if ends[piece.table] > shard.values.size:
             raise CallError(f"`{shard.table.name}` has {shard.values.size} elements here")
         if piece.table not in push.dense:
-            push.dense[piece.table] = np.empty(shard.values.size, array.dtype)
+            push.dense[piece.table] = store.rooms.take(piece.table, shard.values.size, array.dtype)
         push.dense[piece.table][piece.begin : piece.begin + len(array)] = array
 
     def _take_rows(self, piece: Any, shard: Shard, push: Push, array: Array) -> None:
@@ -202,15 +202,16 @@ class ParameterServer:
 
     def _sent(self, store: Store, table: int) -> Iterator[Any]:
         shard = store.shards[table]
-        step = max(1, PIECE_BYTES // max(1, shard.values[0].nbytes))
-        for row in range(0, shard.rows, step):
-            end = min(row + step, shard.rows)
+        flat, step = shard.values.reshape(-1), PIECE_BYTES // shard.values.itemsize
+        for begin in range(0, flat.size, step):
+            piece = message("Piece", table=table, begin=begin)
+            part = flat[begin : begin + step]
             with store.changed:
                 if shard.table.by_rows:
-                    values = shard.at(np.arange(row, end))[0]
-                else:
-                    values = shard.values[row:end].copy()
-            yield from _pieces(table, row * shard.table.width, values)
+                    first, last = begin // shard.table.width, (begin + len(part) - 1)
+                    shard.at(np.arange(first, last // shard.table.width + 1))  # draws new rows
+                sent = with_data(piece, bytes_of(part))
+            yield sent
 
     def pull_rows(self, wishes: Iterable[Any], seconds: float) -> Iterator[Any]:
         """Send rows that have changed since the worker got them."""
@@ -231,13 +232,13 @@ class ParameterServer:
             step = max(1, PIECE_BYTES // max(1, values[:1].nbytes))
             for first in range(0, len(changed), step):
                 at = changed[first : first + step]
-                yield message(
+                piece = message(
                     "Piece",
                     table=wish.table,
                     rows=(at + begin).tobytes(),
-                    data=values[at].tobytes(),
                     versions=versions[at].tobytes(),
                 )
+                yield with_data(piece, bytes_of(values[at]))
             begin += len(places)
 
     # Checks
@@ -311,12 +312,3 @@ def places_of(data: bytes, shard: Shard) -> Ids:
     if len(places) and not 0 <= places.min() <= places.max() < shard.rows:
         raise CallError(f"a row of `{shard.table.name}` is outside of the {shard.rows} rows here")
     return places
-
-
-def _pieces(table: int, begin: int, values: Array) -> Iterator[Any]:
-    """Yield the pieces of some rows, each of which may be longer than a message."""
-    flat = values.reshape(-1)
-    step = PIECE_BYTES // flat.itemsize
-    for first in range(0, flat.size, step):
-        piece = message("Piece", table=table, begin=begin + first)
-        yield with_data(piece, flat[first : first + step].view(np.uint8).data)

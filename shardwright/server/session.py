@@ -76,6 +76,7 @@ class WorkerSession(Session):
         self.client = client_for(task, self._initial)
         if STEP in self.state:  # a learning rate follows it
             self.state[STEP] = {0: np.asarray(self.client.step)}
+        self._pulled: dict[int, Array] = {}  # which the next step overwrites
         self._dense = [i for i, table in enumerate(task.tables) if not table.by_rows]
         self._keep()
 
@@ -86,7 +87,8 @@ class WorkerSession(Session):
     def step(self, batch: Sequence[Array]) -> float:
         """Pull parameters, compute the loss and the gradients, and push these."""
         tables = self.program.tables
-        for number, array in self.client.pull(self._dense).items():
+        self._pulled = self.client.pull(self._dense, self._pulled)
+        for number, array in self._pulled.items():
             self.state[tables[number].name] = {0: array}
         found = self._indices.rows(batch)
         rows = {}

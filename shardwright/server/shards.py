@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_rows
+from shardwright.runtime.updates import overwrite, overwrites
 from shardwright.server.tables import Division, Ids, Table
 
 _CHUNK_BYTES = 2**18
@@ -109,6 +110,11 @@ class Shard:
             The learning rate, where the table does not have it.
         """
         gradient = gradient.reshape(self.values.shape)
+        operator, replaced = self.table.operator, (0, *range(2, 2 + len(self.states)))
+        if overwrites(operator, replaced):
+            scalars = self._scalars(step, rate)
+            overwrite(operator, [self.values, gradient, *self.states, *scalars], replaced)
+            return
         for begin in range(0, self.rows, self._chunk):
             part = slice(begin, begin + self._chunk)
             before = (self.values[part], *(state[part] for state in self.states))
@@ -137,8 +143,13 @@ class Shard:
     ) -> tuple[Array, ...]:
         """Return rows and states after an update, by the kernel of its operator."""
         operator = self.table.operator
-        scalars = [np.asarray(step)] if operator.counts_steps else []
+        value, *states = before
+        scalars = self._scalars(step, rate)
+        return operator.kernel(operator.rule.view(), value, gradient, *states, *scalars)
+
+    def _scalars(self, step: int, rate: float) -> list[Array]:
+        """Return the operands of an update behind its tensors."""
+        scalars = [np.asarray(step)] if self.table.operator.counts_steps else []
         if self.table.scheduled:
             scalars.append(np.asarray(rate))
-        value, *states = before
-        return operator.kernel(operator.rule.view(), value, gradient, *states, *scalars)
+        return scalars

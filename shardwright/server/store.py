@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,30 @@ class Push:
     rates: Array | None = None
 
 
+class Rooms:
+    """Arrays of gradients that are filled again: new memory costs more than to fill it."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Array]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, table: int, size: int, dtype: "np.dtype[Any]") -> Array:
+        """Return an array for the gradient of a table, which nobody else has."""
+        with self._lock:
+            free = self._free.get(table, [])
+            while free:
+                array = free.pop()
+                if array.size == size and array.dtype == dtype:
+                    return array
+        return np.empty(size, dtype)
+
+    def give_back(self, arrays: Mapping[int, Array]) -> None:
+        """Take back the arrays of a push that has been applied."""
+        with self._lock:
+            for table, array in arrays.items():
+                self._free.setdefault(table, []).append(array)
+
+
 class Store:
     """The shards of one server.
 
@@ -109,6 +134,7 @@ class Store:
         self.applied = [0] * task.workers
         self.durable = [NEVER if save is None else 0] * task.workers
         self.changed = threading.Condition()
+        self.rooms = Rooms()
         self.failure = ""
         self.gone: frozenset[int] = frozenset()
         self._save = save
@@ -232,6 +258,7 @@ class Store:
                 shard.update(mean, self.clock, rate)
         for push in pushes:
             self.applied[push.worker] = push.step + 1
+            self.rooms.give_back(push.dense)
         if self._save is not None:
             self._save(self, any(push.saves for push in pushes))
         self.changed.notify_all()

@@ -9,11 +9,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.optional import optional
-from shardwright.server.messages import EXTRA, NEED, Method, encoded, message_class, methods
+from shardwright.server.messages import (
+    EXTRA,
+    NEED,
+    Method,
+    decoded,
+    encoded,
+    message_class,
+    methods,
+)
 from shardwright.server.security import Security
 
 PIECE_BYTES = 2**20
@@ -161,7 +170,7 @@ def _answering(method: Method, handler: Handler) -> Any:
 
 def _parsed(kind: Any, data: bytes) -> Any:
     try:
-        return kind.FromString(data)
+        return decoded(kind, data)
     except Exception:  # protobuf's own, which has no common base
         raise CallError(f"{len(data)} bytes are no message `{kind.DESCRIPTOR.name}`") from None
 
@@ -220,7 +229,7 @@ class Connection:
         return getattr(self._channel, method.kind)(
             method.path,
             request_serializer=encoded,
-            response_deserializer=message_class(method.response).FromString,
+            response_deserializer=partial(decoded, message_class(method.response)),
         )
 
     def call(self, method: str, request: Any, seconds: float = SHORT) -> Any:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from shardwright.operators.info import whole_kernel
 from shardwright.operators.models.random import initial_value
+from shardwright.server.messages import WithData, decoded, message, message_class, with_data
 from shardwright.server.store import Push, Store
 from shardwright.server.tables import Division, divisions
 from shardwright.server.transport import CallError
-from tests.shardwright.server.runs import table, task
+from tests.shardwright.server.runs import needs_grpc, table, task
 
 ADAM = ("adam_update", (("learning_rate", 0.1), ("weight_decay", 0.01)))
 
@@ -116,3 +117,43 @@ def test_who_waits_is_told_when_the_run_ends():
     threading.Timer(0.05, store.fail, ["the worker 1 has ended early"]).start()
     with pytest.raises(CallError, match="the worker 1 has ended early"):
         store.wait_for(1, 30)
+
+
+def piece(**fields):
+    return message("Piece", **{"token": 7, "worker": 1, "step": 300, "table": 2, **fields})
+
+
+@needs_grpc
+def test_long_data_of_a_message_is_a_view_of_what_came():
+    kind, content = message_class("Piece"), bytes(range(256)) * 40
+    sent = with_data(piece(begin=1 << 40, rows=b"abc"), memoryview(content))
+    found = decoded(kind, sent)
+    assert isinstance(found, WithData)
+    assert found.data.obj is sent
+    assert bytes(found.data) == content
+    fields = (found.token, found.worker, found.step, found.table, found.begin, found.rows)
+    assert fields == (7, 1, 300, 2, 1 << 40, b"abc")
+    assert kind.FromString(sent).data == content  # as protobuf reads it
+
+
+@needs_grpc
+def test_messages_are_read_or_refused_as_protobuf_does():
+    kind, random = message_class("Piece"), np.random.default_rng(0)
+    sent = with_data(piece(rates=b"12345678"), memoryview(bytes(5000)))
+    twice = kind(data=b"first", table=3).SerializeToString() + sent
+    behind = sent + piece(save=True).SerializeToString()
+    wrong = [bytes(b"\x80" * 5000), sent[:-1], sent + b"\x07", b"\x3a" + b"\xff" * 9 + sent]
+    damaged = [bytearray(sent) for _ in range(300)]
+    for item in damaged:
+        item[random.integers(0, 40)] = random.integers(0, 256)
+    for data in (twice, behind, *wrong, *map(bytes, damaged)):
+        found = []
+        for read in (kind.FromString, lambda data: decoded(kind, data)):
+            try:
+                item = read(data)
+            except Exception:
+                found.append(None)
+            else:
+                names = [field.name for field in kind.DESCRIPTOR.fields if field.name != "data"]
+                found.append((bytes(item.data), *(getattr(item, name) for name in names)))
+        assert found[0] == found[1]

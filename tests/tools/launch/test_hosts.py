@@ -1,4 +1,4 @@
-"""Two hosts: namespaces of Linux with a network, names and processes of their own."""
+"""Two hosts: namespaces of Linux with a network, names, processes and shared memory each."""
 
 import os
 import re
