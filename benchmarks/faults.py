@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ def broken(
         time.sleep(random.uniform(0, 0.05))
         sent, pids = time.monotonic(), run.pids()
         if run.process.poll() is None and rank in pids:
-            os.kill(pids[rank], number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pids[rank], number)
         code, said = run.end(600)
         after = folder / "logs" / ".ranks"
         died = r"died( by signal 9 \(SIGKILL\))? "

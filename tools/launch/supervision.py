@@ -168,6 +168,8 @@ class Supervisor:
 
     def _first(self, lost: Sequence[int]) -> list[int]:
         """Return the rank that was lost before the others; nothing if that is not known."""
+        if len(self._seen) < len(self.ranks):
+            return []
         pids = {self._seen[rank].board.pid: rank for rank in lost if not self._has_ended(rank)}
         pid = self._ends.first(pids)
         return [] if pid is None else [pids[pid]]
