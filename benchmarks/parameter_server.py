@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.types import TensorType
-from shardwright.server.certificates import make_certificates
+from shardwright.server.certificates import make_certificates, self_signed
 from shardwright.server.client import Client
 from shardwright.server.member import Member
 from shardwright.server.messages import message
@@ -273,10 +273,12 @@ def hostile(arguments: argparse.Namespace) -> None:
         foreign, expired = Path(folder) / "foreign", Path(folder) / "expired"
         make_certificates(foreign)
         make_certificates(expired, days=-1)
+        alone = self_signed()
         strangers = {
             "without a certificate": Security(security.authority, connection=(None, None)),
             "of another authority": _with(security, foreign / "client.pem"),
             "expired": _with(security, expired / "client.pem"),
+            "self-signed": Security(security.authority, connection=(alone, alone)),
             "not encrypted": PLAIN,
         }
         with run_of(1, how, security) as (member, (pid,)):
@@ -288,7 +290,7 @@ def hostile(arguments: argparse.Namespace) -> None:
                 answered = [
                     _answered(service, address, stranger)
                     for service, address in addresses.items()
-                    for _ in range(arguments.messages // 8)
+                    for _ in range(arguments.messages // 10)
                 ]
                 print(f"{name}: {sum(answered)} of {len(answered)} calls answered")
             values = client.pull([0])[0]

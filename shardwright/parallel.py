@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.communication import get_group_size
+from shardwright.communication import get_group_size, is_deterministic
 from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.option_checks import GatherFusion, check_recompute_of_plan
 from shardwright.compiler.options import (
@@ -187,8 +187,9 @@ class AutoParallel:
         cluster's default if not given.
     seed : int
         Seed of the initial values of a training step; `Model` has its own.
-    deterministic : bool
-        Whether reductions over processes add in the order of the ranks, as in one process.
+    deterministic : bool, optional
+        Whether reductions over processes add in the order of the ranks, as in one process; they do
+        if not given, unless `shardwright launch --fast` has started the processes.
     **options
         Options of `CompileOptions`: ``memory_limit``, ``gap``, ``time_limit``, ``cost_model``,
         ``pins``, ... Optimizer and loss scale are the model's own.
@@ -208,7 +209,7 @@ class AutoParallel:
         cluster: str = ParallelOptions.cluster,
         mesh: str | Mesh | None = None,
         seed: int = 0,
-        deterministic: bool = True,
+        deterministic: bool | None = None,
         **options: Any,
     ) -> None:
         if not callable(network):
@@ -219,6 +220,8 @@ class AutoParallel:
         if devices is None:
             devices = 1 if mode == "stand_alone" else get_group_size()
         SEED.check("seed", seed)
+        if deterministic is None:
+            deterministic = is_deterministic()
         check_flag("deterministic", deterministic)
         self.network = network
         self.seed = seed

@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.communication import batch_parts, get_group_size, processes, world
+from shardwright.communication import (
+    batch_parts,
+    get_group_size,
+    is_deterministic,
+    processes,
+    world,
+)
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.option_checks import decided_by_plan, no_effect, warn_of_idle_devices
@@ -111,10 +117,12 @@ class ParallelOptions:
                 raise decided_by_plan(name)
 
     @staticmethod
-    def of_this_world(deterministic: bool = True) -> "ParallelOptions":
+    def of_this_world(deterministic: bool | None = None) -> "ParallelOptions":
         """Return the options of a script that asks for none: a hand-written parallel program."""
         size = get_group_size()
         mode: Mode = "hybrid_parallel" if size > 1 else "stand_alone"
+        if deterministic is None:
+            deterministic = is_deterministic()
         return ParallelOptions(CompileOptions(mode=mode), size, deterministic=deterministic)
 
 

@@ -29,7 +29,7 @@ from shardwright.runtime import (
     StepRecord,
     check_capacity,
 )
-from shardwright.runtime.agreement import differing_process, in_all, told_once
+from shardwright.runtime.agreement import check_equal, differing_process, in_all, told_once
 from shardwright.runtime.checkpoints import KEPT
 from shardwright.runtime.flat.timeline import (
     RunTimeline,
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("plan", type=Path, metavar="PLAN", help="directory of a plan")
     add_backend(parser)
+    _add_fast(parser)
     add_number(parser, "--steps", POSITIVE_INTEGER, "steps to train (default 20)", "N", 20)
     parser.add_argument(
         "--data",
@@ -98,6 +99,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def _add_fast(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="with `--backend mpi`: let reductions add in MPI's own order; faster, and the last "
+        "digits depend on the number of processes",
+    )
+
+
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses in which processes the ranks run."""
     parser.add_argument(
@@ -111,15 +121,11 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print the losses."""
     saves = arguments.save is not None or arguments.checkpoints is not None
-    if arguments.save_every is not None and not saves:
-        raise UsageError(
-            "`--save-every` has no effect without `--save` or `--checkpoints`",
-            hint="add `--save FILE`",
-        )
+    _check(arguments, saves)
     plan = agreed_plan(arguments.backend, lambda: read_plan(arguments.plan))
     records: list[StepRecord] = []
     with (
-        communicator_of(arguments.backend, plan.mesh) as communicator,
+        communicator_of(arguments.backend, plan.mesh, fast=arguments.fast) as communicator,
         _heard_later(lambda: saves and bool(records)) as interrupted,
     ):
         speaks = communicator.ranks[0] == 0
@@ -128,6 +134,9 @@ def run(arguments: argparse.Namespace) -> int:
             check_timeline_file(arguments.timeline)
         check_capacity(plan.program, communicator.ranks)
         seed = seed_of_run(plan, arguments.seed, arguments.resume)
+        if arguments.backend == "mpi":
+            facts = {"--seed": seed, "--steps": arguments.steps, "--fast": arguments.fast}
+            check_equal("options", facts, ExecutionError)
         samples = samples_for(plan.document.inputs, arguments.data, seed)
         steps = train(
             plan,
@@ -158,6 +167,25 @@ def run(arguments: argparse.Namespace) -> int:
         if timeline is not None and not arguments.json:
             print(f"timeline in {arguments.timeline}: {figures(timeline)}", flush=True)
     return 0 if len(records) == arguments.steps else INTERRUPTED
+
+
+def _check(arguments: argparse.Namespace, saves: bool) -> None:
+    """Refuse options that have no effect.
+
+    Raises
+    ------
+    UsageError
+        If there is one.
+    """
+    if arguments.save_every is not None and not saves:
+        raise UsageError(
+            "`--save-every` has no effect without `--save` or `--checkpoints`",
+            hint="add `--save FILE`",
+        )
+    if arguments.fast and arguments.backend == "local":
+        raise UsageError(
+            "`--fast` has no effect with `--backend local`", hint="add `--backend mpi`"
+        )
 
 
 @contextmanager
@@ -208,12 +236,12 @@ def agreed_plan(backend: str, read: Callable[[], Plan]) -> Plan:
 
 
 @contextmanager
-def communicator_of(backend: str, mesh: Mesh) -> Iterator[Communicator]:
+def communicator_of(backend: str, mesh: Mesh, *, fast: bool = False) -> Iterator[Communicator]:
     """Yield the communicator of a backend, which hosts ranks of a mesh."""
     if backend == "local":
         yield LocalCommunicator(mesh)
         return
-    with MpiCommunicator(mesh) as communicator:
+    with MpiCommunicator(mesh, deterministic=not fast) as communicator:
         yield communicator
 
 

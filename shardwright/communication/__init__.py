@@ -11,7 +11,7 @@ from shardwright.communication.groups import (
     get_world_rank_from_group_rank,
     groups_of,
 )
-from shardwright.communication.processes import Processes, processes
+from shardwright.communication.processes import Processes, is_deterministic, processes
 from shardwright.communication.ranks import ByRank, NumberedRank, Rank, symbol_of, values_of
 from shardwright.communication.world import WORLD_AXIS, batch_parts, get_batch_parts, init, world
 
@@ -33,6 +33,7 @@ __all__ = [
     "get_world_rank_from_group_rank",
     "groups_of",
     "init",
+    "is_deterministic",
     "processes",
     "symbol_of",
     "values_of",

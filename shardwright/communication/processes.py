@@ -33,6 +33,7 @@ class Processes:
     size: int
 
 
+FAST_VARIABLE = "SHARDWRIGHT_FAST"  # the launcher sets it where reductions may run in any order
 _JOINED: list[Processes] = []  # where this process has met others at a scheduler
 _WORKERS: list[Processes] = []  # where it is one of the workers of parameter servers
 _MEETING: list[Callable[[], object]] = []  # how it meets others, if not over MPI
@@ -63,6 +64,11 @@ def met_otherwise() -> bool:
     for meet in _MEETING:
         meet()
     return bool(_MEETING)
+
+
+def is_deterministic() -> bool:
+    """Return whether reductions add in the order of the ranks where a script does not say it."""
+    return os.environ.get(FAST_VARIABLE, "0") in ("", "0")
 
 
 def awaited_role() -> str | None:

@@ -64,6 +64,18 @@ def make_certificates(
     return tuple(folder / name for name in files)
 
 
+def self_signed(host: str = "127.0.0.1", side: str = "client") -> bytes:
+    """Return a key and a certificate that no authority has signed, in PEM: for tests."""
+    coding = optional(_CODING, extra=EXTRA, need=_NEED)
+    key = _new_key()
+    own = _certificate(f"shardwright {side}", key, None, (host,), 30.0, side)
+    private = key.private_bytes(
+        coding.Encoding.PEM, coding.PrivateFormat.PKCS8, coding.NoEncryption()
+    )
+    found: bytes = private + own.public_bytes(coding.Encoding.PEM)
+    return found
+
+
 def _contents(hosts: Sequence[str], days: float, passwords: Mapping[str, str]) -> dict[str, bytes]:
     coding = optional(_CODING, extra=EXTRA, need=_NEED)
     stores = optional(f"{_CODING}.pkcs12", extra=EXTRA, need=_NEED)
@@ -123,7 +135,7 @@ def _certificate(
         not_valid_after=end,
     )
     builder = builder.add_extension(
-        x509.BasicConstraints(ca=signer is None, path_length=None), critical=True
+        x509.BasicConstraints(ca=signer is None and not side, path_length=None), critical=True
     )
     if side:
         uses = {

@@ -107,6 +107,7 @@ def test_broken_cifar_is_refused(tmp_path):
 
 
 def test_digits_are_enlarged():
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
     dataset = digits()
     image, label = next(iter(dataset))
     assert (len(dataset), image.shape, image.dtype, label.dtype) == (1797, (784,), "f4", "i4")

@@ -19,6 +19,7 @@ STEPS = 10
 @pytest.fixture(autouse=True)
 def few_digits(monkeypatch):
     """Make the data short, and forget the examples afterwards."""
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
     digits = ds.digits()
 
     def shorter(num_shards=None, shard_id=None):

@@ -14,6 +14,7 @@ COUNT = 64
 
 def pictures(side: int) -> tuple[np.ndarray, np.ndarray]:
     """Return handwritten digits ``[n, side, side]`` of bytes, and what they are."""
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
     columns = digits().columns
     images = (columns["image"][:COUNT].reshape(-1, 28, 28) * 255).astype(np.uint8)
     nearest = np.arange(side) * 28 // side

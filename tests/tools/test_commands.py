@@ -237,6 +237,7 @@ def test_the_cost_model_of_mindspore(capsys):
 
 
 def test_a_classifier_learns_the_digits(capsys, here):
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
     options = ["--optimizer", "momentum", "--learning-rate", "0.1", "--search", "tensor_parallel"]
     document(capsys, "compile", "mlp:batch=64,hidden=32", "--devices", "4", *options)
     plan = here / "plans" / "mlp-batch64-hidden32-4"

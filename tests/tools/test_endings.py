@@ -211,6 +211,12 @@ def test_where_a_checkpoint_cannot_be_written(case, plan, here, capsys):
     assert not (plan / "logs").exists()  # it is said before training
 
 
+def test_a_fast_setting_without_processes(plan, capsys):
+    found = run(capsys, "run", "plan", "--fast")
+    what = "`--fast` has no effect with `--backend local`; add `--backend mpi`"
+    assert found == (2, what)
+
+
 def test_intervals_without_a_file(plan, capsys):
     found = run(capsys, "run", "plan", "--save-every", "2")
     what = "`--save-every` has no effect without `--save` or `--checkpoints`; add `--save FILE`"

@@ -42,8 +42,14 @@ def run(code, ranks, directory, *, fails=False, **variables):
     return found.stderr if fails else found.stdout
 
 
+def needs_digits():
+    """Skip a test where the data of the scripts is not installed."""
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
+
+
 def digits(samples):
     """Return pictures of digits [n, 28, 28] in bytes, and their labels."""
+    needs_digits()
     columns = ds.digits().columns
     images = (columns["image"][:samples] * 255).astype(np.uint8).reshape(-1, 28, 28)
     return images, columns["label"][:samples].astype(np.uint8)

@@ -12,6 +12,7 @@ import pytest
 from tests.shardwright.scripts import launching
 from tests.shardwright.scripts.documents import LAYOUTS, ported, script
 from tests.shardwright.scripts.launching import ROOT, cifar, losses, mnist, needs_mpi, run
+from tests.shardwright.server.runs import launched, needs_grpc
 
 several = [1, *(pytest.param(ranks, marks=needs_mpi) for ranks in (2, 4))]
 # What a document leaves to its reader: the arguments of a call, and modules of other pages.
@@ -51,6 +52,61 @@ class SoftmaxCrossEntropyExpand(nn.Cell):
 
     def construct(self, logits, labels):
         return self.loss(logits, labels)
+"""
+
+# What a document says of itself in other places: a slow step, and the training that is served.
+TUNED = """
+import time
+from shardwright.dataset.configuration import SETTINGS
+
+
+def slow(x):
+    time.sleep(0.002)
+    return x * 2
+
+
+data = ds.NumpySlicesDataset(list(range(64)), shuffle=False)
+data = data.map(slow, num_parallel_workers=1).batch(1)
+seen = [int(item[0].asnumpy()[0]) for item in data.create_tuple_iterator()]
+print(SETTINGS.autotune)
+print(len(seen), seen[2], sum(value % 2 for value in seen) + 3)
+"""
+SERVED = """
+import os
+from types import SimpleNamespace
+
+import shardwright.mindspore as ms
+import shardwright.mindspore.dataset as ds
+from shardwright.mindspore import context, nn
+from shardwright.mindspore.dataset import vision
+from shardwright.mindspore.communication import get_group_size, get_rank, init
+from shardwright.mindspore.train import Callback, LossMonitor
+
+
+class LeNet5(nn.Cell):
+    def __init__(self, classes):
+        super().__init__()
+        self.layers = nn.SequentialCell(
+            nn.Conv2d(1, 6, 5, pad_mode="valid"), nn.ReLU(), nn.MaxPool2d(2, 2), nn.Flatten(),
+            nn.Dense(6 * 12 * 12, 32), nn.ReLU(), nn.Dense(32, 16), nn.ReLU(), nn.Dense(16, classes)
+        )
+
+    def construct(self, x):
+        return self.layers(x)
+
+
+cfg = SimpleNamespace(num_classes=10)
+SCRIPT
+init()
+data = ds.MnistDataset(os.environ["DATA_PATH"], "train", num_shards=get_group_size(),
+                       shard_id=get_rank(), shuffle=False)
+data = data.map([vision.Rescale(1 / 255.0, 0), vision.HWC2CHW()], "image")
+data = data.map(lambda x: x.astype("int32"), "label").batch(16)
+optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
+model = ms.Model(network, nn.SoftmaxCrossEntropyWithLogits(True, "mean"), optimizer)
+model.train(4, data, callbacks=[LossMonitor(1)])
+served = [p for p in network.trainable_params() if p.is_served]
+print(f"parameters of the servers: {len(served)} of {len(network.trainable_params())}")
 """
 
 
@@ -115,21 +171,33 @@ def test_the_script_of_workers_and_a_scheduler(tmp_path):
     assert scheduler.count("has joined") == 8
 
 
-def test_scripts_of_what_is_not_supported_are_not_run():
-    reasons = {
-        ("003", "autotune"): "the number of workers of a dataset is not tuned",
-        ("003", "parameter_server"): "there are no parameter servers",
-    }
+def test_the_number_of_processes_of_a_dataset_is_tuned(tmp_path):
+    code = ported(script("003", "autotune")) + TUNED
+    assert run(code, 1, tmp_path).splitlines() == ["True", "64 4 3"]
+
+
+@needs_grpc
+def test_a_network_is_trained_on_parameter_servers(tmp_path):
+    data = str(mnist(tmp_path, 64))
+    code = SERVED.replace("SCRIPT", ported(script("003", "parameter_server")))
+    logs = launched(code, tmp_path, 2, 2, DATA_PATH=data)
+    for log in logs:
+        found = losses(log)
+        assert len(found) == 8
+        assert found[-1] < found[0]
+        assert "parameters of the servers: 7 of 7" in log
+
+
+def test_every_script_of_the_documents_is_run():
     run_here = {
         ("000", "train"),
         ("001", "train"),
+        ("003", "autotune"),
         ("003", "modes"),
         ("003", "data_parallel"),
+        ("003", "parameter_server"),
         ("004", "setup"),
         ("004", "train"),
         ("004", "run.sh"),
     }
-    assert {(d, name) for d, blocks in LAYOUTS.items() for name in blocks} == run_here | set(
-        reasons
-    )
-    pytest.skip("; ".join(f"{d} {name}: {why}" for (d, name), why in reasons.items()))
+    assert {(d, name) for d, blocks in LAYOUTS.items() for name in blocks} == run_here

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.shardwright.scripts.launching import ROOT, losses, needs_mpi
+from tests.shardwright.scripts.launching import ROOT, losses, needs_digits, needs_mpi
 
 EXAMPLES = ROOT / "examples" / "mindspore"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py") if "def main(" in path.read_text())
@@ -13,6 +13,7 @@ OTHERS = ("parameter_server", "resnet50_cifar")  # not four equal ranks, or larg
 
 
 def printed(name, ranks, tmp_path, samples=512):
+    needs_digits()
     logs = tmp_path / "logs"
     command = [sys.executable, "-m", "shardwright", "launch", "-n", str(ranks)]
     command += [f"--log_dir={logs}", str(EXAMPLES / f"{name}.py")]

@@ -217,6 +217,17 @@ def test_processes_that_would_not_train_together_refuse(code, message, tmp_path)
     assert any(f"rank {rank}: {message}\n" in told for rank in range(2))  # who is first ends all
 
 
+FAST = """
+x = AutoParallel(net, 'data_parallel').options.deterministic
+print(x, AutoParallel(net, 'data_parallel', deterministic=True).options.deterministic)
+"""
+
+
+def test_the_launcher_sets_what_the_script_does_not(tmp_path):
+    assert run(HEAD + FAST, 1, tmp_path) == "True True\n"
+    assert run(HEAD + FAST, 1, tmp_path, SHARDWRIGHT_FAST="1") == "False True\n"
+
+
 def test_an_error_in_one_process_ends_all(tmp_path):
     code = (
         HEAD

@@ -6,7 +6,7 @@ import ssl
 import pytest
 
 from shardwright.ir.errors import OptionError, ShardwrightWarning
-from shardwright.server.certificates import make_certificates
+from shardwright.server.certificates import make_certificates, self_signed
 from shardwright.server.messages import message
 from shardwright.server.security import PLAIN, Security, security_of
 from shardwright.server.transport import CallError, Connection
@@ -60,7 +60,10 @@ def test_without_a_valid_certificate_nobody_gets_a_byte(folders):
     mine = ours(folders)
     foreign = security_of(folders / "foreign/security.json", "s", "c")
     expired = identity(folders / "expired/client.pem")
+    alone = self_signed()
+    (folders / "alone.pem").write_bytes(alone)
     strangers = {
+        "self-signed": Security(mine.authority, connection=(alone, alone)),
         "none": Security(mine.authority, connection=(None, None)),
         "foreign": Security(mine.authority, connection=foreign.connection),
         "a server's": Security(mine.authority, connection=mine.service),
@@ -76,6 +79,7 @@ def test_without_a_valid_certificate_nobody_gets_a_byte(folders):
         with pytest.raises(CallError, match="expects 0 servers"):
             called(run.address, mine)  # with a certificate, it is answered
         assert received(run.address, None, folders) == b""
+        assert received(run.address, folders / "alone.pem", folders) == b""
         assert received(run.address, folders / "expired/client.pem", folders) == b""
         assert received(run.address, None, folders, greeting=b"GET / HTTP/1.1\r\n\r\n") == b""
 
