@@ -149,7 +149,7 @@ def broken(
                 os.kill(pids[rank], number)
         code, said = run.end(600)
         after = folder / "logs" / ".ranks"
-        died = r"died( by signal 9 \(SIGKILL\))? "
+        died = r"died by signal 9 \(SIGKILL\) "
         verb = died if number == signal.SIGKILL else "did not answer"
         ended = " died" not in said and "did not answer" not in said
         resumed = re.search(r"the newest checkpoint is \S*/step-(\d+)", said)

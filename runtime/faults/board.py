@@ -16,9 +16,9 @@ from typing import Final
 BOARD_VARIABLE: Final = "SHARDWRIGHT_BOARD"  # the folder of the boards, set by the launcher
 BEAT: Final = 0.5  # seconds between two counts of the thread
 _TEXT: Final = 1024  # bytes of a text
-_NUMBERS: Final = 8
+_NUMBERS: Final = 9
 _SIZE: Final = 8 * _NUMBERS + 3 * (8 + _TEXT)
-_PID, _PHASE, _STEPS, _IN_STEP, _WAITS, _SERIAL, _BEATS = range(7)
+_PID, _PHASE, _STEPS, _IN_STEP, _WAITS, _SERIAL, _BEATS, _SIGNAL, _MOMENT = range(_NUMBERS)
 _PLACE, _ERROR, _CHECKPOINT = range(3)  # texts, each after its length
 
 
@@ -34,6 +34,23 @@ class Phase(enum.IntEnum):
 def board_path(folder: Path, rank: int) -> Path:
     """Return the file of a rank."""
     return folder / f"rank.{rank}.board"
+
+
+def note_signal(path: Path, number: int, moment: int) -> None:
+    """Note on the board of a rank that has died, by which signal it did, and when.
+
+    Parameters
+    ----------
+    path : Path
+        The board.
+    number : int
+        The signal.
+    moment : int
+        Nanoseconds of the system's monotonic clock.
+    """
+    with path.open("r+b") as file:
+        file.seek(8 * _SIGNAL)
+        file.write(b"".join(value.to_bytes(8, sys.byteorder) for value in (number, moment)))
 
 
 class Board:
@@ -161,6 +178,16 @@ class Board:
     def beats(self) -> int:
         """The count of the thread."""
         return self._numbers[_BEATS]
+
+    @property
+    def signal(self) -> int:
+        """The signal by which the rank died, if its parent has noted it; 0 without."""
+        return self._numbers[_SIGNAL]
+
+    @property
+    def moment(self) -> int:
+        """When that was, in nanoseconds of the monotonic clock."""
+        return self._numbers[_MOMENT]
 
     @property
     def place(self) -> str:

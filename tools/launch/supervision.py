@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardwright.runtime.faults import Board, Phase, board_path
-from shardwright.tools.launch.ends import Ends
 
 _SHOWN = 8  # ranks in a sentence
 _GRACE = 5.0  # seconds in which MPI ends all ranks after one has died
@@ -71,7 +70,6 @@ class Supervisor:
     timeout: float
     checkpoint: str = ""
     _seen: dict[int, _Seen] = field(default_factory=dict)
-    _ends: Ends = field(default_factory=Ends)
 
     def begin(self) -> None:
         """Make the folder, without the boards of an earlier start."""
@@ -79,8 +77,6 @@ class Supervisor:
         for rank in self.ranks:
             board_path(self.folder, rank).unlink(missing_ok=True)
         self._seen.clear()
-        self._ends.stop()
-        self._ends = Ends()
 
     def look(self) -> str | None:
         """Look at all ranks; return in words what ends the run, None if nothing does.
@@ -92,7 +88,6 @@ class Supervisor:
             path = board_path(self.folder, rank)
             if rank not in self._seen and path.exists():
                 self._seen[rank] = _Seen(Board(path), moved=now, answered=now)
-                self._ends.follow(self._seen[rank].board.pid)
         for seen in self._seen.values():
             seen.look(now)
             self.checkpoint = seen.board.checkpoint or self.checkpoint
@@ -146,33 +141,24 @@ class Supervisor:
             Exit codes of ranks that this process has started itself.
         """
         failed = [r for r, seen in self._seen.items() if seen.board.phase is Phase.FAILED]
-        dead = self._told(log) or {rank: code for rank, code in codes.items() if code}
+        dead = self._noted() or self._told(log) or {r: code for r, code in codes.items() if code}
         own = [rank for rank in dead if rank not in failed]
         if failed and not (own and all(dead[rank] < 0 for rank in own)):
             rank = failed[0]
             board = self._seen[rank].board
             return f"rank {rank} failed {self._when(rank)}: {board.error}"
-        lost = [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
-        first = self._first(lost)
-        gone = first or own or lost
+        gone = own or [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
         gone = [r for r in gone if r not in self._seen or not self._has_ended(r)] or gone
         if not gone:
             return "a process died before it told its rank"
-        shown = _ranks(gone[:_SHOWN]) if first or own else _ranks(gone[:1])
+        shown = _ranks(gone[:_SHOWN]) if own else _ranks(gone[:1])
         starting = [r for r, seen in self._seen.items() if seen.board.phase is Phase.STARTING]
-        if starting and len(lost) > 1 and not first:  # MPI's launcher names any of them
+        lost = [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
+        if starting and len(lost) > 1 and not self._noted():  # MPI's launcher names any of them
             return f"one of the {_ranks(lost[:_SHOWN])} died while MPI started on all ranks"
-        signals = {_signal(dead[r]) for r in gone if dead.get(r, 0) < 0}
+        signals = {_signal(dead[rank]) for rank in own if dead[rank] < 0}
         how = f" by {signals.pop()}" if len(signals) == 1 else ""
         return f"{shown} died{how} {self.place(gone[0])}"
-
-    def _first(self, lost: Sequence[int]) -> list[int]:
-        """Return the rank that was lost before the others; nothing if that is not known."""
-        if len(self._seen) < len(self.ranks):
-            return []
-        pids = {self._seen[rank].board.pid: rank for rank in lost if not self._has_ended(rank)}
-        pid = self._ends.first(pids)
-        return [] if pid is None else [pids[pid]]
 
     def _when(self, rank: int) -> str:
         board = self._seen[rank].board
@@ -182,6 +168,11 @@ class Supervisor:
 
     def _has_ended(self, rank: int) -> bool:
         return self._seen[rank].board.phase is Phase.ENDED
+
+    def _noted(self) -> dict[int, int]:
+        """Return the rank whose parent has noted its death first, and its signal, negative."""
+        noted = [(s.board.moment, rank) for rank, s in self._seen.items() if s.board.signal]
+        return {rank: -self._seen[rank].board.signal for _, rank in sorted(noted)[:1]}
 
     def _told(self, log: Path | None) -> dict[int, int]:
         """Return the rank that MPI's launcher says has died first, and its signal, negative."""
@@ -212,7 +203,6 @@ class Supervisor:
                 _kill_all(pid)
             left = [pid for pid in left if _is_alive(pid)]
             time.sleep(0.02 if left else 0)
-        self._ends.stop()
 
 
 def _kill_all(pid: int) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from shardwright.communication import init, processes
 from shardwright.ir.optional import is_installed, optional
-from shardwright.runtime.faults import STANDING, Phase
+from shardwright.runtime.faults import BOARD_VARIABLE, STANDING, Phase, board_path
+from shardwright.tools.launch.watcher import run_under_parent
 from shardwright.tools.main import own_rank
 from shardwright.train.runs import RESTART_VARIABLE
 
@@ -19,7 +20,9 @@ from shardwright.train.runs import RESTART_VARIABLE
 def main(arguments: Sequence[str]) -> None:
     """Meet the other processes, write what the script prints to a log, and run the script."""
     logs, script = Path(arguments[0]), arguments[1]
-    STANDING.open(own_rank())
+    rank, boards = own_rank(), os.environ.get(BOARD_VARIABLE)
+    run_under_parent(board_path(Path(boards), rank) if boards else None)
+    STANDING.open(rank)
     init()
     started = processes()
     if started is not None and is_installed("mpi4py"):

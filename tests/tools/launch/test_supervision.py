@@ -3,10 +3,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from shardwright.runtime.faults import Board, Phase, board_path
+from shardwright.runtime.faults import Board, Phase, board_path, note_signal
 from shardwright.runtime.faults import board as board_module
 from shardwright.runtime.faults.standing import Standing
 from shardwright.tools.launch.supervision import Supervisor
@@ -100,28 +101,76 @@ def test_a_dead_rank_is_named_with_its_place(ranks, tmp_path):
     assert found.supervisor.fault(log, {-1: 11}) == f"rank 1 died by signal 11 (SIGSEGV) {place}"
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system tells no order of ends")
-def test_the_rank_that_ended_first_is_named_whatever_the_launcher_says(ranks, tmp_path):
+def test_the_rank_whose_parent_has_noted_its_death_is_named(ranks, tmp_path):
     found = ranks(3, 60.0)
     children = [found.child(rank) for rank in range(3)]
     found.boards[1].wait("`MPI_Init` with all ranks")
-    found.boards[2].set_phase(Phase.ENDED)
     found.supervisor.look()
-    for rank in (2, 1, 0):  # the first one had ended its script
-        children[rank].kill()
-        children[rank].wait()
-        while not any(children[rank].pid in moment for moment in found.supervisor._ends._ended):
-            time.sleep(0.01)
+    for child in children:
+        child.kill()
+        child.wait()
+    note_signal(board_path(tmp_path / "boards", 2), 11, 2_000)  # since the other one has died
+    note_signal(board_path(tmp_path / "boards", 1), 9, 1_000)
     log = tmp_path / "log"
     log.write_text(f"=   PID {children[0].pid} RUNNING AT here\n=   EXIT CODE: 9\n")
-    said = found.supervisor.fault(log, {-1: 9})
-    assert said == "rank 1 died before its first step, where it waits in `MPI_Init` with all ranks"
-    found.supervisor.begin()
-    assert not found.supervisor._ends._ended
+    assert found.supervisor.fault(log, {-1: 9}) == (
+        "rank 1 died by signal 9 (SIGKILL) before its first step, where it waits in `MPI_Init` "
+        "with all ranks"
+    )
 
 
-def test_no_rank_is_blamed_while_mpi_starts(ranks, tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "pidfd_open", raising=False)  # as where the order of ends is unknown
+CHILD = """
+import os, sys, time
+from pathlib import Path
+from shardwright.runtime.faults import Board
+from shardwright.tools.launch.watcher import run_under_parent
+path = Path(sys.argv[1])
+print(os.getpid(), flush=True)
+run_under_parent(path)
+Board(path, writes=True)
+WHAT
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a rank has a parent on Linux alone")
+@pytest.mark.parametrize(
+    ("what", "code", "noted"),
+    [
+        ("os.kill(os.getpid(), 9)", -9, 9),
+        ("os.kill(os.getpid(), 11)", -11, 11),
+        ("sys.exit(3)", 3, 0),
+        ("raise ValueError", 1, 0),
+        ("", 0, 0),
+    ],
+)
+def test_the_parent_of_a_rank_ends_as_it_does(what, code, noted, tmp_path):
+    path = board_path(tmp_path, 0)
+    command = [sys.executable, "-c", CHILD.replace("WHAT", what), str(path)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == code
+    assert Board(path).signal == noted
+    assert bool(Board(path).moment) == bool(noted)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a rank has a parent on Linux alone")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_rank_ends_with_its_parent(number, tmp_path):
+    path = board_path(tmp_path, 0)
+    command = [sys.executable, "-c", CHILD.replace("WHAT", "time.sleep(99)"), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while not path.exists():
+            time.sleep(0.01)
+        rank = Board(path).pid
+        assert rank != process.pid
+        process.send_signal(number)
+        assert process.wait() == -number
+        deadline = time.monotonic() + 20
+        while Path(f"/proc/{rank}").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not Path(f"/proc/{rank}").exists()
+
+
+def test_no_rank_is_blamed_while_mpi_starts(ranks, tmp_path):
     found = ranks(2, 60.0)
     children = [found.child(0), found.child(1)]
     found.boards[0].wait("`MPI_Init` with all ranks")
