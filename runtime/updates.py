@@ -14,7 +14,7 @@ from shardwright.operators.rule import ShardView
 from shardwright.operators.views import buffer_roots, buffers_of
 
 Kernel = Callable[..., object]
-_CHUNK_BYTES = 2**17  # of each array, so that all are in the cache
+_CHUNK_BYTES = 2**18  # of each array, so that all are in the cache
 
 
 def replaced_operands(graph: Graph) -> dict[str, tuple[int, ...]]:
@@ -106,10 +106,13 @@ def overwrite(update: Update, arrays: list[Array], replaced: Sequence[int]) -> N
     if not all(array.flags.c_contiguous for array in tensors):
         update.overwrite(*arrays)
         return
-    flat = [array.reshape(-1) for array in tensors]
-    length = max(1, _CHUNK_BYTES // flat[0].itemsize)
-    for begin in range(0, flat[0].size, length):
-        update.overwrite(*(array[begin : begin + length] for array in flat), *scalars)
+    write, flat = update.writer(scalars), [array.reshape(-1) for array in tensors]
+    size, length = flat[0].size, max(1, _CHUNK_BYTES // flat[0].itemsize)
+    if size <= length:
+        write(*flat)
+        return
+    for begin in range(0, size, length):
+        write(*[array[begin : begin + length] for array in flat])
 
 
 def _can_be_written(array: Array) -> bool:

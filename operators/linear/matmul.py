@@ -19,7 +19,7 @@ from shardwright.operators.rule import Rule, ShardView
 
 
 def _transposed(x: Array, yes: bool) -> Array:
-    return np.swapaxes(x, -1, -2) if yes else x
+    return x.swapaxes(-1, -2) if yes else x
 
 
 @register

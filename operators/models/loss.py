@@ -37,7 +37,7 @@ class RowMax(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Return the maximum of the local part."""
-        return np.asarray(operands[0].max(axis=-1))
+        return np.asarray(np.maximum.reduce(operands[0], axis=-1))
 
 
 @register
@@ -99,7 +99,7 @@ class ExpSumAndPick(OperatorInfo):
         local, inside = local_positions(indices, view)
         rows = x.reshape(-1, x.shape[-1])  # indexed in less time than by `take_along_axis`
         picked = rows[np.arange(len(rows)), local.ravel()].reshape(local.shape) * inside
-        return np.asarray(np.exp(x - shift[..., None]).sum(axis=-1)), picked
+        return np.asarray(np.add.reduce(np.exp(x - shift[..., None]), axis=-1)), picked
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Save only the operands for backward."""

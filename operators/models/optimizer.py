@@ -4,7 +4,7 @@ All are elementwise, in any layout that parameter, gradient and states share. Th
 are in `shardwright.operators.models.updates`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
@@ -238,9 +238,14 @@ class Update(OperatorInfo):
     def overwrite(self, *operands: Array) -> None:
         """Put the next parameter and states where those before are; the bits are the kernel's."""
         count = 2 + self.states
-        tensors, scalars = operands[:count], list(operands[count:])
-        rate = float(scalars.pop()) if self.reads_rate else self.attributes["learning_rate"]
-        self.write(rate, *tensors, *scalars)
+        self.writer(operands[count:])(*operands[:count])
+
+    def writer(self, scalars: Sequence[Array]) -> Callable[..., None]:
+        """Return the function of parameter, gradient and states that `overwrite` runs."""
+        own = list(scalars)
+        rate = float(own.pop()) if self.reads_rate else self.attributes["learning_rate"]
+        write = self.write
+        return lambda *tensors: write(rate, *tensors, *own)
 
     def write(self, rate: float, *operands: Array) -> None:
         """Put the next parameter and states where those before are."""

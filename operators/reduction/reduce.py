@@ -1,6 +1,7 @@
 """Reductions over dimensions."""
 
 from collections.abc import Callable
+from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
@@ -45,7 +46,7 @@ class Reduction(OperatorInfo):
         """The mark of a reduced dimension in the rule."""
         return "+"
 
-    @property
+    @cached_property
     def axes(self) -> tuple[int, ...]:
         """The reduced dimensions."""
         return reduced_axes(self.attributes["axis"], self.operand_types[0].rank)
@@ -365,7 +366,8 @@ class Spread(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Repeat."""
-        x, axes = operands[0], self.attributes["axis"]
+        x, shape = operands[0], view.result_shapes[0]
         if not self.attributes["keep_dims"]:
-            x = np.expand_dims(x, tuple(axes))
-        return np.broadcast_to(x, view.result_shapes[0])
+            axes = self.attributes["axis"]
+            x = x.reshape([1 if d in axes else size for d, size in enumerate(shape)])
+        return np.broadcast_to(x, shape)

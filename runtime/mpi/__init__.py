@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any
@@ -24,12 +24,8 @@ import numpy as np
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.optional import optional
-from shardwright.operators.communication.collectives import (
-    REDUCTIONS,
-    Communication,
-    Groups,
-)
-from shardwright.operators.communication.rings import Message, Turns
+from shardwright.operators.communication.collectives import Communication, Groups
+from shardwright.operators.communication.rings import Turns
 from shardwright.operators.halo import deal
 from shardwright.operators.info import Array
 from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
@@ -37,11 +33,22 @@ from shardwright.runtime.agreement import failing_processes, failure_messages, t
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.ordered import OrderedReduction
+from shardwright.runtime.mpi.allocation import keep_freed_memory
+from shardwright.runtime.mpi.buffers import (
+    bytes_of,
+    exchanged,
+    gathered,
+    gathered_at,
+    is_even,
+    neighbours,
+    received_from,
+    reduced,
+)
 from shardwright.runtime.under_way import Request
 
 _KILLED = 10.0  # seconds in which the process that tells an error ends this one
-_NATIVE = (np.float32, np.float64, np.int32, np.int64)  # element types that MPI reduces
-_MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
+# Element types that MPI reduces, by their characters.
+_NATIVE = frozenset(np.dtype(t).char for t in (np.float32, np.float64, np.int32, np.int64))
 
 
 @dataclass
@@ -86,8 +93,10 @@ class MpiCommunicator:
                 hint=f"start it with `mpiexec -n {self.mesh.size}`",
             )
         failure_messages()
+        keep_freed_memory()
         self.ranks: tuple[int, ...] = (self._world.rank,)
         self._groups: dict[tuple[int, ...], Any] = {}
+        self._places: dict[tuple[tuple[str, ...], Groups], tuple[Any, tuple[int, ...]]] = {}
         self._reducing: dict[tuple[int, ...], _Reducing] = {}  # for reductions that run meanwhile
         self._sends: list[tuple[Any, Array]] = []
         self._collectives: dict[str, Callable[[Any, Communication, Array], Array]] = {
@@ -156,9 +165,8 @@ class MpiCommunicator:
         self, operator: Communication, axes: tuple[str, ...], parts: Parts, even: bool
     ) -> dict[int, Array]:
         rank = self.ranks[0]
-        _, extents = operator.place(rank, axes, self.mesh)
         part = np.asarray(parts[rank], order="C")
-        group = self._group(axes, operator.groups)
+        group, extents = self._place(operator, axes)
         if group.size == 1:
             return {rank: operator.exchange([part], extents)[0]}
         if operator.forwards_parts and operator.name not in self._collectives:
@@ -167,7 +175,7 @@ class MpiCommunicator:
             return {rank: self._halo_exchange(group, operator, extents, part)}
         if isinstance(operator, HaloSum):
             return {rank: self._halo_sum(group, operator, extents, part)}
-        if operator.name in self._collectives and _is_even(group, operator, part, even):
+        if operator.name in self._collectives and is_even(group, operator, part, even):
             return {rank: self._collectives[operator.name](group, operator, part)}
         everything = group.allgather(part)
         return {rank: operator.exchange(everything, extents)[group.rank]}
@@ -224,7 +232,7 @@ class MpiCommunicator:
             exchange = next(turns)
             for tag in count():
                 sends += [group.isend(m, dest=to, tag=tag) for to, m in exchange.sends.items()]
-                exchange = turns.send(partial(_received_from, group, exchange.sources, tag))
+                exchange = turns.send(partial(received_from, group, exchange.sources, tag))
         except StopIteration as end:
             self._mpi.Request.waitall(sends)
             STANDING.go_on()
@@ -243,7 +251,7 @@ class MpiCommunicator:
         """Start to send; the request keeps the buffer until it has left."""
         for source, target in pairs:
             part = np.array(parts[source], order="C")
-            request = self._world.Isend(_bytes(part), dest=target, tag=self._tag(tag))
+            request = self._world.Isend(bytes_of(part), dest=target, tag=self._tag(tag))
             self._sends.append((request, part))
         self._sends = [(request, part) for request, part in self._sends if not request.Test()]
 
@@ -259,7 +267,7 @@ class MpiCommunicator:
         for source, target in pairs:
             found[target] = np.empty(shapes[target], dtype)
             STANDING.wait("receive", (source, target))
-            self._world.Recv(_bytes(found[target]), source=source, tag=self._tag(tag))
+            self._world.Recv(bytes_of(found[target]), source=source, tag=self._tag(tag))
             STANDING.go_on()
         return found
 
@@ -272,6 +280,14 @@ class MpiCommunicator:
     def _tag(self, tag: int) -> int:
         """Return a tag that MPI allows: messages of one tag arrive in the order of their sends."""
         return tag % (int(self._world.Get_attr(self._mpi.TAG_UB)) // 2 * 2)
+
+    def _place(self, operator: Communication, axes: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
+        """Return the group of an operator, and the sizes along which it is split."""
+        key = axes, operator.groups
+        if key not in self._places:
+            _, extents = operator.place(self.ranks[0], axes, self.mesh)
+            self._places[key] = self._group(*key), extents
+        return self._places[key]
 
     def _members(self, axes: tuple[str, ...], groups: Groups = ()) -> tuple[int, ...]:
         rank = self.ranks[0]
@@ -287,20 +303,20 @@ class MpiCommunicator:
     # Collectives, on buffers of bytes for every element type
 
     def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
-        parts, dimension = _gathered(group, part), operator.attributes["dimension"]
+        parts, dimension = gathered(group, part), operator.attributes["dimension"]
         whole = parts.reshape(-1, *part.shape[1:])  # a view
         return whole if dimension == 0 else np.concatenate(parts, axis=dimension)
 
     def _all_to_all(self, group: Any, operator: Communication, part: Array) -> Array:
         pieces = np.split(part, group.size, axis=operator.attributes["split_dimension"])
-        received = _exchanged(group, np.stack(pieces))
+        received = exchanged(group, np.stack(pieces))
         return np.concatenate(received, axis=operator.attributes["concat_dimension"])
 
     def _reduce_scatter(self, group: Any, operator: Communication, part: Array) -> Array:
         kind = operator.attributes["reduction"]
         pieces = np.stack(np.split(part, group.size, axis=operator.attributes["dimension"]))
         if self.deterministic or not self._is_native(part):
-            return _reduced(_exchanged(group, pieces), kind)
+            return reduced(exchanged(group, pieces), kind)
         result = np.empty_like(pieces[0])
         group.Reduce_scatter_block(pieces, result, op=self._operation(kind))
         return result
@@ -314,12 +330,12 @@ class MpiCommunicator:
         length = -(-part.size // group.size)
         padded = np.zeros(length * group.size, part.dtype)
         padded[: part.size] = part.reshape(-1)
-        own = _reduced(_exchanged(group, padded.reshape(group.size, length)), kind)
-        return _gathered(group, own).reshape(-1)[: part.size].reshape(part.shape)
+        own = reduced(exchanged(group, padded.reshape(group.size, length)), kind)
+        return gathered(group, own).reshape(-1)[: part.size].reshape(part.shape)
 
     def _broadcast(self, group: Any, operator: Communication, part: Array) -> Array:
         result = np.array(part, order="C")
-        group.Bcast(_bytes(result), root=operator.attributes["root"])
+        group.Bcast(bytes_of(result), root=operator.attributes["root"])
         return result
 
     def _reduce(self, group: Any, operator: Communication, part: Array) -> Array:
@@ -329,17 +345,17 @@ class MpiCommunicator:
         if not self.deterministic and self._is_native(part):
             group.Reduce(part, result, op=self._operation(kind), root=root)
             return result
-        parts = _gathered_at(group, part, root)
-        return _reduced(parts, kind) if group.rank == root else result
+        parts = gathered_at(group, part, root)
+        return reduced(parts, kind) if group.rank == root else result
 
     def _collective_gather(self, group: Any, operator: Communication, part: Array) -> Array:
-        parts = _gathered_at(group, part, operator.attributes["root"])
+        parts = gathered_at(group, part, operator.attributes["root"])
         return np.concatenate(parts, axis=operator.attributes["dimension"])
 
     def _collective_scatter(self, group: Any, operator: Communication, part: Array) -> Array:
         pieces = np.stack(np.split(part, group.size, axis=operator.attributes["dimension"]))
         result = np.empty_like(pieces[0])
-        group.Scatter(_bytes(pieces), _bytes(result), root=operator.attributes["root"])
+        group.Scatter(bytes_of(pieces), bytes_of(result), root=operator.attributes["root"])
         return result
 
     def _all_to_all_v(self, group: Any, operator: Communication, part: Array) -> Array:
@@ -348,7 +364,7 @@ class MpiCommunicator:
         sent, received = counts[group.rank] * row, counts[:, group.rank] * row
         result = np.empty((counts[:, group.rank].sum(), *part.shape[1:]), part.dtype)
         byte = self._mpi.BYTE
-        group.Alltoallv([_bytes(part), sent, byte], [_bytes(result), received, byte])
+        group.Alltoallv([bytes_of(part), sent, byte], [bytes_of(result), received, byte])
         return result
 
     def _barrier(self, group: Any, operator: Communication, part: Array) -> Array:
@@ -367,7 +383,7 @@ class MpiCommunicator:
         sources = [int(marker) - 1 for marker in operator.exchange(markers, extents)]
         source, me = sources[group.rank], group.rank
         sends = [
-            group.Isend(_bytes(part), dest=member)
+            group.Isend(bytes_of(part), dest=member)
             for member, wanted in enumerate(sources)
             if wanted == me != member
         ]
@@ -377,7 +393,7 @@ class MpiCommunicator:
             result = np.zeros_like(part)
         else:
             result = np.empty_like(part)
-            group.Recv(_bytes(result), source=source)
+            group.Recv(bytes_of(result), source=source)
         self._mpi.Request.Waitall(sends)
         return result
 
@@ -389,7 +405,7 @@ class MpiCommunicator:
         halo, me = operator.halo, group.rank
         sends = [
             self._sent(group, part[operator.along(piece.start, piece.length)], member)
-            for member in _neighbours(group)
+            for member in neighbours(group)
             for piece in halo.pieces(extents, member)
             if piece.owner == me
         ]
@@ -413,7 +429,7 @@ class MpiCommunicator:
         ]
         size = deal(halo.size, tuple(extents))[me][1]
         total = np.zeros(operator.with_size(run.shape, size), run.dtype)
-        for member in sorted({me, *_neighbours(group)}):
+        for member in sorted({me, *neighbours(group)}):
             for piece in halo.pieces(extents, member):
                 if piece.owner != me:
                     continue
@@ -429,15 +445,15 @@ class MpiCommunicator:
 
     def _sent(self, group: Any, part: Array, member: int) -> Any:
         """Start a send; the request keeps the buffer alive."""
-        return group.Isend(_bytes(np.ascontiguousarray(part)), dest=member)
+        return group.Isend(bytes_of(np.ascontiguousarray(part)), dest=member)
 
     def _received(self, group: Any, like: Array, member: int) -> Array:
         found = np.empty(like.shape, like.dtype)
-        group.Recv(_bytes(found), source=member)
+        group.Recv(bytes_of(found), source=member)
         return found
 
     def _is_native(self, part: Array) -> bool:
-        return part.dtype in _NATIVE
+        return part.dtype.char in _NATIVE
 
     def _operation(self, kind: str) -> Any:
         return {
@@ -446,55 +462,3 @@ class MpiCommunicator:
             "min": self._mpi.MIN,
             "prod": self._mpi.PROD,
         }[kind]
-
-
-def _received_from(group: Any, sources: Sequence[int], tag: int) -> dict[int, Message]:
-    """Wait for the message of each source in one exchange."""
-    return {source: group.recv(source=source, tag=tag) for source in sources}
-
-
-def _neighbours(group: Any) -> list[int]:
-    """Return the members before and after: no halo reaches further."""
-    return [member for member in (group.rank - 1, group.rank + 1) if 0 <= member < group.size]
-
-
-def _bytes(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)
-
-
-def _is_even(group: Any, operator: Communication, part: Array, known: bool) -> bool:
-    """Return whether all members send pieces of one size; `known`: they hold equal shapes."""
-    if operator.name not in _MAY_BE_UNEVEN:
-        return True
-    scatters = operator.name == "reduce_scatter"
-    cut = operator.attributes.get("dimension" if scatters else "split_dimension")
-    divides = cut is None or part.shape[cut] % group.size == 0
-    if known:
-        return divides
-    return all(other == (part.shape, True) for other in group.allgather((part.shape, divides)))
-
-
-def _gathered_at(group: Any, part: Array, root: int) -> Array:
-    """Return the parts of all members, stacked; zeros but at the root."""
-    parts = np.zeros((group.size, *part.shape), part.dtype)
-    group.Gather(_bytes(part), _bytes(parts), root=root)
-    return parts
-
-
-def _gathered(group: Any, part: Array) -> Array:
-    """Return the parts of all members, stacked."""
-    parts = np.empty((group.size, *part.shape), part.dtype)
-    group.Allgather(_bytes(part), _bytes(parts))
-    return parts
-
-
-def _exchanged(group: Any, pieces: Array) -> Array:
-    """Send the i-th piece to the i-th member; return what came from each, stacked."""
-    received = np.empty_like(pieces)
-    group.Alltoall(_bytes(pieces), _bytes(received))
-    return received
-
-
-def _reduced(parts: Array, kind: str) -> Array:
-    result: Array = reduce(REDUCTIONS[kind], parts)
-    return result

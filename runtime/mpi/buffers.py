@@ -1,0 +1,67 @@
+"""Buffers of one call of MPI, as bytes: for every element type."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from shardwright.operators.communication.collectives import REDUCTIONS, Communication
+from shardwright.operators.communication.rings import Message
+from shardwright.operators.info import Array
+
+_MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
+
+
+def received_from(group: Any, sources: Sequence[int], tag: int) -> dict[int, Message]:
+    """Wait for the message of each source in one exchange."""
+    return {source: group.recv(source=source, tag=tag) for source in sources}
+
+
+def neighbours(group: Any) -> list[int]:
+    """Return the members before and after: no halo reaches further."""
+    return [member for member in (group.rank - 1, group.rank + 1) if 0 <= member < group.size]
+
+
+def bytes_of(array: Array) -> Array:
+    """Return a contiguous array as bytes, which are not copied."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def is_even(group: Any, operator: Communication, part: Array, known: bool) -> bool:
+    """Return whether all members send pieces of one size; `known`: they hold equal shapes."""
+    if operator.name not in _MAY_BE_UNEVEN:
+        return True
+    scatters = operator.name == "reduce_scatter"
+    cut = operator.attributes.get("dimension" if scatters else "split_dimension")
+    divides = cut is None or part.shape[cut] % group.size == 0
+    if known:
+        return divides
+    return all(other == (part.shape, True) for other in group.allgather((part.shape, divides)))
+
+
+def gathered_at(group: Any, part: Array, root: int) -> Array:
+    """Return the parts of all members, stacked; zeros but at the root."""
+    parts = np.zeros((group.size, *part.shape), part.dtype)
+    group.Gather(bytes_of(part), bytes_of(parts), root=root)
+    return parts
+
+
+def gathered(group: Any, part: Array) -> Array:
+    """Return the parts of all members, stacked."""
+    parts = np.empty((group.size, *part.shape), part.dtype)
+    group.Allgather(bytes_of(part), bytes_of(parts))
+    return parts
+
+
+def exchanged(group: Any, pieces: Array) -> Array:
+    """Send the i-th piece to the i-th member; return what came from each, stacked."""
+    received = np.empty_like(pieces)
+    group.Alltoall(bytes_of(pieces), bytes_of(received))
+    return received
+
+
+def reduced(parts: Array, kind: str) -> Array:
+    """Return the reduction of stacked parts, in their order."""
+    result: Array = reduce(REDUCTIONS[kind], parts)
+    return result
