@@ -66,6 +66,10 @@ class Relaxed:
     choice: list[int]
 
 
+_PLANS: dict[Hashable, tuple[list[tuple[int, ...]], list[list[Group]], bool, int]] = {}
+_MOST_PLANS = 8  # the last ones: searches by several weights have one structure
+
+
 class Elimination:
     """The elimination order and the groups of one structure, whatever the costs.
 
@@ -105,9 +109,21 @@ class Elimination:
         self.scopes: list[tuple[int, ...]] = [(index,) for index in range(len(sizes))]
         self.scopes += self.edges
         self.groups: list[list[Group]] = []
-        self._plan()
+        self._plan_once()
         self._memo: dict[Hashable, tuple[int, Array]] = {}
         self.values: list[Array] = []  # of every factor, at the last costs
+
+    def _plan_once(self) -> None:
+        """Take the plan of a structure that was planned before: other costs change nothing."""
+        key = (tuple(self.sizes), tuple(self.edges), self.message_limit, WORK_LIMIT)
+        known = _PLANS.get(key)
+        if known is None:
+            self._plan()
+            while len(_PLANS) >= _MOST_PLANS:
+                del _PLANS[next(iter(_PLANS))]
+            _PLANS[key] = (self.scopes, self.groups, self.exact, self.largest_message)
+        else:
+            self.scopes, self.groups, self.exact, self.largest_message = known
 
     def _plan(self) -> None:
         """Choose the order, and the factors that go into each message."""

@@ -182,3 +182,31 @@ def test_without_time_a_wide_problem_takes_small_messages_alone(monkeypatch: pyt
     answer = solve(wide_problem(), time_limit=0.0)
     assert 0 < answer.lower_bound <= answer.cost < math.inf
     assert answer.statistics["largest_message"] <= LEAST_MESSAGE
+
+
+def test_one_structure_is_planned_once_and_solved_for_any_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned: list[int] = []
+    plan = Elimination._plan
+
+    def counted(elimination: Elimination) -> None:
+        planned.append(len(elimination.sizes))
+        plan(elimination)
+
+    monkeypatch.setattr(Elimination, "_plan", counted)
+    draw = np.random.default_rng(7)
+    edges = [(0, 1), (1, 2), (0, 3), (2, 3)]
+    for sizes in ([3, 2, 4, 2], [3, 2, 4, 3]):
+        for _ in range(3):
+            unary = [draw.random(size) for size in sizes]
+            tables = [draw.random((sizes[i], sizes[j])) for i, j in edges]
+            pairs = [Pair(i, j, table) for (i, j), table in zip(edges, tables, strict=True)]
+            variables = [Variable(f"v{i}", cost) for i, cost in enumerate(unary)]
+            truth = brute_force(Problem(tuple(variables), tuple(pairs)))
+            for limit in (2**24, 4):
+                elimination = Elimination(list(sizes), edges, limit)
+                found = elimination.minimise(unary, tables)
+                assert found.value <= truth.cost * (1 + 1e-12)
+                assert not elimination.exact or found.value == pytest.approx(truth.cost)
+    assert len(planned) == 4  # two structures, with and without small messages
