@@ -106,7 +106,7 @@ def interrupting(function, at=1):
 
 
 def test_an_interrupt_while_compiling(capsys, here, monkeypatch):
-    monkeypatch.setattr(documents, "simulate", interrupting(documents.simulate))
+    monkeypatch.setattr(documents, "with_window", interrupting(documents.with_window))
     arguments = ["compile", MLP, "--devices", "2", "--dump-ir", "graphs", "--trace", "step.json"]
     assert run(capsys, *arguments) == (130, "interrupted")
     assert names(here) == []
