@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.buffers import Buffers, buffers, deferrable_bytes, written_in_place
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.as_run import in_line, run_by, seconds_as_run
+from shardwright.cost_model.efficiency.as_run import (
+    in_line,
+    launch_seconds,
+    run_by,
+    seconds_as_run,
+)
 from shardwright.cost_model.efficiency.unread import unread_recomputation
 from shardwright.cost_model.roofline import computing_seconds
 from shardwright.cost_model.streams import COMPUTE, Placement, Task, placements
@@ -142,7 +147,8 @@ class TaskMaker:
     def _task(self, position: int, in_loop: bool, nbytes: float = 0.0) -> Task:
         seconds, where = self.seconds[position], self.placed[position]
         busy = self.computing[position] if where.levels else seconds
-        return Task(where, seconds, (), nbytes, busy, in_loop)
+        host = launch_seconds(self.graph.nodes[position], self.graph, self.software)
+        return Task(where, seconds, (), nbytes, busy, in_loop, host)
 
 
 @dataclass(frozen=True, slots=True)

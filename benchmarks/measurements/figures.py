@@ -46,16 +46,17 @@ _OF_DEVICES = {
     "device.efficiency.matmul": (0.8, 0.2, 1.0),
     "device.efficiency.attention": (0.32, 0.5, 1.0),
     "node.efficiency.bandwidth": (0.79, 0.3, 1.0),
-    "node.efficiency.skew": (40e-6, 0.7, 1.0),
+    "node.efficiency.skew": (40e-6, 1.0, 1.0),
 }
 _OF_NETWORKS = {
     "pod.efficiency.bandwidth": (0.6, 0.3, 1.0),
     "pod.efficiency.skew": (35e-6, 0.7, 1.0),
 }
 _OF_SOFTWARE = {
-    "pointwise": (1.0, 0.5, _MANY),
-    "copies": (0.5, 0.7, _MANY),
+    "pointwise": (1.0, 1.0, _MANY),
+    "copies": (0.5, 1.0, _MANY),
     "host": (20e-6, 1.0, 1.0),
+    "softmax": (10.0, 0.7, _MANY),
     "collective": (28e-6, 0.7, 1.0),
     "transfer": (0.2e-3, 0.7, 1.0),
     "exposed_parameters": (0.9, 0.4, 1.0),
@@ -77,12 +78,20 @@ def _of(
     ]
 
 
-_A100 = (("clusters", "a100-selene"), ("clusters", "a100-800g"))
+_A100 = tuple(
+    ("clusters", name) for name in ("a100-selene", "a100-800g", "a100-1600g", "a100-40gb-1600g")
+)
+_H100, _B200 = ("clusters", "h100-3200g"), ("clusters", "b200-node")
+_SOFTWARE = ("megatron", "megatron-deepspeed", "composer", "nanotron", "megatron-core")
 ALL: tuple[Fitted, ...] = (
     *_of("A100", _OF_DEVICES, *_A100),
-    *(figure for file in _A100 for figure in _of(file[1], _OF_NETWORKS, file)),
-    *_of("megatron", _OF_SOFTWARE, ("software", "megatron")),
-    *_of("megatron-deepspeed", _OF_SOFTWARE, ("software", "megatron-deepspeed")),
+    *_of("H100", _OF_DEVICES, _H100),
+    *_of("B200", _OF_DEVICES, _B200),
+    *_of("h100-3200g", _OF_NETWORKS, _H100),
+    *_of("a100-selene", _OF_NETWORKS, _A100[0]),
+    *_of("a100-800g", _OF_NETWORKS, _A100[1]),
+    *_of("a100-1600g", _OF_NETWORKS, *_A100[2:]),
+    *(figure for name in _SOFTWARE for figure in _of(name, _OF_SOFTWARE, ("software", name))),
 )
 
 

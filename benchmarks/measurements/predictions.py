@@ -11,11 +11,12 @@ from benchmarks.measurements.figures import Fitted, Rates, concerns
 from benchmarks.measurements.recipes import recipe, repetition
 from benchmarks.measurements.rows import Row
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.efficiency.fitting import SCALE, Fit, fit
+from shardwright.cost_model.efficiency.fitting import Fit, fit
 from shardwright.cost_model.efficiency.recipe import Recipe, RecipeTimes, Repetition
 from shardwright.dataflow.schedule_paths import Path
 
 Floats = NDArray[np.float64]
+_NOISE = 0.05  # relative, of a measured step that the model has the physics of
 
 
 @dataclass
@@ -102,7 +103,7 @@ def weights(rows: Sequence[Row]) -> Floats:
 
 
 def fitted(
-    prepared: Prepared, figures: Sequence[Fitted], keep: Sequence[bool], steps: int = 12
+    prepared: Prepared, figures: Sequence[Fitted], keep: Sequence[bool], steps: int = 20
 ) -> Fit:
     """Return the figures, fitted to the rows that are kept."""
     rows = [row for row, kept in zip(prepared.rows, keep, strict=True) if kept]
@@ -116,6 +117,6 @@ def fitted(
         [figure.unknown for figure in figures],
         predicted.residuals,
         predicted.derivatives,
-        weights(rows) / SCALE**2,
+        weights(rows) / _NOISE**2,
         steps,
     )

@@ -203,8 +203,81 @@ def _vtrain(record: Mapping[str, Any]) -> Row:
     )
 
 
+# Composer's FSDP on A100
+
+
+def _mosaic(record: Mapping[str, Any]) -> Row:
+    plan = NamedPlan(
+        data=record["dp"],
+        micro_batch=record["mbs"],
+        zero=3,
+        recompute="full" if record["recompute"] == "full" else "none",
+    )
+    small = record["gpu"] == "a100_40gb"
+    return _row(
+        record,
+        "MPT",
+        _gpt_sizes(record),
+        plan,
+        record["step_s_derived"],
+        precision="bfloat16",
+        reduce_type="lower",
+        accumulate_type="lower",
+        cluster="a100-40gb-1600g" if small else "a100-1600g",
+        software="composer",
+    )
+
+
+# Llamas
+
+
+def _llama_sizes(record: Mapping[str, Any]) -> dict[str, int]:
+    arch = record["arch"]
+    return {
+        "hidden": arch["hidden"],
+        "heads": arch["heads"],
+        "kv_heads": arch["kv_heads"],
+        "inner": arch["ffn"],
+        "sequence": record["seq"],
+        "vocabulary": arch["vocab"],
+    }
+
+
+def _llama(record: Mapping[str, Any], source: str, described: str, software: str) -> Row:
+    data, tensor = record["dp"], record["tp"]
+    plan = _plan(record, zero=1 if data > 1 else 0, sequence_parallel=tensor > 1)
+    return _row(
+        record,
+        source,
+        _llama_sizes(record),
+        plan,
+        record["step_s"],
+        family="llama",
+        precision="bfloat16",
+        cluster=described,
+        software=software,
+    )
+
+
+def _simumax(record: Mapping[str, Any]) -> Row:
+    if "deepseek" in record["model"]:
+        raise LeftOutError("latent attention and its experts are not in the zoo")
+    if record["cp"] > 1:
+        raise LeftOutError("context parallelism: recipes of it are not read yet")
+    return _llama(record, "SimuMax", "b200-node", "megatron-core")
+
+
+def _nanotron(record: Mapping[str, Any]) -> Row:
+    if record["quality"] != "exact":
+        raise LeftOutError("noisy, as the data say")
+    return _llama(record, "nanotron", "h100-3200g", "nanotron")
+
+
 _SOURCES: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "Megatron-LM README 2021": _sc21,
     "Korthikanti": _korthikanti,
     "vTrain": _vtrain,
+    "MosaicML": _mosaic,
+    "SimuMax": _simumax,
+    "Hugging Face nanotron": _nanotron,
 }

@@ -11,9 +11,16 @@ from itertools import accumulate
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
-from shardwright.cost_model.roofline import seconds_of_nodes
+from shardwright.cost_model.efficiency.work import Work
+from shardwright.cost_model.roofline import operator_work, seconds_of_nodes
 from shardwright.cost_model.streams import Placement, Task
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.operators.info import info_of, operator_class
+from shardwright.operators.models.attention import Attention
+
+_TOGETHER = 4  # matrices of scores that a fused kernel takes at once
 
 
 def seconds_as_run(graph: Graph, cluster: Cluster, placed: Sequence[Placement]) -> list[float]:
@@ -48,6 +55,25 @@ def in_line(tasks: Sequence[Task]) -> list[float]:
     return starts
 
 
+def softmax_seconds(work: Work, software: Software) -> float:
+    """Return the seconds in which the host launches what fused softmax kernels do not apply to."""
+    if work.kind != "attention" or software.attention != "separate":
+        return 0.0
+    scores = work.products[0].count
+    return software.softmax.value * software.host.value if scores % _TOGETHER else 0.0
+
+
+def launch_seconds(node: Node, graph: Graph, software: Software | None) -> float:
+    """Return the host seconds of a node beside those of its own launch."""
+    if software is None or not issubclass(operator_class(node.operator), Attention):
+        return 0.0
+    values, count = [*graph.operand_values(node), *node.results], len(node.operands)
+    layouts = [value.layout or Layout.replicated(value.type.rank) for value in values]
+    mesh = graph.mesh or Mesh(())
+    work = operator_work(info_of(graph, node), layouts[:count], layouts[count:], mesh)
+    return softmax_seconds(work, software)
+
+
 def run_by(software: Software, tasks: Sequence[Task], in_passes: bool) -> Task:
     """Return a task as a software runs it, and after it others in the same place.
 
@@ -61,7 +87,7 @@ def run_by(software: Software, tasks: Sequence[Task], in_passes: bool) -> Task:
     software : Software
         The profile.
     tasks : sequence of Task
-        The task, and those after it.
+        The task, and those after it; their host time is what they take beside their own launch.
     in_passes : bool
         Whether the program has a loop over micro-batches.
     """
@@ -81,7 +107,7 @@ def _run_by(software: Software, task: Task, in_passes: bool) -> Task:
     if not where.levels:
         repeats = task.in_loop or not in_passes
         launches = task.seconds > 0 and where.queue == "compute" and repeats
-        return replace(task, host=software.host.value) if launches else task
+        return replace(task, host=task.host + software.host.value) if launches else task
     if where.queue == "blocking":
         seconds = task.seconds * software.exposed_activations.value
         host = software.host.value + software.collective.value

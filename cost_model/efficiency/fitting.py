@@ -76,7 +76,7 @@ def fit(
     residuals: Residuals,
     derivatives: Derivatives,
     weights: Floats,
-    steps: int = 12,
+    steps: int = 20,
 ) -> Fit:
     """Return the figures of the least sum.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.as_run import in_line, run_by
+from shardwright.cost_model.efficiency.as_run import run_by, softmax_seconds
 from shardwright.cost_model.efficiency.unread import block_of, unread_recomputation
 from shardwright.cost_model.efficiency.work import Work, work_seconds
 from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
@@ -218,7 +218,9 @@ class RecipeTimes:
         if key not in self._known:
             cluster = self.bare if bare else self.cluster
             self._known[key] = sum(self._call(call, cluster) for call in entry.calls)
-        return Task(entry.placement, self._known[key], (), 0.0, 0.0, entry.in_loop)
+        works = (call for call in entry.calls if isinstance(call, Work))
+        host = sum(softmax_seconds(work, self.software) for work in works)
+        return Task(entry.placement, self._known[key], (), 0.0, 0.0, entry.in_loop, host)
 
     def _call(self, call: Work | Moved, cluster: Cluster) -> float:
         if isinstance(call, Work):
@@ -230,14 +232,41 @@ class RecipeTimes:
         """Return the end of tasks in line, each no earlier than the host has launched it."""
         if not len(entries):
             return 0.0
-        if self.beside[entries].any():
-            tasks = [self.tasks[i] for i in entries]
-            pairs = zip(in_line(tasks), tasks, strict=True)
-            return max(start + task.seconds for start, task in pairs)
         seconds, host = self.task_seconds[entries], self.task_host[entries]
+        beside = np.flatnonzero(self.beside[entries])
+        if len(beside):
+            return self._beside(entries, seconds, host, beside)
         left = np.cumsum(seconds[::-1])[::-1]
         launched = np.where(host > 0, np.cumsum(host), 0.0)
         return float(np.max(launched + left))
+
+    def _beside(self, entries: Integers, seconds: Floats, host: Floats, beside: Integers) -> float:
+        """Return the end of tasks in line with exposed communication: `in_line`, by runs of it.
+
+        Tasks between two of its kind end after their seconds, or those left after a launch.
+        """
+        until = np.concatenate([[0.0], np.cumsum(seconds)])
+        launched = np.where(host > 0, np.cumsum(host) - until[:-1], -np.inf)
+        launched[beside] = -np.inf
+        begins = np.concatenate([[0], beside])  # each run with the communication before it
+        latest = np.maximum.reduceat(launched, begins)
+        if beside[0] == 0:
+            latest[0] = -np.inf
+        ends = np.concatenate([beside, [len(entries)]])
+        until_end, until_begin = until[ends].tolist(), until[np.concatenate([[0], beside + 1])]
+        runs = zip(until_begin.tolist(), until_end, latest.tolist(), strict=True)
+        now, last = 0.0, 0.0
+        free: dict[str, float] = {}
+        for (first, end, late), i in zip(runs, [*entries[beside].tolist(), -1], strict=True):
+            now = max(now + end - first, late + end)
+            if i >= 0:
+                task = self.tasks[i]
+                links = task.placement.levels
+                start = max([now, *(free.get(link, 0.0) for link in links)])
+                last = max(last, start + task.seconds)
+                free.update(dict.fromkeys(links, start + task.seconds))
+                now = start + task.seconds * task.exposed
+        return max(now, last)
 
     # One stage
 

@@ -36,6 +36,9 @@ class Software(Description):
         ``fused`` is one kernel, ``separate`` is two products with the scores in memory.
     scores : Figure
         Bytes that are read and written for each score of separate attention.
+    softmax : Figure
+        Further operators that the host launches for separate attention whose matrices of scores
+        are no multiple of four, for which fused kernels of masks and softmax do not apply.
     recompute : str
         Where blocks are recomputed: ``blocks`` computes them whole, ``reads`` what gradients read.
     host : Figure
@@ -60,6 +63,7 @@ class Software(Description):
     updates: Figure
     attention: Literal["fused", "separate"]
     scores: Figure
+    softmax: Figure
     recompute: Literal["blocks", "reads"]
     host: Figure
     collective: Figure

@@ -42,11 +42,15 @@ def message(action, *arguments, **options):
 
 def test_presets_are_listed_sorted_and_named_as_their_files():
     assert preset_names() == (
+        "a100-1600g",
+        "a100-40gb-1600g",
         "a100-800g",
         "a100-pod",
         "a100-selene",
         "ascend910-racks",
+        "b200-node",
         "cpu",
+        "h100-3200g",
         "h100-pod",
         "h100-pods",
         "v100-nvlink-pair",
@@ -72,8 +76,9 @@ def test_pods_hold_a_thousand_devices():
 def test_unknown_name_suggests_the_nearest():
     assert message(cluster, "h100") == (
         "no cluster is called `h100`; did you mean `h100-pod`? there are "
-        "a100-800g, a100-pod, a100-selene, ascend910-racks, cpu, h100-pod, h100-pods, "
-        "v100-nvlink-pair, v100-pod, or a .yaml or .json file"
+        "a100-1600g, a100-40gb-1600g, a100-800g, a100-pod, a100-selene, ascend910-racks, "
+        "b200-node, cpu, h100-3200g, h100-pod, h100-pods, v100-nvlink-pair, v100-pod, or a "
+        ".yaml or .json file"
     )
 
 

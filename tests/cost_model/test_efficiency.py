@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.api import compile
-from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.cluster import Cluster, cluster, preset_names
 from shardwright.cost_model.collectives import collective_seconds
 from shardwright.cost_model.efficiency.as_run import in_line
 from shardwright.cost_model.efficiency.figures import Count, Figure, Rate
@@ -187,6 +187,17 @@ def test_a_profile_takes_its_seconds_once_in_a_step() -> None:
     assert once - never == pytest.approx(1)
 
 
+def test_heads_that_are_no_multiple_of_four_take_more_launches() -> None:
+    graph = program(f"{SMALL},layers=2", "tensor=2,data=2,micro_batch=1", 4, 8)  # two heads each
+    slow = profile(host=figure(1e-3), softmax=figure(0))
+    more = slow.model_copy(update={"softmax": figure(5)})
+    passes, layers, times = 4, 2, 2  # forward and backward
+    steps = [simulate(graph, SELENE.run_by(one)).step_seconds for one in (slow, more)]
+    assert steps[1] - steps[0] == pytest.approx(passes * layers * times * 5e-3, rel=0.01)
+    fused = more.model_copy(update={"attention": "fused"})
+    assert simulate(graph, SELENE.run_by(fused)).step_seconds <= steps[0]
+
+
 # Recomputation of whole blocks
 
 
@@ -287,8 +298,9 @@ def test_every_figure_of_the_presets_has_a_source() -> None:
         assert found is not None
         assert found.name == name
         assert all(len(figure.source) > 8 for figure in found.figures)
-    for name in ("a100-selene", "a100-800g"):
-        described = cluster(name)
+    attained = [cluster(name) for name in preset_names() if cluster(name).device.efficiency]
+    assert len(attained) >= 6
+    for described in attained:
         parts = (described.device.efficiency, *(level.efficiency for level in described.levels))
         assert all(part and all(len(f.source) > 8 for f in part.figures) for part in parts)
 
