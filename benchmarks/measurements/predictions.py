@@ -39,6 +39,12 @@ class Prepared:
             found.repetitions.append(repetition(row, cluster(row.cluster)))
         return found
 
+    def only(self, keep: Sequence[bool]) -> "Prepared":
+        """Return some of the rows."""
+        triples = zip(self.rows, self.recipes, self.repetitions, strict=True)
+        kept = [triple for triple, is_kept in zip(triples, keep, strict=True) if is_kept]
+        return Prepared(*(list(column) for column in zip(*kept, strict=True)))
+
     def times(self, rates: Rates, only: Sequence[bool] | None = None) -> list[RecipeTimes | None]:
         """Return the times of the recipe of every row under some rates."""
         known: dict[tuple[int, str, str], RecipeTimes] = {}
@@ -106,17 +112,12 @@ def fitted(
     prepared: Prepared, figures: Sequence[Fitted], keep: Sequence[bool], steps: int = 20
 ) -> Fit:
     """Return the figures, fitted to the rows that are kept."""
-    rows = [row for row, kept in zip(prepared.rows, keep, strict=True) if kept]
-    part = Prepared(
-        rows,
-        [r for r, kept in zip(prepared.recipes, keep, strict=True) if kept],
-        [r for r, kept in zip(prepared.repetitions, keep, strict=True) if kept],
-    )
+    part = prepared.only(keep)
     predicted = Steps(part, figures)
     return fit(
         [figure.unknown for figure in figures],
         predicted.residuals,
         predicted.derivatives,
-        weights(rows) / _NOISE**2,
+        weights(part.rows) / _NOISE**2,
         steps,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measurements.figures import Fitted
+from benchmarks.measurements.figures import Fitted, concerns
 from benchmarks.measurements.predictions import Prepared, Steps, fitted
 from benchmarks.measurements.recipes import repetition
 from benchmarks.measurements.rows import Row
@@ -17,7 +17,7 @@ from shardwright.cost_model.efficiency.software import software
 
 Floats = NDArray[np.float64]
 _WORST = 12
-_STEPS = 5  # of a fit without a source, from the fit to all
+_STEPS = 3  # of a fit without a source, from the fit to all
 _FEWEST = 4  # plans of a group whose choice is judged
 
 _HEAD = """# Predicted against measured steps
@@ -115,10 +115,37 @@ def _source_left_out(prepared: Prepared, figures: Sequence[Fitted]) -> Floats:
     rows = prepared.rows
     found = np.zeros(len(rows))
     for source in dict.fromkeys(row.source for row in rows):
-        own = np.array([row.source == source for row in rows])
-        values = fitted(prepared, figures, (~own).tolist(), _STEPS).values
-        found[own] = Steps(prepared, figures).seconds(values)[own]
+        own = [row.source == source for row in rows]
+        keep, touched = _connected(rows, figures, own)
+        part = [figure for figure, is_touched in zip(figures, touched, strict=True) if is_touched]
+        values = [figure.prior for figure in part]
+        if any(keep):
+            values = list(fitted(prepared, part, keep, _STEPS).values)
+        predicted = Steps(prepared.only(own), part).seconds(values)
+        found[np.array(own)] = predicted
     return found
+
+
+def _connected(
+    rows: Sequence[Row], figures: Sequence[Fitted], own: Sequence[bool]
+) -> tuple[list[bool], list[bool]]:
+    """Return the other rows and the figures that a source is connected with by figures."""
+    kinds = {(row.cluster, row.software) for row, is_own in zip(rows, own, strict=True) if is_own}
+    others = {
+        (row.cluster, row.software) for row, is_own in zip(rows, own, strict=True) if not is_own
+    }
+    while True:
+        touched = [any(concerns(figure, *kind) for kind in kinds) for figure in figures]
+        more = {
+            kind
+            for kind in others - kinds
+            if any(t and concerns(f, *kind) for f, t in zip(figures, touched, strict=True))
+        }
+        if not more:
+            break
+        kinds |= more
+    pairs = zip(rows, own, strict=True)
+    return [not is_own and (r.cluster, r.software) in kinds for r, is_own in pairs], touched
 
 
 def _choices(rows: Sequence[Row], model: Floats, peaks: Floats) -> list[str]:

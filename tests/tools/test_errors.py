@@ -89,7 +89,8 @@ COMPILE = {
         ["mlp", "--devices", "8", "--cluster", "h100pod"],
         "no cluster is called `h100pod`; did you mean `h100-pod`? there are "
         "a100-1600g, a100-40gb-1600g, a100-800g, a100-pod, a100-selene, ascend910-racks, "
-        "b200-node, cpu, h100-3200g, h100-pod, h100-pods, v100-nvlink-pair, v100-pod, or a .yaml or .json file",
+        "b200-node, cpu, h100-3200g, h100-pod, h100-pods, v100-nvlink-pair, v100-pod, or a "
+        ".yaml or .json file",
     ),
     "missing_cluster_file": (
         ["mlp", "--devices", "8", "--cluster", "mine.yaml"],
