@@ -11,7 +11,7 @@ import pytest
 from tests.shardwright.scripts.launching import needs_mpi, run
 
 ROOT = Path(__file__).parents[3]
-HOSTS = {"sw-first": "10.77.31.1", "sw-second": "10.77.31.2"}
+HOSTS = {f"sw{os.getpid()}-{i}": f"10.77.31.{i}" for i in (1, 2)}
 TRAIN = """
 import socket
 import numpy as np
