@@ -135,10 +135,11 @@ class NamedFamily:
         found: list[NamedSeed] = []
         while waiting and len(found) < _REFINED:
             seconds, number, is_refined = heappop(waiting)
-            if not is_refined:
-                heappush(waiting, (plans[number].refined_seconds, number, True))
-            elif (one := self._configuration_of(plans[number])) is not None:
+            one = self._configuration_of(plans[number])
+            if one is not None and is_refined:
                 found.append(NamedSeed(plans[number].plan, one, seconds))
+            elif one is not None:
+                heappush(waiting, (plans[number].refined_seconds, number, True))
         return sorted(found, key=lambda seed: seed.seconds)  # a formula may be too high
 
     def _configuration_of(self, estimate: "_Estimate") -> Configuration | None:
