@@ -6,14 +6,17 @@ rank. The table shows that count and the peak memory that the compiler predicted
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from machine import machine
 
 import shardwright
+from shardwright.cost_model.cluster import Host, cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.units import bytes_text
+from shardwright.zoo.loading import load
 
 MODELS = {
     "mlp": "mlp:batch=32,inputs=64,hidden=128,classes=8,layers=4",
@@ -43,8 +46,11 @@ FEATURES: tuple[Mapping[str, object], ...] = (
         "micro_batches": 4,
     },
     {"optimizer": "adam", "precision": "bfloat16", "recompute": "full", "micro_batches": 4},
+    {"optimizer": "adam", "offload": "all"},
+    {"optimizer": "adam", "offload": "all", "precision": "bfloat16", "micro_batches": 2},
 )
-HEAD = ("model", "options", "predicted", "allocated", "predicted / allocated")
+HOST = Host(memory_bytes=2**34, to_host=64e9, from_host=64e9)
+HEAD = ("model", "options", "predicted", "allocated", "predicted / allocated", "host: both")
 
 
 def main() -> None:
@@ -58,29 +64,40 @@ def main() -> None:
         for options in FEATURES:
             words = ", ".join(f"{key}={value}" for key, value in options.items())
             try:
-                predicted, allocated = measured(model, arguments.devices, options)
+                predicted, allocated, hosted = measured(model, arguments.devices, options)
             except ShardwrightError as error:
                 refused.append(f"- {name}, {words}: {error}")
                 continue
             ratio = f"{predicted / allocated:.4f}"
-            rows.append((name, words, bytes_text(predicted), bytes_text(allocated), ratio))
+            texts = map(bytes_text, (predicted, allocated))
+            both = " and ".join(map(bytes_text, hosted)) if any(hosted) else ""
+            rows.append((name, words, *texts, ratio, both))
             print(*rows[-1], sep=" | ", flush=True)
     arguments.out.write_text(document(rows, refused))
 
 
-def measured(model: str, devices: int, options: Mapping[str, object]) -> tuple[float, float]:
-    """Return the predicted peak bytes of a rank, and those of a step of the executor."""
-    plan = shardwright.compile(model, devices, **options)
+def measured(
+    model: str, devices: int, options: Mapping[str, object]
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the predicted peak bytes of a rank, those of a step, and both in host memory.
+
+    The executor runs the program in its order, so the prediction is that of the serial step.
+    """
+    definition = load(model)
+    if "offload" in options:  # every operator is marked
+        options = {name: value for name, value in options.items() if name != "offload"}
+        marks = tuple(node.name for node in definition.graph.nodes if node.operands)
+        definition = replace(definition, graph=replace(definition.graph, offloaded=marks))
+    where = cluster("cpu").model_copy(update={"host": HOST})
+    plan = shardwright.compile(definition, devices, cluster=where, **options)
     (record,) = shardwright.run(plan, steps=1)
-    report = plan.compiled.memory
-    if plan.compiled.minimizes_step:  # the executor runs the program in its order
-        report = peak_memory(plan.plan.program)
-    return report.peak_bytes, record.peak_bytes
+    report = peak_memory(plan.plan.program)
+    return report.peak_bytes, record.peak_bytes, (report.host_bytes, record.host_peak_bytes)
 
 
 def document(rows: list[tuple[str, ...]], refused: list[str]) -> str:
     """Return the page."""
-    ratios = [float(row[-1]) for row in rows]
+    ratios = [float(row[4]) for row in rows]
     table = [HEAD, tuple("---" for _ in HEAD), *rows]
     lines = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
     said = "\n\nRefused:\n\n" + "\n".join(refused) if refused else ""

@@ -52,7 +52,7 @@ def random_assignment(space: SearchSpace, random: np.random.Generator, much: flo
     pairs = tuple(
         replace(p, table=np.where(p.table < FORBIDDEN, 0.0, np.inf)) for p in space.problem.pairs
     )
-    found = solve(Problem(tuple(variables), pairs)).assignment
+    found = solve(Problem(tuple(variables), pairs), time_limit=3600).assignment
     assert found is not None
     return list(found)
 

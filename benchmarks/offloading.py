@@ -1,0 +1,381 @@
+"""Evidence on tensors that are saved in host memory.
+
+    python benchmarks/offloading.py plans          # random plans, proven and run
+    python benchmarks/offloading.py mutants        # of programs that offload
+    python benchmarks/offloading.py exact          # the search against every choice
+    python benchmarks/offloading.py cases          # where the search chooses it
+
+Each prints a line for each model, and at the end what was counted.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from math import prod
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+import shardwright
+from shardwright.compiler.buckets import fastest_fusion
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.pipelines import partitioned
+from shardwright.compiler.search_request import SearchRequest
+from shardwright.cost_model.cluster import Cluster, Host, cluster, mesh_for
+from shardwright.cost_model.memory import peak_memory
+from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightError
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import to_text
+from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.operators.verify import verify
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.group_statistics import GroupStatistics
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.proof import UpdateRule, prove_program
+from shardwright.solver.evaluate import evaluate
+from shardwright.solver.problem import FORBIDDEN
+from shardwright.zoo.loading import load
+from tests.equivalence import trained
+from tests.random_graphs import random_graph
+from tests.search.test_offloading import CPU, SGD, marked_at_random, random_plan, request_for
+from tests.search.test_saved_for_backward import SMALL
+
+PASSES = (1, 2, 4)
+HOSTS = tuple(Host(memory_bytes=2**32, to_host=rate, from_host=rate) for rate in (1e9, 8e9, 64e9))
+TOLERANCE = 1e-9
+
+
+def of_passes(model: str, passes: int) -> tuple[Graph, object]:
+    """Return a model of the zoo in canonical form, for a number of micro-batches."""
+    definition = load(SMALL[model])
+    graph = definition.graph
+    graph = Canonicalize().run(GroupStatistics(passes).run(graph) if passes > 1 else graph)
+    return graph, definition
+
+
+def plans(count: int) -> None:
+    """Draw random plans that offload; prove each, and compare its step with the whole model's."""
+    told: Counter[str] = Counter()
+    each = -(-count // (len(SMALL) * len(PASSES)))
+    for model in SMALL:
+        for passes in PASSES:
+            begin, worst, moved, before = time.process_time(), 0.0, 0, told["proven"]
+            for seed in range(each):
+                error, copies = one_plan(model, passes, seed, told)
+                worst, moved = max(worst, error), moved + copies
+            seconds = time.process_time() - begin
+            print(
+                f"{model}, {passes} micro-batches: {each} plans, {told['proven'] - before} proven, "
+                f"{moved} copies to the host, largest relative difference {worst:.1e}, "
+                f"{seconds:.0f} CPU s",
+                flush=True,
+            )
+    print(dict(told))
+
+
+def one_plan(model: str, passes: int, seed: int, told: Counter[str]) -> tuple[float, int]:
+    """Check one random plan; return the largest difference, and its copies to the host."""
+    graph, definition = of_passes(model, passes)
+    random = np.random.default_rng([seed, passes])
+    marked = marked_at_random(graph, random) if seed % 2 else graph
+    program, _ = random_plan(request_for(marked, passes, None), seed)
+    whole = compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone", optimizer=SGD)).program
+    copies = sum(node.operator == "to_host" for node in program.nodes)
+    told["plans"] += 1
+    told["with copies"] += copies > 0
+    told["proven"] += prove_program(graph, program, UpdateRule(SGD.kind, SGD.settings)).proven
+    highs = {spec.name: spec.high for spec in definition.inputs if spec.high}  # type: ignore[attr-defined]
+    runs = [trained(one, 1, highs, definition.initial) for one in (program, whole)]  # type: ignore[attr-defined]
+    error = difference(*runs)
+    told["equal"] += error <= TOLERANCE
+    return error, copies
+
+
+def difference(plan: dict[str, np.ndarray], whole: dict[str, np.ndarray]) -> float:
+    """Return the largest relative difference of two runs."""
+    return max(
+        float(np.abs(plan[name] - expected).max() / max(1e-6, float(np.abs(expected).max())))
+        for name, expected in whole.items()
+    )
+
+
+# Mutants
+
+
+def mutants(count: int) -> None:
+    """Alter the copies of random programs; each mutant is refused, or computes the same."""
+    told: Counter[str] = Counter()
+    for seed in range(count):
+        model = list(SMALL)[seed % len(SMALL)]
+        graph, definition = of_passes(model, 1)
+        program, _ = random_plan(request_for(graph, 1, None), seed)
+        highs = {spec.name: spec.high for spec in definition.inputs if spec.high}  # type: ignore[attr-defined]
+        right = partial(trained, program, 1, highs, definition.initial)  # type: ignore[attr-defined]
+        random = np.random.default_rng(seed)
+        for kind, mutant in mutants_of(program, random):
+            told["mutants"] += 1
+            told[f"{kind}: {judged(graph, mutant, right, highs, definition)}"] += 1
+    for name, number in sorted(told.items()):
+        print(f"{name}: {number}")
+
+
+def judged(
+    graph: Graph,
+    mutant: Graph,
+    right: Callable[[], dict[str, np.ndarray]],
+    highs: dict[str, int],
+    definition: object,
+) -> str:
+    """Return how a mutant ends: refused by the verifier or the proof, or accepted."""
+    try:
+        verify(mutant)
+    except ShardwrightError:
+        return "refused by the verifier"
+    proof = prove_program(graph, mutant, UpdateRule(SGD.kind, SGD.settings))
+    if not proof.proven:
+        return "refused by the proof"
+    try:
+        run = trained(mutant, 1, highs, definition.initial)  # type: ignore[attr-defined]
+        same = difference(run, right()) <= TOLERANCE
+    except Exception as error:  # whatever a wrong program raises
+        return f"ACCEPTED, fails: {type(error).__name__}"
+    return "proven, and computes the same" if same else "ACCEPTED, wrong"
+
+
+def mutants_of(program: Graph, random: np.random.Generator) -> Iterator[tuple[str, Graph]]:
+    """Yield mutants of the copies of a program."""
+    nodes = program.nodes
+    there = [i for i, node in enumerate(nodes) if node.operator == "to_host"]
+    back = [i for i, node in enumerate(nodes) if node.operator == "from_host"]
+    if not there or not back:
+        return
+    one, other = (int(random.choice(positions)) for positions in (there, back))
+    for kind, position in (("to_host deleted", one), ("from_host deleted", other)):
+        node = nodes[position]
+        names = {node.name: node.operands[0]}
+        kept = tuple(_reading(n, names) for i, n in enumerate(nodes) if i != position)
+        yield kind, program.with_nodes(kept)
+    yield "to_host becomes identity", _with(program, one, operator="identity")
+    yield "from_host becomes identity", _with(program, other, operator="identity")
+    yield "to_host becomes from_host", _with(program, one, operator="from_host")
+    yield "from_host becomes to_host", _with(program, other, operator="to_host")
+    for kind, positions in (("from_host", back), ("to_host", there)):
+        same = [
+            (i, j) for i in positions for j in positions if i < j and _is_like(nodes[i], nodes[j])
+        ]
+        for i, j in same[:3]:
+            swapped = replace(nodes[j], operands=nodes[i].operands)
+            yield f"{kind} copies another tensor", _with_node(program, j, swapped)
+    yield "a copy of what is already back", _with(program, other, operands=(nodes[other].name,))
+    readers = [i for i, node in enumerate(nodes) if nodes[other].name in node.operands]
+    if readers:
+        reader = nodes[int(random.choice(readers))]
+        names = {nodes[other].name: nodes[other].operands[0]}
+        place = nodes.index(reader)
+        yield "a gradient reads host memory", _with_node(program, place, _reading(reader, names))
+    shifted = [
+        j
+        for j, node in enumerate(nodes)
+        if len(node.results) == 1 and _is_like(node, nodes[other]) and j < other
+    ]
+    if readers and shifted:
+        reader, source = nodes[readers[0]], nodes[int(random.choice(shifted))]
+        changed = _reading(reader, {nodes[other].name: source.name})
+        yield "a gradient reads another tensor", _with_node(program, readers[0], changed)
+
+
+def _is_like(one: Node, other: Node) -> bool:
+    """Return whether the results of two nodes have the same type and layout."""
+    types = [(node.results[0].type, node.results[0].layout) for node in (one, other)]
+    return types[0] == types[1]
+
+
+def _reading(node: Node, names: dict[str, str]) -> Node:
+    return replace(node, operands=tuple(names.get(name, name) for name in node.operands))
+
+
+def _with(program: Graph, position: int, **changes: object) -> Graph:
+    return _with_node(program, position, replace(program.nodes[position], **changes))  # type: ignore[arg-type]
+
+
+def _with_node(program: Graph, position: int, node: Node) -> Graph:
+    nodes = program.nodes
+    return program.with_nodes((*nodes[:position], node, *nodes[position + 1 :]))
+
+
+# Where the search chooses it
+
+
+def cases(count: int) -> None:
+    """Search Llama-3 8B on eight GH200, with host memory and without, in a minute each."""
+    wheres = {"data sheet": gh200(450e9, 450e9), "measured rates": gh200(297e9, 375e9)}
+    for batch, passes, offload, rates in (
+        *((batch, 1, how, "data sheet") for batch in (16, 32) for how in ("none", "search")),
+        (32, 1, "search", "measured rates"),
+        (32, 4, "none", "data sheet"),
+    ):
+        begin = time.process_time()
+        found = shardwright.compile(
+            "llama3-8b",
+            8,
+            cluster=wheres[rates],
+            mesh="8",
+            batch=batch,
+            micro_batches=passes,
+            precision="bfloat16",
+            optimizer="adam",
+            offload=offload,
+        )
+        document = found.plan.document
+        print(
+            f"batch {batch}, {passes} micro-batches, offload {offload}, {rates}: "
+            f"{seconds_text(document.objective)}, bound {seconds_text(document.lower_bound)}, "
+            f"{bytes_text(document.memory.peak_bytes)}, host "
+            f"{bytes_text(document.memory.host_bytes)}, {time.process_time() - begin:.0f} CPU s",
+            flush=True,
+        )
+
+
+def gh200(to_host: float, from_host: float) -> Cluster:
+    """Return GH200 superchips on one NVLink domain, 32 of them, with rates to the host in bytes/s.
+
+    96 GB of HBM3 at 4 TB/s, 480 GB of LPDDR5X, NVLink-C2C of 900 GB/s in both directions together
+    (NVIDIA GH200 Grace Hopper superchip data sheet, 2023; GH200 NVL32); the device is that of an
+    H100 otherwise.
+    """
+    base = cluster("h100-pod")
+    device = base.device.model_copy(
+        update={"name": "GH200", "memory_bandwidth": 4.0e12, "memory_bytes": 96 * 10**9}
+    )
+    domain = base.levels[0].model_copy(update={"size": 32})
+    host = Host(memory_bytes=480 * 10**9, to_host=to_host, from_host=from_host)
+    changed = {"name": "gh200", "device": device, "levels": (domain, base.levels[1]), "host": host}
+    return base.model_copy(update=changed)
+
+
+# Exactness
+
+
+MOST = 3_000  # assignments of a program that is compared
+EXACT = 1 + 1e-9
+
+
+def exact(count: int) -> None:
+    """Compare the search with all plans of small programs, where only offloading plans fit."""
+    told: Counter[str] = Counter()
+    seed = 0
+    while told["cases"] < count and seed < 20 * count:
+        for line in exact_cases(seed, told):
+            print(line, flush=True)
+        seed += 1
+    for name, number in told.items():
+        print(f"{name}: {number}")
+
+
+def exact_cases(seed: int, told: Counter[str]) -> Iterator[str]:
+    """Compare one program within two limits; yield what differs.
+
+    Nothing is recomputed: what does not fit otherwise must be offloaded.
+    """
+    graph = Canonicalize().run(random_graph(seed, nodes=2 + seed % 4))
+    devices, passes = 1 + seed % 2, (1, 1, 2)[seed // 2 % 3]
+    described = CPU.model_copy(update={"host": HOSTS[seed % len(HOSTS)]})
+    mesh = mesh_for(described, devices, (devices,))
+    options = CompileOptions(
+        optimizer=SGD, gap=0.0, micro_batches=passes, offload="search", recompute="none"
+    )
+    try:
+        plans = list(all_plans(graph, described, mesh, options))
+    except OptionError:  # the batch is not divisible
+        return
+    moving = [plan for plan in plans if plan.moves]
+    others = [plan.peak_bytes for plan in plans if not plan.moves]
+    if not moving or min(plan.peak_bytes for plan in moving) >= min(others):
+        return
+    least = min(plan.peak_bytes for plan in moving)
+    below = [plan.peak_bytes for plan in moving if plan.peak_bytes < min(others)]
+    for limit in dict.fromkeys((least, max(below))):
+        fitting = [plan for plan in plans if plan.peak_bytes <= limit]
+        steps = (fastest_fusion(one.program, described, limit)[1].step_seconds for one in fitting)
+        best = min(steps)
+        told["cases"] += 1
+        told["plans"] += len(plans)
+        try:
+            found = compile_graph(
+                graph, described, devices, replace(options, memory_limit=limit), mesh
+            )
+        except NoPlanError as error:
+            kind = type(error).__name__
+            told[f"no plan: {kind}"] += 1
+            yield f"seed {seed}, {limit:.0f} B: {kind}: {error}"
+            continue
+        assert found.result is not None
+        told["the best is not below the bound"] += found.result.lower_bound <= best * EXACT
+        told["the answer is the best"] += found.result.cost <= best * EXACT
+        told["the answer offloads"] += any(n.operator == "to_host" for n in found.program.nodes)
+        told["proven optimal"] += found.result.status == "optimal"
+        if not found.result.lower_bound <= best * EXACT or found.result.cost > best * EXACT:
+            yield (
+                f"seed {seed}, {limit:.0f} B: bound {found.result.lower_bound:.9g}, best "
+                f"{best:.9g}, answer {found.result.cost:.9g}"
+            )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An emitted plan: its memory, and whether it copies to the host."""
+
+    program: Graph
+    peak_bytes: float
+    moves: bool
+
+
+def all_plans(
+    graph: Graph, described: Cluster, mesh: Mesh, options: CompileOptions
+) -> Iterator[Plan]:
+    """Yield the distinct programs of all assignments; none where there are too many."""
+    lowering = LowerRedistributions(described)
+    request = SearchRequest(graph, described, lowering.planner(mesh), options)
+    space = request.recompute_space
+    sizes = [len(choice.options) for choice in space.choices]
+    if prod(sizes) > MOST:
+        return
+    seen = set()
+    for assignment in product(*map(range, sizes)):
+        if evaluate(space.problem, assignment).cost >= FORBIDDEN:
+            continue
+        decisions = space.decisions(assignment)
+        if request.micro is not None:
+            decisions = request.micro.lifted(decisions)
+        passes = PassManager(verify_later=True)
+        passes.run_all(partitioned(options, decisions, lowering), graph)
+        program = passes.after("clean_up")
+        text = to_text(program)
+        if text not in seen:
+            seen.add(text)
+            moves = any(node.operator == "to_host" for node in program.nodes)
+            yield Plan(program, peak_memory(program).peak_bytes, moves)
+
+
+def main() -> None:
+    """Run a part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=("plans", "mutants", "exact", "cases"))
+    parser.add_argument("--count", type=int, default=300, help="random plans (300)")
+    arguments = parser.parse_args()
+    parts = {"plans": plans, "mutants": mutants, "exact": exact, "cases": cases}
+    parts[arguments.part](arguments.count)
+
+
+if __name__ == "__main__":
+    main()
