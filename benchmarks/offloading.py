@@ -219,14 +219,19 @@ def _with_node(program: Graph, position: int, node: Node) -> Graph:
 def cases(count: int) -> None:
     """Search Llama-3 8B on eight GH200, with host memory and without, in a minute each."""
     wheres = {"data sheet": gh200(450e9, 450e9), "measured rates": gh200(297e9, 375e9)}
-    for batch, passes, offload, rates in (
-        *((batch, 1, how, "data sheet") for batch in (16, 32) for how in ("none", "search")),
-        (32, 1, "search", "measured rates"),
-        (32, 4, "none", "data sheet"),
+    for sequence, batch, passes, offload, rates in (
+        (8192, 16, 1, "none", "data sheet"),
+        (8192, 16, 1, "search", "data sheet"),
+        (8192, 32, 1, "none", "data sheet"),
+        (8192, 32, 1, "search", "data sheet"),
+        (8192, 32, 1, "search", "measured rates"),
+        (8192, 32, 4, "none", "data sheet"),
+        (32768, 8, 1, "none", "data sheet"),
+        (32768, 8, 1, "search", "data sheet"),
     ):
         begin = time.process_time()
         found = shardwright.compile(
-            "llama3-8b",
+            f"llama3-8b:sequence={sequence}",
             8,
             cluster=wheres[rates],
             mesh="8",
@@ -238,7 +243,7 @@ def cases(count: int) -> None:
         )
         document = found.plan.document
         print(
-            f"batch {batch}, {passes} micro-batches, offload {offload}, {rates}: "
+            f"sequence {sequence}, batch {batch}, {passes} micro-batches, offload {offload}, {rates}: "
             f"{seconds_text(document.objective)}, bound {seconds_text(document.lower_bound)}, "
             f"{bytes_text(document.memory.peak_bytes)}, host "
             f"{bytes_text(document.memory.host_bytes)}, {time.process_time() - begin:.0f} CPU s",
