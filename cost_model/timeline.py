@@ -134,7 +134,13 @@ def with_window(graph: Graph, cluster: Cluster, window: float) -> Timeline:
 def _as_run(graph: Graph, cluster: Cluster, software: Software) -> Timeline:
     """Return the timeline of a program as a training software runs it."""
     in_line = serial_timeline(graph, cluster)
-    return replace(in_line, step_seconds=in_line.step_seconds + software.step.value)
+    return replace(
+        in_line,
+        step_seconds=in_line.step_seconds + software.step.value,
+        exposed_communication_seconds=min(  # computation also waits for the host
+            in_line.exposed_communication_seconds, in_line.communication_seconds
+        ),
+    )
 
 
 def narrowed(

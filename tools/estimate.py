@@ -108,6 +108,8 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     )
     _line("MFU", f"{found.utilization:.1%} of {peaks or 'nothing'}: {work}")
     exposed = seconds_text(timeline.exposed_communication_seconds)
+    if run_by is not None:  # the rest of the waiting may be for the host
+        exposed = f"at most {exposed}"
     _line("network", f"{seconds_text(timeline.communication_seconds)}, of which {exposed} exposed")
     _line("bubble", _bubble(compilation.plan.program.stages, timeline))
     memory = document.memory

@@ -25,13 +25,13 @@ _HEAD = """# Predicted against measured steps
 Published runs that the product can express, by source. The step is predicted on the product's own
 path: the model of the zoo, the program of the named plan, and its timeline with the figures of the
 cluster and software files (`python -m benchmarks.measurements table`). Errors are of the step,
-relative to the measured one; the mean is over all rows of a source, none left out.
+relative to the measured one. Means are over all rows of a source but those listed as left out.
 
 - **data sheet**: the same program with every operator and link at its peak, no host time, nothing
   hidden or fused.
 - **model**: with the figures of the files, fitted to all rows here (`... fit`).
-- **left out**: with figures fitted to the other sources alone; **scaled**: and one factor for all
-  rows of the source.
+- **left out**: with figures fitted to the other sources alone (three steps of the fit);
+  **scaled**: and one factor for all rows of the source.
 """
 
 
@@ -215,6 +215,8 @@ def _left(left_out: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _figures(figures: Sequence[Fitted]) -> list[str]:
-    lines = [f"## Figures\n\n{len(figures)} figures are fitted, none for a single row or model."]
+    said = f"{len(figures)} figures are fitted, none for a single row or model."
+    lines = ["## Figures", "", f"{said} Those that rows do not tell keep a"]
+    lines += ["prior, and are tagged so in the files."]
     lines += ["", "| figure | value |", "|---|---|"]
     return lines + [f"| {f.name} | {f.value:.4g} |" for f in figures]

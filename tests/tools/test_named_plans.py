@@ -59,6 +59,7 @@ def test_a_step_is_timed_as_a_software_runs_it(capsys):
     timed = document(capsys, SMALL, "--plan", PLAN, "--software", "megatron")
     assert timed["software"] == "megatron"
     assert timed["overlapped_step_seconds"] > ideal["overlapped_step_seconds"]
+    assert timed["exposed_communication_seconds"] <= timed["communication_seconds"]
     for key in ("predicted_step_seconds", "memory_bytes_per_device", "communication"):
         assert timed[key] == ideal[key]
     assert main(["estimate", SMALL, "--plan", PLAN, "--software", "megatron"]) == 0

@@ -1,0 +1,78 @@
+"""The rows of ``benchmarks/measurements``, and how figures are read, changed and written."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.measurements.figures import ALL, Rates, read, rewritten
+from benchmarks.measurements.recipes import at, repetition, small
+from benchmarks.measurements.rows import PUBLISHED, read_rows
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.efficiency.recipe import recipe_of
+from shardwright.cost_model.timeline import simulate
+
+FILE = """name: x
+device:
+  efficiency:
+    matmul: {value: 0.5, tag: assumed, source: "a"}  # gone with the figure
+levels:
+  - name: node
+    efficiency:
+      skew: {value: 1.0, tag: assumed, source: "a"}
+  - name: pod
+    efficiency:
+      skew: {value: 2.0, tag: assumed, source: "a"}
+"""
+needs_rows = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published rows are not here")
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [("device.efficiency.matmul", 3), ("node.efficiency.skew", 7), ("pod.efficiency.skew", 10)],
+)
+def test_a_figure_is_written_where_it_stands_and_nowhere_else(key, line):
+    old, new = FILE.splitlines(), rewritten(FILE, key, "{value: 9}").splitlines()
+    assert [i for i, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]] == [line]
+    assert new[line].strip() == f"{key.split('.')[-1]}: {{value: 9}}"
+
+
+def test_every_fitted_figure_stands_in_all_of_its_files_alike():
+    for figure in ALL:
+        assert {read(place) for place in figure.places} == {figure.value}
+        assert 0 < figure.value <= figure.most
+    assert len({figure.name for figure in ALL}) == len(ALL)
+
+
+def test_rates_change_their_figures_alone():
+    values = [figure.value / 2 for figure in ALL]
+    halved = Rates(ALL, values).cluster("a100-800g", "megatron-deepspeed")
+    plain = cluster("a100-800g")
+    matmul = plain.device.efficiency.matmul.value
+    assert halved.device.efficiency.matmul.value == pytest.approx(matmul / 2)
+    assert halved.device.efficiency.memory == plain.device.efficiency.memory
+    assert halved.levels[1].skew_seconds == pytest.approx(plain.levels[1].skew_seconds / 2)
+    assert halved.levels[1].bandwidth == plain.levels[1].bandwidth
+    assert halved.software.name == "megatron-deepspeed"
+
+
+@needs_rows
+def test_every_row_is_read_or_left_out_with_a_reason():
+    rows, left_out = read_rows()
+    assert len(rows) + len(left_out) == 1681
+    assert all(reason for _, _, reason in left_out)
+    counts = Counter(row.source for row in rows)
+    assert counts["vTrain single"] == 817
+    assert counts["vTrain multi"] == 62
+    assert counts["SC21"] == 6
+
+
+@needs_rows
+def test_a_row_is_timed_by_the_product_s_own_path():
+    rows, _ = read_rows()
+    row = next(r for r in rows if r.source == "vTrain single" and r.plan.pipeline == r.layers // 6)
+    described = Rates(ALL, [f.value for f in ALL]).cluster(row.cluster, row.software)
+    few = recipe_of(small(row, described).program(), described)
+    whole = at(row, row.layers, row.plan.pipeline, row.passes).program()
+    found = few.seconds(described, repetition(row, described))
+    assert found == pytest.approx(simulate(whole, described).step_seconds, rel=1e-9)
+    assert found == pytest.approx(row.seconds, rel=0.3)
