@@ -243,7 +243,8 @@ def cases(count: int) -> None:
         )
         document = found.plan.document
         print(
-            f"sequence {sequence}, batch {batch}, {passes} micro-batches, offload {offload}, {rates}: "
+            f"sequence {sequence}, batch {batch}, {passes} micro-batches, "
+            f"offload {offload}, {rates}: "
             f"{seconds_text(document.objective)}, bound {seconds_text(document.lower_bound)}, "
             f"{bytes_text(document.memory.peak_bytes)}, host "
             f"{bytes_text(document.memory.host_bytes)}, {time.process_time() - begin:.0f} CPU s",
