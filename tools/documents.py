@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.outer.account import search_document
-from shardwright.compiler.plans.document import PlanDocument
+from shardwright.compiler.plans.document import MemoryDocument, PlanDocument
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
 from shardwright.compiler.saved.offloaded import offloaded
@@ -129,15 +129,7 @@ def compile_document(
         "gap": document.gap,
         "predicted_step_seconds": document.predicted_step_seconds,
         **_speed(compilation, timeline),
-        "fits": document.memory.peak_bytes <= limit,
-        "memory_limit_bytes": limit,
-        "memory_bytes_per_device": document.memory.peak_bytes,
-        "memory_by_kind": document.memory.by_kind,
-        "memory_by_group": list(document.memory.by_group),
-        "window_bytes": document.memory.window_bytes,
-        "host_memory_bytes_per_device": document.memory.host_bytes,
-        "least_memory_bytes": None,
-        "least_memory_bound": None,
+        **_taken(document.memory, limit),
         **_searched(compilation),
         "pin_prices": document.pin_prices,
         **_saved(compilation),
@@ -146,6 +138,21 @@ def compile_document(
         "peak_memory_bytes": peak_memory_bytes(),
         "plan": None if plan is None else str(plan),
         **_decided(document),
+    }
+
+
+def _taken(memory: MemoryDocument, limit: float) -> dict[str, Any]:
+    """Return the keys about memory."""
+    return {
+        "fits": memory.peak_bytes <= limit,
+        "memory_limit_bytes": limit,
+        "memory_bytes_per_device": memory.peak_bytes,
+        "memory_by_kind": memory.by_kind,
+        "memory_by_group": list(memory.by_group),
+        "window_bytes": memory.window_bytes,
+        "host_memory_bytes_per_device": memory.host_bytes,
+        "least_memory_bytes": None,
+        "least_memory_bound": None,
     }
 
 
