@@ -19,7 +19,7 @@ from shardwright.ir.errors import NoPlanError
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
-_OPTIONS = 400  # of a problem up to which tighter limits are searched
+_OPTIONS = 600  # of a problem up to which tighter limits are searched
 _SEARCHES = 40  # at most
 _SHARE = 1 / 4  # of the time left that they may take
 
