@@ -57,9 +57,8 @@ def test_parts_are_sent_in_all_turns_but_the_last() -> None:
 def test_a_ring_takes_the_longer_of_computing_and_sending(balanced: bool) -> None:
     graph = program(causal=balanced, balanced=balanced)
     (node,) = graph.nodes
-    assert graph.mesh is not None
     fast, slow = described(1e18), described(1.0)
-    computing = computing_seconds(node, graph.operand_values(node), graph.mesh, fast)
+    computing = computing_seconds(node, graph, fast)
     assert node_seconds(node, graph, fast) == pytest.approx(computing, rel=1e-3)
     assert node_seconds(node, graph, slow) == pytest.approx(sum(sent(graph)), rel=1e-3)
     between = described(sum(sent(graph)) / computing)
@@ -76,12 +75,7 @@ def test_a_ring_occupies_computation_and_links() -> None:
     assert len(placed.resources) == 2
     assert {busy[resource] for resource in placed.resources} == {seconds}
     timeline = simulate(graph, where)
-    computing = computing_seconds(
-        graph.nodes[0],
-        graph.operand_values(graph.nodes[0]),
-        graph.mesh,
-        where,  # type: ignore[arg-type]
-    )
+    computing = computing_seconds(graph.nodes[0], graph, where)
     assert timeline.compute_seconds == pytest.approx(computing)
     assert timeline.exposed_communication_seconds == pytest.approx(seconds - computing)
 

@@ -9,6 +9,7 @@ import pytest
 
 import shardwright as sw
 from shardwright import zoo
+from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import PassError, ShardwrightError
 from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import numpy_dtype
@@ -231,8 +232,9 @@ def test_ranks_hold_what_the_program_says(tmp_path):
     cast = next(n for n in program.nodes if n.name == "position_table.bf16")
     master = before[cast.operands[0]][1]
     assert np.array_equal(result.fetched[cast.name][1], master.astype(ml_dtypes.bfloat16))
-    peak = executor.step(batch, state).peak_bytes
-    assert peak == pytest.approx(found.plan.document.memory.peak_bytes, rel=0.03)
+    peak = executor.step(batch, state).peak_bytes  # in program order: nothing is early or late
+    assert peak == pytest.approx(peak_memory(program).peak_bytes, rel=0.03)
+    assert peak <= found.plan.document.memory.peak_bytes
 
 
 def test_products_accumulate_in_float32():
