@@ -37,6 +37,7 @@ _SAMPLES = (1, 2, 4)  # of a micro-batch
 _ZERO = (0, 1, 3)
 _IN_PASSES = 3  # the ZeRO stage that gathers in every pass
 _BUBBLE = {"zero_bubble": 1 / 3}  # of that of `1f1b`
+_KEPT = {"zero_bubble": 2}  # times what is saved: gradients too, until those of weights are made
 _GATHERED = 2  # layers whose parameters are gathered at once in a pass
 _GATHERS = 3  # for each pass: forward, backward, and the reduction of gradients
 _ONCE = 2  # for a step: a gather before all passes, and a reduction after them
@@ -323,7 +324,7 @@ class _Estimate:
         """Micro-batches in flight on the first group, whole passes."""
         groups, chunks = self.plan.pipeline, self.plan.chunks
         if chunks == 1:
-            return min(self.passes, groups)
+            return min(self.passes, groups) * _KEPT.get(self.plan.order, 1.0)
         return min(self.passes * chunks, (chunks - 1) * groups + 2 * groups - 1) / chunks
 
 
