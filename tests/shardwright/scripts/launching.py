@@ -21,6 +21,9 @@ needs_mpi = pytest.mark.skipif(
     reason="mpi4py or mpiexec is not installed (the extra `mpi` has both)",
 )
 
+# Lines of several processes are mixed where they are written piece by piece, without a buffer.
+OURS = {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+
 
 def run(code, ranks, directory, *, fails=False, **variables):
     """Run a script in one process, or in several; return what it prints."""
@@ -31,7 +34,7 @@ def run(code, ranks, directory, *, fails=False, **variables):
         command = [str(MPIEXEC), "-n", str(ranks), *command]
     found = subprocess.run(
         command,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", **variables},
+        env={**os.environ, **OURS, **variables},
         cwd=directory,
         capture_output=True,
         text=True,
