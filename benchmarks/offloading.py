@@ -13,37 +13,27 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import product
-from math import prod
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+from overlap import EXACT, all_plans
 
 import shardwright
 from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster, Host, cluster, mesh_for
-from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightError
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.mesh import Mesh
-from shardwright.ir.text import to_text
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.group_statistics import GroupStatistics
-from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager
 from shardwright.proof import UpdateRule, prove_program
-from shardwright.solver.evaluate import evaluate
-from shardwright.solver.problem import FORBIDDEN
 from shardwright.zoo.loading import load
 from tests.equivalence import trained
 from tests.random_graphs import random_graph
@@ -273,7 +263,6 @@ def gh200(to_host: float, from_host: float) -> Cluster:
 
 
 MOST = 3_000  # assignments of a program that is compared
-EXACT = 1 + 1e-9
 
 
 def exact(count: int) -> None:
@@ -301,11 +290,12 @@ def exact_cases(seed: int, told: Counter[str]) -> Iterator[str]:
         optimizer=SGD, gap=0.0, micro_batches=passes, offload="search", recompute="none"
     )
     try:
-        plans = list(all_plans(graph, described, mesh, options))
+        where = graph, described, mesh, options
+        plans = list(all_plans(*where, lambda request: request.recompute_space, MOST))
     except OptionError:  # the batch is not divisible
         return
-    moving = [plan for plan in plans if plan.moves]
-    others = [plan.peak_bytes for plan in plans if not plan.moves]
+    moving = [plan for plan in plans if moves(plan.program)]
+    others = [plan.peak_bytes for plan in plans if not moves(plan.program)]
     if not moving or min(plan.peak_bytes for plan in moving) >= min(others):
         return
     least = min(plan.peak_bytes for plan in moving)
@@ -328,7 +318,7 @@ def exact_cases(seed: int, told: Counter[str]) -> Iterator[str]:
         assert found.result is not None
         told["the best is not below the bound"] += found.result.lower_bound <= best * EXACT
         told["the answer is the best"] += found.result.cost <= best * EXACT
-        told["the answer offloads"] += any(n.operator == "to_host" for n in found.program.nodes)
+        told["the answer offloads"] += moves(found.program)
         told["proven optimal"] += found.result.status == "optimal"
         if not found.result.lower_bound <= best * EXACT or found.result.cost > best * EXACT:
             yield (
@@ -337,40 +327,9 @@ def exact_cases(seed: int, told: Counter[str]) -> Iterator[str]:
             )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """An emitted plan: its memory, and whether it copies to the host."""
-
-    program: Graph
-    peak_bytes: float
-    moves: bool
-
-
-def all_plans(
-    graph: Graph, described: Cluster, mesh: Mesh, options: CompileOptions
-) -> Iterator[Plan]:
-    """Yield the distinct programs of all assignments; none where there are too many."""
-    lowering = LowerRedistributions(described)
-    request = SearchRequest(graph, described, lowering.planner(mesh), options)
-    space = request.recompute_space
-    sizes = [len(choice.options) for choice in space.choices]
-    if prod(sizes) > MOST:
-        return
-    seen = set()
-    for assignment in product(*map(range, sizes)):
-        if evaluate(space.problem, assignment).cost >= FORBIDDEN:
-            continue
-        decisions = space.decisions(assignment)
-        if request.micro is not None:
-            decisions = request.micro.lifted(decisions)
-        passes = PassManager(verify_later=True)
-        passes.run_all(partitioned(options, decisions, lowering), graph)
-        program = passes.after("clean_up")
-        text = to_text(program)
-        if text not in seen:
-            seen.add(text)
-            moves = any(node.operator == "to_host" for node in program.nodes)
-            yield Plan(program, peak_memory(program).peak_bytes, moves)
+def moves(program: Graph) -> bool:
+    """Return whether a program copies to the host."""
+    return any(node.operator == "to_host" for node in program.nodes)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import prod
@@ -37,6 +37,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 from tests.random_graphs import random_graph
@@ -93,7 +94,7 @@ def _cases(seed: int, links: float) -> Iterator[Case]:
         micro_batches=(1, 2, 4)[seed // 9 % 3],
     )
     try:
-        plans = list(_plans(graph, described, mesh, options))
+        plans = list(all_plans(graph, described, mesh, options))
     except OptionError:  # the batch is not divisible
         return
     if not plans:
@@ -123,13 +124,20 @@ def _cluster(name: str, links: float) -> Cluster:
     return described.model_copy(update={"levels": levels})
 
 
-def _plans(graph: Graph, described: Cluster, mesh: Mesh, options: CompileOptions) -> Iterator[Plan]:
+def all_plans(
+    graph: Graph,
+    described: Cluster,
+    mesh: Mesh,
+    options: CompileOptions,
+    space_of: Callable[[SearchRequest], SearchSpace] = lambda request: request.space,
+    most: int = MOST,
+) -> Iterator[Plan]:
     """Yield the distinct programs of all assignments; none where there are too many."""
     lowering = LowerRedistributions(described)
     request = SearchRequest(graph, described, lowering.planner(mesh), options)
-    space = request.space
+    space = space_of(request)
     sizes = [len(choice.options) for choice in space.choices]
-    if prod(sizes) > MOST:
+    if prod(sizes) > most:
         return
     seen = set()
     for assignment in product(*map(range, sizes)):

@@ -102,6 +102,8 @@ class Timeline:
         Makes the record: most timelines are compared by their figures alone.
     bubble_seconds : float
         Time in which a device group waits for other stages.
+    group_peak_bytes : tuple of float
+        Peak memory of each device group of a pipeline.
     """
 
     step_seconds: float
@@ -112,6 +114,7 @@ class Timeline:
     window_bytes: float
     make_record: Callable[[], Record] = field(repr=False, compare=False)
     bubble_seconds: float = 0.0
+    group_peak_bytes: tuple[float, ...] = ()
 
     @cached_property
     def record(self) -> Record:

@@ -82,18 +82,20 @@ def operator_seconds(
     device = cluster.device
     if device.efficiency is not None or cluster.software is not None:
         return work_seconds(operator_work(info, operands, results, mesh), cluster)
-    tensors = _tensors(info, operands, results)
-    moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
-    flops = info.flops * _largest_share(tensors, mesh) * info.imbalance(operands, mesh)
+    _, flops, moved = _flops_and_bytes(info, operands, results, mesh)
     compute = flops / device.flops_per_second(_dtype(info))
     return max(compute, moved / device.memory_bandwidth) + device.launch_seconds
 
 
-def _tensors(
-    info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
-) -> list[tuple[TensorType, Layout]]:
+def _flops_and_bytes(
+    info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout], mesh: Mesh
+) -> tuple[list[tuple[TensorType, Layout]], float, float]:
+    """Return the tensors of an operator, the flops of a rank, and the bytes that it moves."""
     tensors = [*zip(info.operand_types, operands, strict=True)]
-    return tensors + [*zip(info.result_types, results, strict=True)]
+    tensors += [*zip(info.result_types, results, strict=True)]
+    moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
+    flops = info.flops * _largest_share(tensors, mesh) * info.imbalance(operands, mesh)
+    return tensors, flops, moved
 
 
 def _dtype(info: OperatorInfo) -> str:
@@ -104,9 +106,7 @@ def operator_work(
     info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout], mesh: Mesh
 ) -> Work:
     """Return the work of a computing operator on one rank, without the rates of a device."""
-    tensors = _tensors(info, operands, results)
-    moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
-    flops = info.flops * _largest_share(tensors, mesh) * info.imbalance(operands, mesh)
+    tensors, flops, moved = _flops_and_bytes(info, operands, results, mesh)
     kind, dtype = kind_of(info), _dtype(info)
     if kind not in ("product", "attention"):
         return Work(kind, dtype, flops, moved)

@@ -213,12 +213,12 @@ class _Program:
         most = max(self.fewest, min(self.passes, _MOST_PASSES))
         passes = self.fewest
         while True:
-            execution = self._execution(passes, window)
-            if passes == self.passes:
-                return execution.timeline()
-            repeated = repeated_pass(execution.tasks, execution.starts)
-            if repeated is not None:
-                return execution.timeline(_Skipped(self.passes - passes, repeated))
+            tasks = self._tasks_of(passes)
+            starts = np.array(tasks.scheduler.starts(window))
+            skipped = self._skipped(passes, tasks, starts)
+            if skipped is not None:
+                live = self._live_ranges(passes)
+                return _Execution(self.graph, tasks, live, starts, window).timeline(skipped)
             if passes == most:
                 return None
             passes = min(2 * passes, most)
@@ -229,10 +229,12 @@ class _Program:
         assert timeline is not None
         return timeline
 
-    def _execution(self, passes: int, window: float) -> "_Execution":
-        tasks = self._tasks_of(passes)
-        starts = np.array(tasks.scheduler.starts(window))
-        return _Execution(self.graph, tasks, self._live_ranges(passes), starts, window)
+    def _skipped(self, passes: int, tasks: Tasks, starts: Floats) -> "_Skipped | None":
+        """Return the passes that some stand for; None where they do not repeat."""
+        if passes == self.passes:
+            return _NONE_SKIPPED
+        repeated = repeated_pass(tasks, starts)
+        return None if repeated is None else _Skipped(self.passes - passes, repeated)
 
     def _tasks_of(self, passes: int) -> Tasks:
         if passes not in self._tasks:
@@ -304,7 +306,7 @@ class _Execution:
         """When each task ends, in seconds."""
         return self.starts + self.tasks.seconds
 
-    def timeline(self, skipped: _Skipped = _NONE_SKIPPED) -> Timeline:
+    def timeline(self, skipped: _Skipped) -> Timeline:
         """Return the timeline, with further passes over micro-batches."""
         step = float(self.ends.max(initial=0.0)) + skipped.seconds
         compute, total = self._busy(skipped)

@@ -12,6 +12,8 @@ from shardwright.operators.info import operator_class
 from shardwright.passes.base import Pass, register_pass
 
 Rule = Literal["selective", "full"]
+RULES: tuple[Rule, ...] = ("selective", "full")
+"""The rules, the one that marks least first."""
 Neighbours = Callable[[Graph, Node], Iterator[Node]]
 _PRODUCTS = frozenset({"matmul", "einsum"})
 _FUSED = "scaled_dot_product_attention"
@@ -78,6 +80,28 @@ class Recompute(Pass):
         names = tuple(node.name for node in graph.nodes if node.name in marked)
         kept = tuple(name for name in graph.offloaded if name not in marked)
         return replace(graph, recomputed=names, offloaded=kept)
+
+
+def recomputations(graph: Graph) -> dict[str, frozenset[str]]:
+    """Return the operators that each level of recomputation marks, the least first.
+
+    ``none`` has those that are marked already. A rule that finds nothing to mark, or no more than
+    another, is left out.
+
+    Parameters
+    ----------
+    graph : Graph
+        A whole program.
+    """
+    found = {"none": frozenset(graph.recomputed)}
+    for rule in RULES:
+        try:
+            marked = frozenset(Recompute(rule).run(graph).recomputed)
+        except StrategyError:  # the model has no attention, or no repeated block
+            continue
+        if marked not in found.values():
+            found[rule] = marked
+    return found
 
 
 def _in_blocks(graph: Graph) -> set[str]:

@@ -357,3 +357,8 @@ def _on_levels(
         left[level] //= size
         if left[level] == 1:
             level += 1
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number: the degrees that it can be divided into."""
+    return [n for n in range(1, number + 1) if number % n == 0]

@@ -21,13 +21,12 @@ from shardwright.dataflow.micro_batches import samples_of
 from shardwright.ir.errors import NoPlanError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.models import training_definition
-from shardwright.passes.recompute import Recompute, Rule
-from shardwright.search.named_plan import NamedPlan
+from shardwright.passes.recompute import recomputations
+from shardwright.search.named_plan import NamedPlan, divisors
 from shardwright.tools.documents import compile_document
 from shardwright.tools.options import compile_arguments, compile_model
 from shardwright.tracing import Definition
 
-RULES: tuple[Rule, ...] = ("selective", "full")
 # What the user decides by other means, so that plans have no names.
 _DECIDED = ("strategies", "dataset_strategy", "optimizer_parallel")
 _NODES = 4  # tensor ranks span at most so many innermost groups of the cluster
@@ -103,7 +102,7 @@ def best_named_plan(
         serial = {**options, "objective": "serial"}  # buckets are chosen for the best plan alone
         return compile(definition, devices, cluster=cluster, plan=plan, **serial)
 
-    levels = _levels(definition.graph)
+    levels = list(recomputations(definition.graph))
     enumeration = _Enumeration(build, levels, BestNamedPlan(candidates=len(candidates)))
     for base in candidates:
         if time.perf_counter() - begin > time_limit:
@@ -125,33 +124,15 @@ def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[Na
     experts = next((n.attributes["experts"] for n in graph.nodes if n.operator == "dispatch"), 1)
     assert isinstance(experts, int)
     widest = _NODES * cluster.for_devices(devices)[0]
-    tensors = [n for n in _divisors(devices) if n <= widest and batch % (devices // n) == 0]
+    tensors = [n for n in divisors(devices) if n <= widest and batch % (devices // n) == 0]
     for tensor, zero, scattered in product(tensors, (1, 0, 3), (True, False)):
         data = devices // tensor
         if (scattered and tensor == 1) or (zero and data == 1):
             continue
-        for expert in _divisors(gcd(data, experts)):
+        for expert in divisors(gcd(data, experts)):
             yield NamedPlan(
                 tensor=tensor, data=data, expert=expert, zero=zero, sequence_parallel=scattered
             )
-
-
-def _levels(graph: Graph) -> list[str]:
-    """Return the levels of recomputation that differ for a program, the least first."""
-    levels, marked = ["none"], graph.recomputed
-    for rule in RULES:
-        try:
-            found = Recompute(rule).run(graph).recomputed
-        except StrategyError:
-            continue
-        if found != marked:
-            levels.append(rule)
-            marked = found
-    return levels
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 @dataclass
@@ -177,7 +158,7 @@ class _Enumeration:
         self.best = replace(self.best, tried=self.best.tried + 1)
         if self._fits(base) is not False:
             return
-        sizes = _divisors(samples)
+        sizes = divisors(samples)
         least = replace(base, recompute=self.levels[-1], micro_batch=sizes[0])
         if not self._fits(least):
             return

@@ -31,7 +31,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import MASTER, PRECISIONS
-from shardwright.search.named_plan import NamedPlan
+from shardwright.search.named_plan import NamedPlan, divisors
 
 _SAMPLES = (1, 2, 4)  # of a micro-batch
 _ZERO = (0, 1, 3)
@@ -130,7 +130,7 @@ class NamedFamily:
     def seeds(self) -> list[NamedSeed]:
         """Return the plans that are likely to fit, those of the least refined estimates first."""
         inner = self.cluster.for_devices(self.devices)[0]
-        plans = [plan for tensor in _divisors(inner) for plan in self._on(tensor)]
+        plans = [plan for tensor in divisors(inner) for plan in self._on(tensor)]
         waiting = [(plan.seconds, number, False) for number, plan in enumerate(plans)]
         heapify(waiting)
         found: list[NamedSeed] = []
@@ -175,7 +175,7 @@ class NamedFamily:
 
     def _degrees(self, plan: NamedPlan, layers: int) -> Iterator[NamedPlan]:
         """Yield the degrees that divide the devices, their levels, the batch and the layers."""
-        for stages, samples in product(_divisors(self.devices // plan.tensor), _SAMPLES):
+        for stages, samples in product(divisors(self.devices // plan.tensor), _SAMPLES):
             data = self.devices // plan.tensor // stages
             if stages > layers or self.samples % (data * samples):
                 continue
@@ -347,7 +347,3 @@ def is_finer(fine: Mesh, coarse: Mesh) -> bool:
         if size != axis.size:
             return False
     return not left
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]

@@ -91,14 +91,11 @@ def _in_timeline(memory: MemoryUseReport, timeline: Timeline) -> MemoryUseReport
     It counts among the other buffers, as activations do.
     """
     longer = max(0.0, timeline.peak_bytes - memory.peak_bytes)
-    groups = timeline.record.group_live_bytes or ((),) * len(memory.by_group)
+    groups = timeline.group_peak_bytes or memory.by_group
     return replace(
         memory,
         peak_bytes=memory.peak_bytes + longer,
         by_kind={**memory.by_kind, "activations": memory.by_kind["activations"] + longer},
-        by_group=tuple(
-            max(serial, *(nbytes for _, nbytes in live)) if live else serial
-            for serial, live in zip(memory.by_group, groups, strict=True)
-        ),
+        by_group=tuple(map(max, memory.by_group, groups)),
         window_bytes=timeline.window_bytes,
     )

@@ -7,7 +7,6 @@ data ranks and micro-batches; what data ranks add is left out.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,12 +15,11 @@ from shardwright.compiler.stages.named import NamedStages
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.dataflow.segments import block_of
-from shardwright.ir.errors import StrategyError
-from shardwright.passes.recompute import Recompute, Rule
+from shardwright.passes.recompute import recomputations
 from shardwright.search.heuristics.named_plan import NamedStrategies
 from shardwright.search.named_plan import NamedPlan, PlanAxes
 
-_RULES: tuple[Rule, ...] = ("selective", "full")
+_FEWEST = 2  # repeated layers
 
 
 @dataclass(frozen=True)
@@ -75,20 +73,6 @@ class LayerPrices:
     passed_bytes: float
 
 
-def recomputations(pipeline: PipelinePartitioning) -> Mapping[str, frozenset[str]]:
-    """Return the operators that each way to recompute marks, of those that differ."""
-    source = pipeline.source
-    found = {"none": frozenset(source.recomputed)}
-    for rule in _RULES:
-        try:
-            marked = frozenset(Recompute(rule).run(source).recomputed)
-        except StrategyError:  # the model has no attention, or no repeated block
-            continue
-        if marked not in found.values():
-            found[rule] = marked
-    return found
-
-
 def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, LayerPrices]:
     """Return the prices of a model on the tensor ranks of a plan, by the way to recompute.
 
@@ -111,14 +95,11 @@ def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, L
     graph, axes = problems.problems.loop.graph, PlanAxes.of(mesh)
     stages = NamedStages(problems, NamedStrategies.of(plan, graph, mesh, axes, alike=True))
     found = {}
-    for rule, marked in recomputations(pipeline).items():
+    for rule, marked in recomputations(pipeline.source).items():
         prices = _prices(pipeline, stages, marked, layers)
         if prices is not None:
             found[rule] = prices
     return found
-
-
-_FEWEST = 2  # repeated layers
 
 
 def _layers(blocks: Blocks) -> range:

@@ -13,18 +13,17 @@ from itertools import product
 from shardwright.compiler.stages.problem import StageProblems
 from shardwright.compiler.stages.stage_plans import StagePlan, renamed
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import ShardwrightError, StrategyError
+from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.passes.recompute import Recompute, Rule
+from shardwright.passes.recompute import recomputations
 from shardwright.search.heuristics.named_plan import NamedStrategies
 from shardwright.search.named_plan import ZERO, NamedPlan, PlanAxes
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 
-_RULES: tuple[Rule, ...] = ("selective", "full")
 _DEGREES = ("tensor", "expert", "data", "context")
 _USUAL = 1  # the ZeRO stage by which degrees are compared first
 
@@ -48,16 +47,9 @@ class NamedProblems:
     @cached_property
     def levels(self) -> tuple[frozenset[str], ...]:
         """The operators that are recomputed, by each level that may be, the least first."""
-        found = [frozenset(self.source.recomputed)]
-        searched = self.problems.request.options.recompute == "search"
-        for rule in _RULES if searched else ():
-            try:
-                marked = frozenset(Recompute(rule).run(self.source).recomputed)
-            except StrategyError:  # the model has no attention, or no repeated block
-                continue
-            if marked not in found:
-                found.append(marked)
-        return tuple(found)
+        if self.problems.request.options.recompute != "search":
+            return (frozenset(self.source.recomputed),)
+        return tuple(recomputations(self.source).values())
 
     def space(
         self, begin: int, end: int, in_flight: int, level: frozenset[str], *, regather: bool

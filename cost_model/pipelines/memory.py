@@ -68,6 +68,11 @@ class WalkedGroup:
     peak: Rise
     levels: tuple[tuple[float, float, float], ...]
 
+    @property
+    def most_bytes(self) -> float:
+        """The most live bytes in a segment, or after it."""
+        return max((max(most, left) for _, most, left in self.levels), default=0.0)
+
 
 def pipeline_memory(pipeline: Pipeline) -> MemoryUseReport:
     """Return the peak memory of the device group that takes most, with that of each."""
