@@ -2,10 +2,10 @@
 
     python benchmarks/collectives.py --processes 2
 
-Ours are what the executor calls; mpi4py's write into buffers that are made once. Both take turns of
-some calls each, in another order every round, and a ratio is that of two turns of one round, so
-that the machine's other load meets both. A rank that waits uses its processor, too: CPU seconds are
-those of all ranks.
+Ours are what a step of one rank calls; mpi4py's write into buffers that are made once. Both take
+turns of some calls each, in another order every round, and a ratio is that of two turns of one
+round, so that the machine's other load meets both. A rank that waits uses its processor, too: CPU
+seconds are those of all ranks.
 """
 
 import argparse
@@ -46,9 +46,9 @@ def pair(name: str, size: int, communicator: MpiCommunicator, world: Any) -> dic
     rows = world.size if name == "all_gather" else 1
     result = np.empty(rows * part.size, np.float32)
     call = world.Allgather if name == "all_gather" else world.Allreduce
-    parts = {world.rank: part}
+    ours = communicator.bound(info, ("x",), part.shape)
     return {
-        "ours": lambda: communicator.exchange_even(info, ("x",), parts),
+        "ours": lambda: ours(part),
         "mpi4py": lambda: call(part, result),
     }
 

@@ -82,9 +82,9 @@ class Standing:
         self._board.wait(f"`{operator}`{value} with {group}")
 
     @contextmanager
-    def waiting(self, operator: str) -> Iterator[None]:
-        """Note that the rank waits for all others."""
-        self.wait(operator)
+    def waiting(self, operator: str, members: Sequence[int] = ()) -> Iterator[None]:
+        """Note that the rank waits for others of a group, until the block ends well."""
+        self.wait(operator, members)
         yield
         self.go_on()
 

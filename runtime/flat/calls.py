@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwright.operators.info import Array
 from shardwright.operators.models.optimizer import Update
+from shardwright.runtime.faults import STANDING
 from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.kernels import run_kernel, settled
 from shardwright.runtime.updates import overwrite, overwrites, update_in_place
@@ -137,6 +138,26 @@ def _overwriting(
         overwrite(update, arrays, replaced)
         for place, i in zip(results, replaced, strict=True):
             slots[place] = arrays[i]
+        return 0.0
+
+    return call
+
+
+def exchanging(
+    instruction: Instruction,
+    places: Mapping[str, int],
+    slots: Slots,
+    rank: int,
+    exchange: Callable[[Array], Array],
+) -> Call:
+    """Return the call of a collective whose group and form are known."""
+    local, operand = instruction.results[0], places[instruction.node.operands[0]]
+    result = places[local.name]
+
+    def call() -> float:
+        STANDING.value = local.name
+        part = exchange(np.asarray(slots[operand], order="C"))
+        slots[result] = settled(part, local, rank, instruction)
         return 0.0
 
     return call

@@ -6,7 +6,7 @@ bytes, which are those of every later step. Reductions start as soon as their op
 are awaited by the first node that reads a result.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from shardwright.runtime.flat.calls import (
     Slots,
     computing,
     constant,
+    exchanging,
     running,
     updating,
 )
@@ -209,6 +210,9 @@ class FlatProgram:
             yield Action(self.reductions.starting(bucket, number), position, "communicate")
 
     def _call(self, item: Instruction) -> Call:
+        bound = self._bound(item)
+        if bound is not None:
+            return exchanging(item, self.places, self.slots, self.rank, bound)
         if isinstance(item.info, Communication | RingOperator):
             return running(item, self.places, self.slots, self.rank, self._source.run)
         kept = self._source.kept
@@ -218,6 +222,16 @@ class FlatProgram:
             return constant(item, self.places, self.slots, self.rank)
         low = any(is_low(self._source.locals[name].dtype) for name in item.node.operands)
         return computing(item, self.places, self.slots, self.rank, low)
+
+    def _bound(self, item: Instruction) -> Callable[[Array], Array] | None:
+        """Return the call of a collective whose members hold parts of one shape, if there is."""
+        bound = getattr(self._source.communicator, "bound", None)
+        moves = isinstance(item.info, Communication) and item.info.is_collective and item.even
+        if bound is None or not moves or not self._source.graph.mesh:
+            return None
+        shape = self._source.locals[item.node.operands[0]].shapes[self.rank]
+        found: Callable[[Array], Array] = bound(item.info, item.axes, shape)
+        return found
 
     # Execution
 

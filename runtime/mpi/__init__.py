@@ -35,6 +35,7 @@ from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.ordered import OrderedReduction
 from shardwright.runtime.mpi.allocation import keep_freed_memory
 from shardwright.runtime.mpi.buffers import (
+    NATIVE,
     bytes_of,
     exchanged,
     gathered,
@@ -46,9 +47,9 @@ from shardwright.runtime.mpi.buffers import (
 )
 from shardwright.runtime.under_way import Request
 
+Exchange = Callable[[Array], Array]  # of this rank's part, C-contiguous
+
 _KILLED = 10.0  # seconds in which the process that tells an error ends this one
-# Element types that MPI reduces, by their characters.
-_NATIVE = frozenset(np.dtype(t).char for t in (np.float32, np.float64, np.int32, np.int64))
 
 
 @dataclass
@@ -143,42 +144,45 @@ class MpiCommunicator:
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
     ) -> dict[int, Array]:
         """Run one communication operator in this rank's group along `axes`."""
-        return self._watched(operator, axes, parts, even=False)
-
-    def exchange_even(
-        self, operator: Communication, axes: tuple[str, ...], parts: Parts
-    ) -> dict[int, Array]:
-        """Run one where all members are known to hold parts of one shape: none has to ask."""
-        return self._watched(operator, axes, parts, even=True)
-
-    def _watched(
-        self, operator: Communication, axes: tuple[str, ...], parts: Parts, *, even: bool
-    ) -> dict[int, Array]:
-        if not STANDING.is_watched:
-            return self._exchange(operator, axes, parts, even)
-        STANDING.wait(operator.name, self._members(axes, operator.groups))
-        found = self._exchange(operator, axes, parts, even)
-        STANDING.go_on()
-        return found
-
-    def _exchange(
-        self, operator: Communication, axes: tuple[str, ...], parts: Parts, even: bool
-    ) -> dict[int, Array]:
-        rank = self.ranks[0]
+        rank, (group, _) = self.ranks[0], self._place(operator, axes)
         part = np.asarray(parts[rank], order="C")
+        with STANDING.waiting(operator.name, self._members(axes, operator.groups)):
+            even = group.size == 1 or is_even(group, operator, part.shape, known=False)
+            return {rank: self._way(operator, axes, even=even)(part)}
+
+    def bound(
+        self, operator: Communication, axes: tuple[str, ...], shape: tuple[int, ...]
+    ) -> Exchange:
+        """Return the call of an operator where all members are known to hold parts of one shape.
+
+        It takes the part of this rank and returns its result; no member has to ask another.
+        """
+        group, _ = self._place(operator, axes)
+        run = self._way(operator, axes, even=is_even(group, operator, shape, known=True))
+        if not STANDING.is_watched:
+            return run
+        members = self._members(axes, operator.groups)
+
+        def watched(part: Array) -> Array:
+            with STANDING.waiting(operator.name, members):
+                return run(part)
+
+        return watched
+
+    def _way(self, operator: Communication, axes: tuple[str, ...], *, even: bool) -> Exchange:
+        """Return what moves the part of this rank: a call of MPI for each kind of operator."""
         group, extents = self._place(operator, axes)
         if group.size == 1:
-            return {rank: operator.exchange([part], extents)[0]}
+            return lambda part: operator.exchange([part], extents)[0]
         if operator.forwards_parts and operator.name not in self._collectives:
-            return {rank: self._move(group, operator, extents, part)}
+            return partial(self._move, group, operator, extents)
         if isinstance(operator, HaloExchange):
-            return {rank: self._halo_exchange(group, operator, extents, part)}
+            return partial(self._halo_exchange, group, operator, extents)
         if isinstance(operator, HaloSum):
-            return {rank: self._halo_sum(group, operator, extents, part)}
-        if operator.name in self._collectives and is_even(group, operator, part, even):
-            return {rank: self._collectives[operator.name](group, operator, part)}
-        everything = group.allgather(part)
-        return {rank: operator.exchange(everything, extents)[group.rank]}
+            return partial(self._halo_sum, group, operator, extents)
+        if operator.name in self._collectives and even:
+            return partial(self._collectives[operator.name], group, operator)
+        return lambda part: operator.exchange(group.allgather(part), extents)[group.rank]
 
     def start(
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
@@ -303,9 +307,10 @@ class MpiCommunicator:
     # Collectives, on buffers of bytes for every element type
 
     def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
-        parts, dimension = gathered(group, part), operator.attributes["dimension"]
-        whole = parts.reshape(-1, *part.shape[1:])  # a view
-        return whole if dimension == 0 else np.concatenate(parts, axis=dimension)
+        dimension = operator.attributes["dimension"]
+        if dimension == 0:
+            return gathered(group, part)
+        return np.concatenate(gathered(group, part[np.newaxis]), axis=dimension)
 
     def _all_to_all(self, group: Any, operator: Communication, part: Array) -> Array:
         pieces = np.split(part, group.size, axis=operator.attributes["split_dimension"])
@@ -331,7 +336,7 @@ class MpiCommunicator:
         padded = np.zeros(length * group.size, part.dtype)
         padded[: part.size] = part.reshape(-1)
         own = reduced(exchanged(group, padded.reshape(group.size, length)), kind)
-        return gathered(group, own).reshape(-1)[: part.size].reshape(part.shape)
+        return gathered(group, own)[: part.size].reshape(part.shape)
 
     def _broadcast(self, group: Any, operator: Communication, part: Array) -> Array:
         result = np.array(part, order="C")
@@ -453,7 +458,7 @@ class MpiCommunicator:
         return found
 
     def _is_native(self, part: Array) -> bool:
-        return part.dtype.char in _NATIVE
+        return part.dtype.char in NATIVE
 
     def _operation(self, kind: str) -> Any:
         return {

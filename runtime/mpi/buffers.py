@@ -10,6 +10,8 @@ from shardwright.operators.communication.collectives import REDUCTIONS, Communic
 from shardwright.operators.communication.rings import Message
 from shardwright.operators.info import Array
 
+# Element types that MPI reduces, by their characters.
+NATIVE = frozenset(np.dtype(t).char for t in (np.float32, np.float64, np.int32, np.int64))
 _MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
 
 
@@ -24,20 +26,20 @@ def neighbours(group: Any) -> list[int]:
 
 
 def bytes_of(array: Array) -> Array:
-    """Return a contiguous array as bytes, which are not copied."""
-    return array.reshape(-1).view(np.uint8)
+    """Return a contiguous array, as bytes where MPI does not know its element type; no copy."""
+    return array if array.dtype.char in NATIVE else array.reshape(-1).view(np.uint8)
 
 
-def is_even(group: Any, operator: Communication, part: Array, known: bool) -> bool:
+def is_even(group: Any, operator: Communication, shape: tuple[int, ...], known: bool) -> bool:
     """Return whether all members send pieces of one size; `known`: they hold equal shapes."""
     if operator.name not in _MAY_BE_UNEVEN:
         return True
     scatters = operator.name == "reduce_scatter"
     cut = operator.attributes.get("dimension" if scatters else "split_dimension")
-    divides = cut is None or part.shape[cut] % group.size == 0
+    divides = cut is None or shape[cut] % group.size == 0
     if known:
         return divides
-    return all(other == (part.shape, True) for other in group.allgather((part.shape, divides)))
+    return all(other == (shape, True) for other in group.allgather((shape, divides)))
 
 
 def gathered_at(group: Any, part: Array, root: int) -> Array:
@@ -48,8 +50,8 @@ def gathered_at(group: Any, part: Array, root: int) -> Array:
 
 
 def gathered(group: Any, part: Array) -> Array:
-    """Return the parts of all members, stacked."""
-    parts = np.empty((group.size, *part.shape), part.dtype)
+    """Return the parts of all members, one after another along the first dimension."""
+    parts = np.empty((group.size * part.shape[0], *part.shape[1:]), part.dtype)
     group.Allgather(bytes_of(part), bytes_of(parts))
     return parts
 
