@@ -7,7 +7,8 @@ Eliminating variable v replaces the factors over it by one message over its neig
 After the last variable the constant is the optimum; in reverse, each variable takes the lowest
 index among its best strategies, given those decided before. The order depends on the structure only
 (smallest message first, then least depth of elimination, then lowest index), so that equal layers
-are eliminated in the same order: a message is memoized by its factors (`_compute_messages`).
+are eliminated in the same order: a message is memoized by its factors, and without what it adds to
+all choices alike, so that messages of one layer after the other soon are the same.
 
 Where a message would be too large, the factors are split into groups with one message each (mini
 buckets, Dechter and Rish 2003): then the value is a lower bound, and `exact` is false.
@@ -18,8 +19,9 @@ from __future__ import annotations
 import heapq
 import math
 import time
+import zlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,6 +58,16 @@ class Group:
     scope: tuple[int, ...]
     factors: tuple[tuple[Factor, tuple[int, ...]], ...]
     message: Factor
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message less its least entry, `least`; equal keys are equal arrays."""
+
+    key: int
+    array: Array
+    least: float
+    content: Hashable
 
 
 @dataclass(frozen=True)
@@ -110,8 +122,11 @@ class Elimination:
         self.scopes += self.edges
         self.groups: list[list[Group]] = []
         self._plan_once()
-        self._memo: dict[Hashable, tuple[int, Array]] = {}
-        self.values: list[Array] = []  # of every factor, at the last costs
+        self._memo: dict[Hashable, _Message] = {}
+        self._interned: dict[Hashable, _Message] = {}  # by their content
+        # Of every factor, at the last costs; of a message without what is the same for all choices.
+        self.values: list[Array] = []
+        self.offsets: list[float] = []
 
     def _plan_once(self) -> None:
         """Take the plan of a structure that was planned before: other costs change nothing."""
@@ -251,24 +266,44 @@ class Elimination:
         keys += map(Identity, tables) if table_keys is None else table_keys
         self._compute_messages(values, keys)
         self.values = values
-        constant = sum(float(values[root.message]) for root in self.roots)
+        constant = sum(float(self.array(root.message)) for root in self.roots)
         return Relaxed(constant, self._decode(values))
 
     def _compute_messages(self, values: list[Array], keys: list[Hashable]) -> None:
         """Append every message to ``values``; those of the previous call are reused."""
-        memo: dict[Hashable, tuple[int, Array]] = {}
+        memo: dict[Hashable, _Message] = {}
+        self._interned = {message.content: message for message in self._memo.values()}
+        self.offsets = [0.0] * len(values)
         for groups in self.groups:
             for group in groups:
                 key = tuple((keys[factor], axes) for factor, axes in group.factors)
                 message = memo.get(key) or self._memo.get(key)
                 if message is None:
-                    # Negative numbers are not identities of arrays.
-                    message = (-self.messages_computed - 1, self._message(group, values))
+                    message = self._relative(self._message(group, values))
                     self.messages_computed += 1
                 memo[key] = message
-                keys.append(message[0])
-                values.append(message[1])
+                keys.append(message.key)
+                values.append(message.array)
+                before = sum(self.offsets[factor] for factor, _ in group.factors)
+                self.offsets.append(before + message.least)
         self._memo = memo
+
+    def _relative(self, array: Array) -> _Message:
+        """Return a message less its least entry: the same array for an equal one."""
+        least = float(array.min())
+        least = least if math.isfinite(least) else 0.0
+        array = array - least
+        content = array.shape, zlib.crc32(np.ascontiguousarray(array).data)
+        # Negative numbers are not identities of arrays.
+        message = _Message(-self.messages_computed - 1, array, least, content)
+        equal = self._interned.setdefault(content, message)
+        if equal is not message and np.array_equal(equal.array, array):
+            message = replace(equal, least=least)
+        return message
+
+    def array(self, factor: Factor) -> Array:
+        """Return the costs of a factor for every choice of its variables, at the last costs."""
+        return self.values[factor] + self.offsets[factor]
 
     def _message(self, group: Group, values: list[Array]) -> Array:
         shape = tuple(self.sizes[variable] for variable in group.scope)
@@ -289,15 +324,15 @@ class Elimination:
         at the costs of the last `minimise`.
         """
         roots = {group.message for group in self.roots}
-        total = sum(float(self.values[root]) for root in roots)
-        outside = {root: np.array(total - float(self.values[root])) for root in roots}
+        total = sum(float(self.array(root)) for root in roots)
+        outside = {root: np.array(total - float(self.array(root))) for root in roots}
         for (group,) in reversed(self.groups):
             rest = outside.pop(group.message)
             joint = self._joint(group, rest)
             yield group, joint, rest
             for factor, axes in group.factors:
                 if self.is_message(factor):
-                    outside[factor] = _without_message(joint, self.values[factor], axes)
+                    outside[factor] = _without_message(joint, self.array(factor), axes)
 
     @property
     def roots(self) -> list[Group]:
@@ -320,7 +355,7 @@ class Elimination:
         dimensions = len(group.scope)
         total = np.broadcast_to(outside, tuple(self.sizes[index] for index in group.scope))
         for factor, axes in group.factors:
-            total = total + _broadcast(self.values[factor], axes, dimensions)
+            total = total + _broadcast(self.array(factor), axes, dimensions)
         return total
 
     def _decode(self, values: list[Array]) -> list[int]:

@@ -66,7 +66,9 @@ class Dual:
         self.elimination = elimination
         self.tables = list(network.tables.values())
         self.evaluations = 0
+        messages = sum(map(len, elimination.groups))  # each less its least entry, added later
         self._terms = 2 * len(network.unary) + len(network.tables) + len(rows.variables)
+        self._terms += 2 * messages
 
     def evaluate(self, prices: Array, weight: float = 1.0) -> tuple[float, Piece]:
         """Return ``min of weight * cost + prices . use``, rounded down, and its assignment."""

@@ -124,7 +124,7 @@ class Frontier:
             Every assignment that respects the rows and costs less than the answer (or than
             ``cutoff``, if there is none) costs at least the bound.
         """
-        total = sum(float(self.elimination.values[root.message]) for root in self.elimination.roots)
+        total = sum(float(self.elimination.array(root.message)) for root in self.elimination.roots)
         error = 1e-12 * (abs(total) + abs(self.spent))
         self.threshold = cutoff + self.spent + error
         self.width, self.set_aside = width, math.inf
@@ -174,7 +174,7 @@ class Frontier:
                 states = self._join(states, keys, messages[factor])
         shape = outside.shape
         states.key = _flat([place[states.key] for place in places[1:]], shape, len(states))
-        message = self.elimination.values[group.message]
+        message = self.elimination.array(group.message)
         inside = (np.broadcast_to(outside, message.shape) + message).ravel()
         states.gap = np.maximum(states.bound - inside[states.key], 0.0)
         return self._narrow(_undominated(states))

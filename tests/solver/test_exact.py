@@ -20,6 +20,7 @@ from shardwright.solver import (
 )
 from shardwright.solver.elimination import Elimination, Relaxed
 from shardwright.solver.exact.search import LEAST_MESSAGE
+from shardwright.solver.network import build_network
 
 ProblemMaker = Callable[[int], Problem]
 LayerMaker = Callable[[int, int], Problem]
@@ -62,7 +63,19 @@ def test_repeated_layers_are_eliminated_once(repeated_layers: LayerMaker):
     assert few.status == many.status == "optimal"
     extra = many.statistics["messages"] - few.statistics["messages"]
     assert many.statistics["variables"] - few.statistics["variables"] == 84 * 4
-    assert extra <= 84  # of the 4 for each layer, only the vector that runs along the chain
+    assert extra <= 12  # messages along the chain soon repeat, but for a constant
+
+
+def test_marginals_add_what_messages_leave_out(random_problem: ProblemMaker):
+    for seed in range(40):
+        problem = random_problem(seed)
+        network = build_network(problem)
+        if network.empty:
+            continue
+        elimination = Elimination(network.sizes, network.tables)
+        least = elimination.minimise(network.unary, list(network.tables.values())).value
+        for marginal in elimination.marginals() if math.isfinite(least) else ():
+            assert marginal.min() == pytest.approx(least, rel=1e-12)
 
 
 def test_equal_arrays_need_not_be_the_same_object(repeated_layers: LayerMaker):
