@@ -16,11 +16,34 @@ def with_batch(model: str, batch: int | None) -> str:
     """
     if batch is None:
         return model
+    if "batch" in _sizes(model)[2]:
+        raise ModelError(f"the size `batch` of `{model}` is given twice", hint="give it once")
+    return with_size(model, "batch", batch)
+
+
+def with_size(model: str, size: str, value: int | None) -> str:
+    """Return the name of a model with a size set, whatever the name says; or as it is for None.
+
+    Examples
+    --------
+    >>> with_size("gpt:layers=2,sequence=64", "sequence", 32), with_size("a.py:f", "batch", 4)
+    ('gpt:layers=2,sequence=32', 'a.py:f:batch=4')
+    """
+    if value is None:
+        return model
+    name, given, names = _sizes(model)
+    changed = [
+        f"{size}={value}" if one == size else item for item, one in zip(given, names, strict=True)
+    ]
+    return f"{name}:{','.join(changed if size in names else [*given, f'{size}={value}'])}"
+
+
+def _sizes(model: str) -> tuple[str, list[str], list[str]]:
+    """Return the name of a model without sizes, its sizes, and their names."""
     base, dot, rest = model.rpartition(".py:")
     name, colon, sizes = rest.partition(":")
-    if any(item.partition("=")[0].strip() == "batch" for item in sizes.split(",")):
-        raise ModelError(f"the size `batch` of `{model}` is given twice", hint="give it once")
-    return f"{base}{dot}{name}:{sizes}{',' if colon else ''}batch={batch}"
+    given = sizes.split(",") if colon else []
+    return f"{base}{dot}{name}", given, [item.partition("=")[0].strip() for item in given]
 
 
 def load_model(model: str, batch: int | None = None, ranks: int = 1) -> Definition:

@@ -28,6 +28,7 @@ from shardwright.ir.values import check_choice, suggestion
 COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
     "estimate": "print the step, rates and memory of a plan given by its degrees",
+    "fit": "tell whether a model fits on devices, with which plan, and what to change",
     "run": "train on a plan",
     "launch": "run a script as several processes, one for each rank",
     "reshard": "cut a checkpoint anew for another plan, or merge it to one file",
@@ -50,6 +51,11 @@ EXAMPLES = {
     "estimate": (
         "gpt2-xl:batch=64 --plan tensor=8,data=8,zero=1,sequence_parallel",
         "llama3-8b --batch 64 --devices 64 --plan tensor=2,zero=3 --cluster a100-pod --json",
+    ),
+    "fit": (
+        "llama3-70b --devices 64 --batch 64",
+        "gpt3-175b --devices 64,128,256 --batch 256 --cluster a100-pod --tokens 300e9 "
+        "--price-per-hour 2",
     ),
     "run": (
         "plans/mlp-8 --steps 100",

@@ -55,7 +55,7 @@ def add_compile_options(
         help="`2x4`, `data=2,model=4`, `search` for the best of several, or `default` for the "
         "cluster's (default the cluster's; for a large model everything is searched)",
     )
-    _add_memory(place)
+    add_memory(place)
     add_number(place, "--batch", POSITIVE_INTEGER, "batch size (default the model's)", "B")
     _add_decisions(parser.add_argument_group("compiler"), search, plan)
     _add_training_options(parser.add_argument_group("training step"))
@@ -131,6 +131,23 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
     )
 
 
+def add_training_types(step: argparse._ArgumentGroup) -> None:
+    """Add the options that say how much memory an element of a parameter takes."""
+    step.add_argument(
+        "--optimizer", choices=tuple(STATES), metavar="KIND", help=option_help("optimizer")
+    )
+    _add_precision(step)
+    step.set_defaults(learning_rate=None)
+
+
+def _add_precision(step: argparse._ArgumentGroup) -> None:
+    step.add_argument(
+        "--precision", choices=tuple(PRECISIONS), metavar="POLICY", help=option_help("precision")
+    )
+    for flag in ("--reduce-type", "--accumulate-type"):
+        _add_option(step, flag, "TYPE")
+
+
 def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
         "--optimizer", choices=tuple(STATES), metavar="KIND", help=option_help("optimizer")
@@ -142,11 +159,7 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
         help="learning rate (default the optimizer's own): a number, or a formula over `step`, the "
         "steps before, such as `0.1 * 0.5 ** floor(step / 100)`",
     )
-    step.add_argument(
-        "--precision", choices=tuple(PRECISIONS), metavar="POLICY", help=option_help("precision")
-    )
-    for flag in ("--reduce-type", "--accumulate-type"):
-        _add_option(step, flag, "TYPE")
+    _add_precision(step)
     step.add_argument(
         "--micro-batches",
         type=_number_or_word("micro_batches", "--micro-batches"),
@@ -199,7 +212,7 @@ def _add_option(group: _Arguments, flag: str, metavar: str, *aliases: str) -> No
         )
 
 
-def _add_memory(group: _Arguments) -> None:
+def add_memory(group: _Arguments) -> None:
     """Add the memory limit, which the command line takes in GiB."""
     allowed = OPTIONS["memory_limit"].allowed
     assert allowed is not None

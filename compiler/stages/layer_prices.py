@@ -88,7 +88,7 @@ def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, L
     ShardwrightError
         If the model cannot be divided so.
     """
-    layers = _layers(pipeline.blocks)
+    layers = repeated_layers(pipeline.blocks)
     if len(layers) < _FEWEST:
         return {}
     problems, mesh = pipeline.named, pipeline.mesh
@@ -102,7 +102,7 @@ def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, L
     return found
 
 
-def _layers(blocks: Blocks) -> range:
+def repeated_layers(blocks: Blocks) -> range:
     """Return the blocks that are repeated layers: the longest run of equal ones."""
     keys = [blocks.key(block, block + 1) for block in range(len(blocks))]
     key, _ = Counter(keys).most_common(1)[0]

@@ -1,0 +1,277 @@
+"""About what a plan of Megatron's family takes: its step and its memory, by formulas.
+
+With M micro-batches, a busiest device group of p seconds a pass, S device groups of V chunks, and d
+seconds in which the parameters of a rank are gathered once over the data ranks,
+
+    step ~ M p + (S - 1) / V (mean of p) + 2 d
+
+and where parameters are gathered in every pass, a pass takes no less than that. A device group
+takes what it stores, what is saved for its micro-batches in flight, and the transient tensors of a
+layer or of the head; the plan takes what its fullest group does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from shardwright.compiler.fit.model import FitModel, Prices
+from shardwright.dataflow.placement import even_sizes
+from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
+from shardwright.dataflow.schedules import FORWARD, make_schedule
+from shardwright.search.named_plan import NamedPlan
+
+_GATHERED = 2  # layers whose parameters are gathered at once in a pass
+# Gathers and reductions of all parameters over the data ranks, by ZeRO stage: in each pass, once.
+_IN_PASSES = {2: 1, 3: 3}
+_ONCE = {0: 2, 1: 2, 2: 1}
+_IN_ALL, _ONE_COPY = 3, (1, 2)  # ZeRO stages: gathered in every pass; once, and kept
+_HIDDEN = 3 / 4  # of what is gathered in a pass beside the collectives of tensor ranks
+_FORWARD_SHARE = {"full": 1 / 4}  # of a pass, for others 1 / 3
+_MOST_ACTIONS = 20_000  # of a schedule that is simulated
+SPARE = 0.05
+"""Share of the memory limit that an estimate leaves free: estimates err by as much."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors on the seconds that the figures of a cluster say.
+
+    Parameters
+    ----------
+    compute : float
+        On the seconds of operators.
+    links : tuple of float
+        On the seconds of communication by each level of the cluster; 1 for levels beyond them.
+    waiting : float
+        On the seconds in which computation waits for communication of parameters.
+    """
+
+    compute: float = 1.0
+    links: tuple[float, ...] = ()
+    waiting: float = 1.0
+
+    def of_level(self, level: int) -> float:
+        """Return the factor of a level."""
+        return self.links[level] if level < len(self.links) else 1.0
+
+
+AS_SAID = Factors()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """About what a plan takes.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan, with its data ranks and micro-batch.
+    model : FitModel
+        The model on its cluster.
+    devices : int
+        Number of ranks.
+    sharing : int, optional
+        Data ranks over which ZeRO divides, the nearest ones; by default all.
+    factors : Factors
+        On what the cluster's figures say.
+    """
+
+    plan: NamedPlan
+    model: FitModel
+    devices: int
+    sharing: int | None = None
+    factors: Factors = field(default=AS_SAID)
+
+    @property
+    def prices(self) -> Prices:
+        """The prices of the layers."""
+        return self.model.prices(self.plan.tensor)[self.plan.recompute]
+
+    @cached_property
+    def passes(self) -> int:
+        """Number of micro-batches."""
+        return self.plan.passes(self.model.samples, self.devices)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits the memory limit with a twentieth to spare."""
+        return self.memory_bytes <= (1 - SPARE) * self.model.limit_bytes
+
+    @property
+    def _samples(self) -> int:
+        return self.plan.micro_batch or 1
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """Layers of every stage."""
+        return even_sizes(self.prices.layers.layers, self.plan.pipeline * self.plan.chunks)
+
+    def _layers_of(self, group: int) -> int:
+        return sum(self._sizes[group :: self.plan.pipeline])
+
+    # Time
+
+    @cached_property
+    def durations(self) -> tuple[float, ...]:
+        """Seconds of a pass of every stage over a micro-batch."""
+        rates = self._samples, self.factors.compute, self.factors.of_level(0)
+        layer, first, last = (part.of(*rates) for part in self.prices.seconds)
+        seconds = [size * layer for size in self._sizes]
+        seconds[0] += first
+        seconds[-1] += last
+        return tuple(seconds)
+
+    @cached_property
+    def seconds(self) -> float:
+        """About how long the step takes, by the formula."""
+        plan, groups = self.plan, self.plan.pipeline
+        loads = [sum(self.durations[group::groups]) for group in range(groups)]
+        bubble = (groups - 1) / plan.chunks * sum(loads) / groups
+        return self._with_data(self.passes * max(loads) + bubble)
+
+    @cached_property
+    def refined_seconds(self) -> float:
+        """About how long the step takes, by its simulated schedule."""
+        plan = self.plan
+        if plan.pipeline == 1 or self.passes * len(self.durations) > _MOST_ACTIONS:
+            return self.seconds
+        schedule = make_schedule(plan.order, plan.pipeline, plan.chunks, self.passes)
+        first = _FORWARD_SHARE.get(plan.recompute, 1 / 3)
+        rest = (1 - first) / (len(schedule.parts) - 1)
+        durations = {
+            (stage, part): self.durations[stage] * (first if part == FORWARD else rest)
+            for stage, part in schedule.segments
+        }
+        transfers = dict.fromkeys(chain_transfers(schedule), self._transfer_seconds)
+        return self._with_data(simulate_schedule(schedule, durations, transfers).step_seconds)
+
+    @property
+    def _transfer_seconds(self) -> float:
+        """Seconds in which a micro-batch passes from a stage to the next."""
+        cluster = self.model.cluster
+        number = self.plan.stage_level(cluster, self.devices)
+        level = cluster.levels[number]
+        moved = self._samples * self.prices.layers.passed_bytes / level.achieved_bandwidth
+        return level.latency + moved * self.factors.of_level(number)
+
+    def _with_data(self, seconds: float) -> float:
+        """Add gathers and reductions over the data ranks to seconds without them."""
+        zero, waiting = self.plan.zero, self.factors.waiting
+        once = _ONCE.get(zero, 0) * self._gather_seconds + self._copies_seconds
+        gathers = self.passes * self._gathers_in_pass * self._gather_seconds
+        if self.passes == 1:  # they run concurrently with the pass
+            gathers, once = gathers + once, 0.0
+        beside = (1 - _HIDDEN) * gathers if self.plan.tensor > 1 else 0.0
+        return max(seconds + waiting * beside, gathers) + waiting * once
+
+    @property
+    def _gathers_in_pass(self) -> float:
+        """Gathers and reductions in a pass: those of the ends of a model are not gathered again."""
+        times = _IN_PASSES.get(self.plan.zero, 0)
+        if self.plan.zero != _IN_ALL:
+            return times
+        most = max(range(self.plan.pipeline), key=self._stored.__getitem__)
+        layers = self.prices.layers.layer.stored_bytes * self._layers_of(most)
+        return times - 1 + layers / self._stored[most]
+
+    @cached_property
+    def _data_parts(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """The (size, level) of the data ranks over which ZeRO divides, and of the others."""
+        inside, outside, left = [], [], self.sharing or self.plan.data or 1
+        for size, level in self.plan.parts(self.model.cluster, self.devices)["data"]:
+            own = min(size, left)
+            left //= own
+            inside.append((own, level))
+            outside.append((size // own, level))
+        return inside, outside
+
+    @cached_property
+    def _gather_seconds(self) -> float:
+        """Seconds in which the parameters of a rank are gathered, in the type of computation."""
+        stored = self.model.stored
+        return self._moved(stored.gathered / stored.total, self._data_parts[0])
+
+    @cached_property
+    def _copies_seconds(self) -> float:
+        """Seconds of reductions between groups that have a copy of what ZeRO divides each."""
+        stored, (inside, outside) = self.model.stored, self._data_parts
+        share = stored.gathered / stored.total / prod(size for size, _ in inside)
+        return 2 * self._moved(share, outside)
+
+    def _moved(self, share: float, parts: list[tuple[int, int]]) -> float:
+        """Return the seconds in which a share of what the fullest group stores is gathered."""
+        left, seconds = share * max(self._stored), 0.0
+        for size, number in parts:
+            level = self.model.cluster.levels[number]
+            each = left * (1 - 1 / size) / level.achieved_bandwidth
+            seconds += each * self.factors.of_level(number)
+            left /= size
+        return seconds
+
+    # Memory
+
+    @cached_property
+    def _stored(self) -> tuple[float, ...]:
+        """Bytes of parameters, gradients and optimizer states of every group, without ZeRO."""
+        prices, groups = self.prices, self.plan.pipeline
+        layer = prices.layers.layer.stored_bytes
+        found = [layer * self._layers_of(group) for group in range(groups)]
+        found[0] += prices.first_stored
+        found[-1] += prices.last_stored
+        return tuple(found)
+
+    @cached_property
+    def memory_of_groups(self) -> tuple[Mapping[str, float], ...]:
+        """About what a rank of every device group takes, by kind."""
+        return self._memory_of_groups(self._samples)
+
+    def memory_with(self, samples: int) -> float:
+        """Return about what the fullest group takes with other micro-batches, as many in flight."""
+        return max(sum(kinds.values()) for kinds in self._memory_of_groups(samples))
+
+    def _memory_of_groups(self, samples: int) -> tuple[Mapping[str, float], ...]:
+        return tuple(self._memory_of(group, samples) for group in range(self.plan.pipeline))
+
+    @cached_property
+    def memory_by_kind(self) -> Mapping[str, float]:
+        """About what a rank of the fullest group takes, by kind."""
+        return max(self.memory_of_groups, key=lambda kinds: sum(kinds.values()))
+
+    @cached_property
+    def memory_bytes(self) -> float:
+        """About what a rank of the fullest group takes."""
+        return sum(self.memory_by_kind.values())
+
+    def _memory_of(self, group: int, samples: int) -> Mapping[str, float]:
+        prices, stored, plan = self.prices.layers, self.model.stored, self.plan
+        ranks = prod(size for size, _ in self._data_parts[0])
+        whole, zero = self._stored[group] / stored.total, plan.zero
+        first, last = group == 0, group == plan.pipeline - 1
+        size = self._layers_of(group)
+        saved = size * prices.layer.saved_bytes + first * prices.first.saved_bytes
+        kept = self._in_flight(group) * saved + last * prices.last.saved_bytes
+        transient = max(prices.transient_bytes, last * self.prices.ends_transient_bytes)
+        gathered = whole * (stored.gathered if zero in _ONE_COPY else stored.lower)
+        if zero == _IN_ALL and ranks > 1:
+            gathered = whole * stored.lower / ranks
+            layers = min(_GATHERED, size) * prices.layer.stored_bytes
+            ends = (first * self.prices.first_stored, last * self.prices.last_stored)
+            gathered += max(layers, *ends) / stored.total * stored.gathered
+        return {
+            "parameters": stored.master * whole / (ranks if zero else 1) + gathered,
+            "optimizer states": stored.states * whole / (ranks if zero else 1),
+            "gradients": stored.gradient * whole / (ranks if zero > 1 else 1),
+            "saved activations": samples * kept,
+            "transient": samples * transient,
+        }
+
+    def _in_flight(self, group: int) -> float:
+        """Micro-batches in flight on a group, whole passes."""
+        groups, chunks = self.plan.pipeline, self.plan.chunks
+        if self.plan.order == "gpipe":
+            return self.passes
+        if chunks == 1:
+            return min(self.passes, groups - group)
+        ahead = (chunks - 1) * groups + 2 * (groups - 1 - group) + 1
+        return min(self.passes * chunks, ahead) / chunks

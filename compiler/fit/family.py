@@ -1,0 +1,109 @@
+"""The plans of Megatron's family on a number of devices, and which of them are best."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from shardwright.compiler.fit.estimates import Estimate
+from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.outer.configuration import FORMS
+from shardwright.ir.errors import ShardwrightError
+from shardwright.search.named_plan import ZERO, NamedPlan, divisors
+
+MICRO_BATCHES = (1, 2, 4, 8)
+"""Samples of a micro-batch that are tried."""
+_REFINED = 12  # plans whose schedules are simulated
+
+
+def family(
+    model: FitModel,
+    devices: int,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    tensors: Sequence[int] | None = None,
+) -> list[Estimate]:
+    """Return the plans of a model on a number of devices, whether they fit or not.
+
+    They have tensor ranks inside the innermost level of the cluster, with sequence parallelism,
+    device groups and chunks, data ranks, a ZeRO stage, a micro-batch, and a way to recompute.
+
+    Parameters
+    ----------
+    model : FitModel
+        The model.
+    devices : int
+        Number of devices.
+    micro_batches : sequence of int
+        Samples of a micro-batch.
+    tensors : sequence of int, optional
+        Numbers of tensor ranks; by default all that divide the innermost level.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster has no such number of devices.
+    """
+    inner = model.cluster.for_devices(devices)[0]
+    return [
+        Estimate(replace(plan, recompute=rule), model, devices)
+        for tensor in tensors or divisors(inner)
+        for rules in (tuple(model.prices(tensor)),)
+        if rules
+        for plan in _degrees(model, devices, tensor, micro_batches)
+        for rule in rules
+    ]
+
+
+def _degrees(
+    model: FitModel, devices: int, tensor: int, micro_batches: Sequence[int]
+) -> Iterator[NamedPlan]:
+    """Yield the degrees that divide the devices, their levels, the batch and the layers."""
+    base = NamedPlan(tensor=tensor, data=1, sequence_parallel=tensor > 1)
+    for stages, samples in product(divisors(devices // tensor), micro_batches):
+        data = devices // tensor // stages
+        if stages > model.layers or model.samples % (data * samples):
+            continue
+        plan = replace(base, pipeline=stages, data=data, micro_batch=samples)
+        try:
+            plan.mesh(model.cluster, devices)
+        except ShardwrightError:  # the levels of the cluster do not allow it
+            continue
+        for zero in ZERO if data > 1 else ZERO[:1]:
+            yield from _forms(replace(plan, zero=zero), model, devices)
+
+
+def _forms(plan: NamedPlan, model: FitModel, devices: int) -> Iterator[NamedPlan]:
+    """Yield the plan with the chunks and schedules that it may have."""
+    if plan.pipeline == 1:
+        yield plan
+        return
+    passes = plan.passes(model.samples, devices)
+    for chunks, schedule in FORMS:
+        if schedule == "zero_bubble":  # what it keeps for gradients of weights is not estimated
+            continue
+        fits = plan.pipeline * chunks <= model.layers
+        if fits and (chunks == 1 or passes % plan.pipeline == 0):
+            yield replace(plan, chunks=chunks, schedule=schedule)
+
+
+def fastest(plans: Iterable[Estimate], count: int = 1) -> list[Estimate]:
+    """Return the plans of the least steps that fit: those of a formula, then simulated."""
+    fitting = sorted((one for one in plans if one.fits), key=lambda one: one.seconds)
+    refined = sorted(fitting[: max(_REFINED, count)], key=lambda one: one.refined_seconds)
+    return refined[:count]
+
+
+def front(plans: Iterable[Estimate]) -> list[Estimate]:
+    """Return the plans that no other one beats in step and memory, the fastest first.
+
+    Of equal ones the first counts.
+    """
+    found: list[Estimate] = []
+    for one in sorted(plans, key=lambda one: (one.seconds, one.memory_bytes)):
+        if not found or one.memory_bytes < found[-1].memory_bytes:
+            found.append(one)
+    return found
+
+
+def least_memory(plans: Iterable[Estimate]) -> Estimate | None:
+    """Return the plan that takes the least memory, of equal ones the fastest."""
+    return min(plans, key=lambda one: (one.memory_bytes, one.seconds), default=None)

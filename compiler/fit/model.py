@@ -1,0 +1,303 @@
+"""A model whose plans are estimated: the prices of its layers, and the sizes of its parameters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.pipelines import as_asked, canonical_form
+from shardwright.compiler.stages.layer_prices import (
+    LayerPrices,
+    Part,
+    layer_prices,
+    repeated_layers,
+)
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.compiler.stages.shared import SharedParts
+from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.micro_batches import samples_of
+from shardwright.ir.errors import OptionError, ShardwrightError
+from shardwright.ir.graph import Graph
+from shardwright.ir.types import item_bytes
+from shardwright.operators.models.precision import MASTER, PRECISIONS
+from shardwright.passes.manager import PassManager
+from shardwright.search.named_plan import NamedPlan
+
+_SAMPLES = (4, 2, 3, 5, 7)  # of the micro-batch by which further samples are priced
+_HALF = 0.5  # of a bandwidth, by which the seconds of its links are told from the others
+
+
+@dataclass(frozen=True)
+class StoredBytes:
+    """Bytes of a trained element on a rank without ZeRO.
+
+    Parameters
+    ----------
+    master : float
+        The element itself.
+    states : float
+        The states of the optimizer.
+    gradient : float
+        Its gradient.
+    lower : float
+        A copy in the type that is computed in; 0 where that is the type of the element.
+    """
+
+    master: float
+    states: float
+    gradient: float
+    lower: float
+
+    @staticmethod
+    def of(options: CompileOptions) -> "StoredBytes":
+        """Return the bytes by the optimizer and the types.
+
+        Examples
+        --------
+        >>> StoredBytes.of(CompileOptions()).total
+        8.0
+        """
+        master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
+        gradient = lower if options.accumulate_type == "lower" else master
+        states = master * len(options.optimizer.states)
+        return StoredBytes(master, states, gradient, lower if lower < master else 0.0)
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return float(self.master + self.states + self.gradient + self.lower)
+
+    @property
+    def gathered(self) -> float:
+        """What is gathered over data ranks: the element in the type that is computed in."""
+        return self.lower or self.master
+
+
+@dataclass(frozen=True)
+class PartSeconds:
+    """Seconds of a pass over a micro-batch: of operators, and of the innermost links.
+
+    Parameters
+    ----------
+    compute, links : float
+        Of a micro-batch of one sample.
+    more_compute, more_links : float
+        Of each further sample: less where an operator of one sample takes its launch time.
+    """
+
+    compute: float
+    links: float
+    more_compute: float
+    more_links: float
+
+    def of(self, samples: int, compute: float, links: float) -> float:
+        """Return the seconds of a micro-batch, with factors on operators and on links."""
+        more = samples - 1
+        of_operators = self.compute + more * self.more_compute
+        return compute * of_operators + links * (self.links + more * self.more_links)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What the parts of a model take on some tensor ranks, in one way to recompute.
+
+    Parameters
+    ----------
+    layers : LayerPrices
+        The parts.
+    seconds : tuple of PartSeconds
+        Of a layer, of what is before all of them, and after.
+    first_stored, last_stored : float
+        Bytes that are stored of what is before the layers, and after.
+    """
+
+    layers: LayerPrices
+    seconds: tuple[PartSeconds, ...]
+    first_stored: float
+    last_stored: float
+
+    @property
+    def ends_transient_bytes(self) -> float:
+        """Bytes at the peak of what is after the layers, beside what is stored and saved."""
+        return max(self.layers.last.stored_bytes - self.last_stored, 0.0)
+
+
+@dataclass(eq=False)
+class FitModel:
+    """A program on a cluster, for plans of any degrees.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program; its first output is the loss.
+    cluster : Cluster
+        The devices.
+    options : CompileOptions
+        How it is trained: optimizer, types, memory limit.
+    tells_links : bool
+        Whether the seconds of links are told from others.
+
+    Raises
+    ------
+    OptionError
+        If the model has no repeated layers, or experts: the family has no plans of it.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    options: CompileOptions
+    tells_links: bool = False
+    _priced: dict[int, Mapping[str, Prices]] = field(default_factory=dict)
+    _shared: dict[float, SharedParts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(node.operator == "dispatch" for node in self.graph.nodes):
+            raise OptionError(
+                f"`{self.graph.name}` has a mixture of experts, and plans with experts are not "
+                "estimated by their layers",
+                hint="give the plan to `shardwright estimate`, or search with `compile`",
+            )
+        if not self.layers:
+            raise OptionError(
+                f"`{self.graph.name}` has no repeated layers (cells with a number, `blocks/0`), by "
+                "which plans are estimated",
+                hint="give a plan to `shardwright estimate`, or search with `compile`",
+            )
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return samples_of(self.graph) or 1
+
+    @property
+    def limit_bytes(self) -> float:
+        """Memory limit of a rank."""
+        return self.options.memory_on(self.cluster)
+
+    @cached_property
+    def layers(self) -> int:
+        """Number of repeated layers."""
+        found = repeated_layers(self._pipeline(self.cluster, 1).blocks)
+        return len(found) if len(found) > 1 else 0
+
+    @cached_property
+    def stored(self) -> StoredBytes:
+        """Bytes of a trained element."""
+        return StoredBytes.of(self.options)
+
+    @cached_property
+    def elements(self) -> int:
+        """Trained elements of the model."""
+        return _trained(self.graph)
+
+    @property
+    def least_bytes(self) -> float:
+        """Bytes of trained elements and optimizer states: all ranks together hold no less."""
+        return float(self.elements * (self.stored.master + self.stored.states))
+
+    @cached_property
+    def end_elements(self) -> tuple[int, int]:
+        """Trained elements that are read before the repeated layers, and after."""
+        blocks = self._pipeline(self.cluster, 1).blocks
+        layers = repeated_layers(blocks)
+
+        def elements(begin: int, end: int) -> int:
+            part = blocks.stretch(begin, end, alone=True).graph if begin < end else None
+            return 0 if part is None else _trained(part)
+
+        return elements(0, layers[0]), elements(layers[-1] + 1, len(blocks))
+
+    def prices(self, tensor: int) -> Mapping[str, Prices]:
+        """Return the prices on some tensor ranks, by the way to recompute, the least first.
+
+        Empty where the model cannot be divided so.
+        """
+        if tensor not in self._priced:
+            try:
+                self._priced[tensor] = self._prices(tensor)
+            except ShardwrightError:
+                self._priced[tensor] = {}
+        return self._priced[tensor]
+
+    def _prices(self, tensor: int) -> Mapping[str, Prices]:
+        found = self._layer_prices(self.cluster, tensor)
+        seconds = self._seconds(found, self.cluster, tensor)
+        told = tensor > 1 and self.tells_links
+        slower = self._seconds(None, _slow(self.cluster), tensor) if told else seconds
+        first, last = (one * self.stored.total / tensor for one in self.end_elements)
+        return {
+            rule: Prices(
+                one,
+                tuple(map(_part_seconds, seconds[rule], slower.get(rule, seconds[rule]))),
+                min(first, one.first.stored_bytes),
+                min(last, one.last.stored_bytes),
+            )
+            for rule, one in found.items()
+        }
+
+    def _seconds(
+        self, found: Mapping[str, LayerPrices] | None, cluster: Cluster, tensor: int
+    ) -> Mapping[str, tuple[tuple[float, float], ...]]:
+        """Return the seconds of the parts: of one sample, and of each further one."""
+        found = found or self._layer_prices(cluster, tensor)
+        samples = next((n for n in _SAMPLES if self.samples % n == 0), 1)
+        wide = found if samples == 1 else self._layer_prices(cluster, tensor, samples)
+        parts = {}
+        for rule, one in found.items():
+            pairs = zip(_parts(one), _parts(wide.get(rule, one)), strict=True)
+            more = max(samples - 1, 1)
+            parts[rule] = tuple(
+                (alone.seconds, max((many.seconds - alone.seconds) / more, 0.0))
+                if samples > 1
+                else (alone.seconds, alone.seconds)
+                for alone, many in pairs
+            )
+        return parts
+
+    def _layer_prices(
+        self, cluster: Cluster, tensor: int, samples: int = 1
+    ) -> Mapping[str, LayerPrices]:
+        plan = NamedPlan(tensor=tensor, data=1, sequence_parallel=tensor > 1)
+        return layer_prices(self._pipeline(cluster, tensor, samples), plan)
+
+    def _pipeline(self, cluster: Cluster, tensor: int, samples: int = 1) -> PipelinePartitioning:
+        """Return the program in one stage on tensor ranks, in micro-batches of some samples."""
+        mesh = NamedPlan(tensor=tensor, data=1).mesh(cluster, tensor)
+        options = replace(self._options, micro_batches=self.samples // samples)
+        where = (self._source, cluster, mesh, options, PassManager(), None, 0)
+        # What is shared has prices, so clusters of other bandwidth have their own.
+        shared = self._shared.setdefault(cluster.levels[0].bandwidth, SharedParts())
+        return PipelinePartitioning(*where, shared=shared)
+
+    @cached_property
+    def _options(self) -> CompileOptions:
+        return replace(self.options, micro_batches=max(self.samples, 1), recompute="search")
+
+    @cached_property
+    def _source(self) -> Graph:
+        """The program in canonical form, in micro-batches of one sample."""
+        options = self._options
+        passes = (*as_asked(options, options.passes), canonical_form(options))
+        return PassManager().run_all(passes, self.graph)
+
+
+def _trained(graph: Graph) -> int:
+    """Return the number of trained elements of a program."""
+    return sum(p.value.type.elements for p in graph.parameters if p.trainable)
+
+
+def _slow(cluster: Cluster) -> Cluster:
+    """Return the cluster with half of the bandwidth of the innermost links."""
+    inner, *outer = cluster.levels
+    slow = inner.model_copy(update={"bandwidth": inner.bandwidth * _HALF})
+    return cluster.model_copy(update={"levels": (slow, *outer)})
+
+
+def _parts(prices: LayerPrices) -> tuple[Part, Part, Part]:
+    return prices.layer, prices.first, prices.last
+
+
+def _part_seconds(fast: tuple[float, float], slow: tuple[float, float]) -> PartSeconds:
+    """Return the seconds of a part: at half of the bandwidth, links take twice as long."""
+    links = [min(max(b - a, 0.0), a) for a, b in zip(fast, slow, strict=True)]
+    return PartSeconds(fast[0] - links[0], links[0], fast[1] - links[1], links[1])

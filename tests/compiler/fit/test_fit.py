@@ -1,0 +1,177 @@
+"""What fits: the family, its front, the fewest devices, and estimates beside built plans."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import pytest
+
+from shardwright.api import compile
+from shardwright.compiler.fit.cost import training
+from shardwright.compiler.fit.estimates import Estimate
+from shardwright.compiler.fit.family import family, fastest, front
+from shardwright.compiler.fit.model import FitModel, StoredBytes
+from shardwright.compiler.fit.questions import (
+    changes,
+    fewest_devices,
+    largest_micro_batch,
+    least_devices,
+    longest_sequence,
+    on_devices,
+)
+from shardwright.compiler.options import CompileOptions
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.errors import OptionError
+from shardwright.models import training_definition
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.search.named_plan import NamedPlan
+
+CLUSTER = cluster("h100-pod").without_host()
+TEXT = "llama:layers=8,hidden=1024,heads=8,kv_heads=8,inner=2816,sequence=2048,vocabulary=32000"
+GIB = 2.0**30
+
+
+@cache
+def definition():
+    return training_definition(TEXT, 32, 1)[0]
+
+
+@cache
+def priced(**options: str) -> FitModel:
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}), **options)
+    return FitModel(definition().graph, CLUSTER, asked)
+
+
+def model(limit: float = 8 * GIB, **options: str) -> FitModel:
+    """Return the model within a limit; all limits share the prices of its layers."""
+    whole = priced(**options)
+    return replace(whole, options=replace(whole.options, memory_limit=limit))
+
+
+def test_stored_bytes_are_those_of_mixed_precision_adam():
+    assert model().stored == StoredBytes(4, 8, 2, 2)
+    assert model(accumulate_type="float32", reduce_type="float32").stored.gradient == 4
+    assert model().elements == definition().parameter_count
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "data=16,micro_batch=1,zero=3",
+        "data=16,micro_batch=2,recompute=full,zero=3",
+        "tensor=8,data=2,micro_batch=2,zero=1,sequence_parallel",
+        "tensor=2,pipeline=4,data=2,micro_batch=1,zero=1,sequence_parallel",
+        "tensor=2,pipeline=2,data=4,micro_batch=1,chunks=2,schedule=interleaved,zero=2,"
+        "sequence_parallel",
+    ],
+)
+def test_an_estimate_is_near_the_built_plan(plan):
+    one = Estimate(NamedPlan.parse(plan), model(), 16)
+    built = compile(
+        definition(),
+        16,
+        cluster=CLUSTER,
+        plan=plan,
+        precision="bfloat16",
+        optimizer="adam",
+        memory_limit=float("inf"),
+    ).plan.document
+    assert one.memory_bytes == pytest.approx(built.memory.peak_bytes, rel=0.12)
+    assert one.refined_seconds == pytest.approx(built.objective, rel=0.25)
+
+
+def test_the_front_is_that_of_all_pairs():
+    plans = family(model(), 16)
+    found = {(one.seconds, one.memory_bytes) for one in front(plans)}
+    pairs = {(one.seconds, one.memory_bytes) for one in plans}
+    best = {
+        (s, m)
+        for s, m in pairs
+        if not any(a <= s and b <= m and (a, b) != (s, m) for a, b in pairs)
+    }
+    assert found == best
+    assert len(found) > 3
+
+
+def test_the_fastest_plan_fits_and_none_that_fits_is_faster():
+    plans = family(model(), 16)
+    (best,) = fastest(plans)
+    assert best.fits
+    assert best.refined_seconds == min(p.refined_seconds for p in plans if p.fits)
+
+
+@pytest.mark.parametrize("limits", [(1, 2, 4, 8, 16)])
+def test_more_memory_needs_no_more_devices(limits):
+    counts = []
+    for limit in limits:
+        found = fewest_devices(model(limit * GIB))
+        counts.append(10**9 if found is None else found.devices)
+        assert least_devices(model(limit * GIB)) <= counts[-1]
+    assert all(after <= before for before, after in pairwise(counts))
+    assert counts[-1] < counts[0]
+
+
+def test_the_fewest_devices_are_fewest():
+    found = fewest_devices(model(2 * GIB))
+    assert found is not None
+    fewer = found.devices // 2
+    assert fewer < least_devices(model(2 * GIB)) or on_devices(model(2 * GIB), fewer).best is None
+
+
+def test_the_largest_micro_batch_is_the_last_that_fits():
+    (best,) = fastest(family(model(3 * GIB), 16))
+    of_batch, free = largest_micro_batch(best)
+    assert of_batch is not None
+    limit = 0.95 * best.model.limit_bytes
+    assert best.memory_with(free) <= limit < best.memory_with(free + 1)
+
+
+@pytest.mark.parametrize("constant", [0, 5_000])
+@pytest.mark.parametrize("square", [0.0, 0.01])
+def test_the_longest_sequence_is_the_last_unit_that_fits(constant, square):
+    def most(length: int) -> float:
+        return constant + 10 * length + square * length**2
+
+    limit = 20_000
+    found = longest_sequence(256, most, limit)
+    assert found is not None
+    assert most(found) <= limit < most(found + 32)
+
+
+def test_no_sequence_fits():
+    assert longest_sequence(64, lambda length: 10.0 + length, 10.0) is None
+
+
+def test_changes_differ_in_one_thing():
+    (best,) = fastest(family(model(), 16))
+    found = changes(best)
+    kinds = {change.kind for change in found}
+    assert {"recomputation", "ZeRO", "devices"} <= kinds
+    for change in found:
+        assert change.estimate.plan != best.plan or change.estimate.sharing
+        if change.kind != "devices":
+            assert change.estimate.devices == best.devices
+
+
+def test_hybrid_sharding_takes_more_memory_and_sends_less_between_nodes():
+    one = Estimate(NamedPlan.parse("data=32,micro_batch=1,zero=3"), model(), 32)
+    (hybrid,) = (change for change in changes(one) if not change.named)
+    assert hybrid.estimate.sharing == 8
+    assert hybrid.estimate.memory_bytes > one.memory_bytes
+
+
+def test_money_is_rate_times_hours():
+    found = training(2.0, 1_000_000, 1e12, 64, 2.5)
+    hours = 1e12 / 1_000_000 * 2.0 / 3600
+    assert found.money == pytest.approx(64 * 2.5 * hours)
+    assert found.days == pytest.approx(hours / 24)
+    assert training(2.0, 1_000_000, 1e12, 64, None).money is None
+
+
+@pytest.mark.parametrize(
+    ("name", "match"), [("mlp", "no repeated layers"), ("mixtral:layers=2", "mixture of experts")]
+)
+def test_models_without_a_family_are_refused(name, match):
+    graph = training_definition(name, None, 1)[0].graph
+    with pytest.raises(OptionError, match=match):
+        FitModel(graph, CLUSTER, CompileOptions())

@@ -1,0 +1,113 @@
+"""``shardwright fit``: whether a model fits on devices, with which plan, and what to change."""
+
+import argparse
+
+from shardwright.api import DEFAULT_CLUSTER
+from shardwright.compiler.fit.questions import least_devices
+from shardwright.ir.errors import InfeasibleError, NotFoundError, ShardwrightError
+from shardwright.ir.units import bytes_text
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, number_in
+from shardwright.tools.documents import print_document
+from shardwright.tools.fit.answers import Answers, Money, on_several
+from shardwright.tools.fit.document import answers_document, on_devices_document
+from shardwright.tools.fit.report import print_answers, print_several
+from shardwright.tools.fit.subject import Subject
+from shardwright.tools.main import UsageError
+from shardwright.tools.options import add_memory, add_model, add_number, add_training_types
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_model(parser)
+    place = parser.add_argument_group("devices")
+    place.add_argument(
+        "--devices",
+        required=True,
+        type=_counts,
+        metavar="N[,N...]",
+        help="number of devices; of several, the answers are about the last, and a table of all",
+    )
+    place.add_argument(
+        "--cluster",
+        default=DEFAULT_CLUSTER,
+        metavar="NAME|FILE",
+        help=f"the devices and their links; see `shardwright clusters` (default {DEFAULT_CLUSTER})",
+    )
+    add_memory(place)
+    step = parser.add_argument_group("training step")
+    add_number(step, "--batch", POSITIVE_INTEGER, "batch size (default the model's)", "B")
+    add_number(
+        step, "--sequence", POSITIVE_INTEGER, "tokens of a sample (default the model's)", "S"
+    )
+    add_training_types(step)
+    money = parser.add_argument_group("days and money")
+    add_number(money, "--tokens", POSITIVE, "tokens to train on: `1e12`", "T")
+    add_number(money, "--price-per-hour", POSITIVE, "price of a device for an hour", "P")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the answers.
+
+    Raises
+    ------
+    InfeasibleError
+        If it is proven that no plan fits; the answers are printed first.
+    NotFoundError
+        If no plan of the family fits, which proves nothing about others.
+    """
+    if arguments.price_per_hour is not None and arguments.tokens is None:
+        raise UsageError(
+            "`--price-per-hour` has no effect without the tokens to train on",
+            hint="add `--tokens 1e12`",
+        )
+    subject = Subject(arguments)
+    if arguments.tokens is not None and subject.tokens is None:
+        raise UsageError(
+            f"`--tokens` counts tokens, and `{subject.name}` reads no sequences of tokens",
+            hint="leave it out",
+        )
+    answers = Answers(subject, arguments.devices[-1])
+    money = Money(arguments.tokens, arguments.price_per_hour)
+    several = on_several(subject, arguments.devices) if len(arguments.devices) > 1 else []
+    if arguments.json:
+        document = answers_document(answers, money)
+        document["by_devices"] = [on_devices_document(one, money, answers) for one in several]
+        print_document(document)
+    else:
+        print_answers(answers, money)
+        if several:
+            print_several(answers, several, money)
+    if answers.built is None:
+        raise _does_not_fit(answers)
+    return 0
+
+
+def _does_not_fit(answers: Answers) -> ShardwrightError:
+    """Return the error that tells why no plan was found, as far as it is proven."""
+    model, limit = answers.model, bytes_text(answers.model.limit_bytes)
+    if least_devices(model) > answers.devices:
+        return InfeasibleError(
+            f"parameters and optimizer states of `{answers.subject.name}` take "
+            f"{bytes_text(model.least_bytes)}, {answers.devices} devices have {limit} each",
+            hint=f"use at least {least_devices(model)} devices",
+        )
+    fewest = answers.fewest
+    hint = "use a cluster with more devices or more memory"
+    if fewest is not None and fewest.devices > answers.devices:
+        hint = f"use {fewest.devices} devices"
+    elif fewest is not None:
+        hint = "use another batch, or number of devices"
+    return NotFoundError(
+        f"no plan of Megatron's family for `{answers.subject.name}` on {answers.devices} devices "
+        f"fits {limit}",
+        hint=hint,
+    )
+
+
+def _counts(text: str) -> list[int]:
+    """Return the numbers of devices of a list."""
+    found = [number_in(item.strip()) for item in text.split(",")]
+    for count in found:
+        POSITIVE_INTEGER.check("--devices", count)
+    return [int(count) for count in found]

@@ -1,0 +1,169 @@
+"""The answers of `fit`: what is asked of a model on one number of devices, or on several."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shardwright.compilation import Compilation
+from shardwright.compiler.fit.cost import Training, training
+from shardwright.compiler.fit.estimates import SPARE, Estimate
+from shardwright.compiler.fit.family import family, fastest, front, least_memory
+from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.fit.questions import (
+    Change,
+    OnDevices,
+    changes,
+    fewest_devices,
+    largest_micro_batch,
+    longest_sequence,
+    on_devices,
+)
+from shardwright.ir.errors import ShardwrightError
+from shardwright.tools.fit.subject import Subject
+
+_CANDIDATES = 4  # plans that are built until one fits
+
+
+@dataclass(frozen=True)
+class Money:
+    """What is asked about the length of a training.
+
+    Parameters
+    ----------
+    tokens : float or None
+        Tokens to train on.
+    price : float or None
+        Of a device for an hour.
+    """
+
+    tokens: float | None = None
+    price: float | None = None
+
+    def of(self, step_seconds: float, tokens_of_step: int | None, devices: int) -> Training | None:
+        """Return how long a training takes; None where it is not asked."""
+        if self.tokens is None or tokens_of_step is None:
+            return None
+        return training(step_seconds, tokens_of_step, self.tokens, devices, self.price)
+
+
+class Answers:
+    """What is answered of a model on a number of devices.
+
+    Parameters
+    ----------
+    subject : Subject
+        The model.
+    devices : int
+        Number of devices.
+    """
+
+    def __init__(self, subject: Subject, devices: int) -> None:
+        self.subject, self.devices = subject, devices
+        self.model: FitModel = subject.model()
+        self.plans = family(self.model, devices)
+        self.fastest = fastest(self.plans, _CANDIDATES)
+
+    @cached_property
+    def built(self) -> tuple[Estimate, Compilation] | None:
+        """The fastest plan that fits once it is built, and its compilation."""
+        return self.subject.built(self.fastest)
+
+    @cached_property
+    def subject_plan(self) -> Estimate | None:
+        """The plan that changes are told of: the best, or where none fits the smallest."""
+        if self.built is not None:
+            return self.built[0]
+        return self.fastest[0] if self.fastest else least_memory(self.plans)
+
+    @cached_property
+    def fitting(self) -> list[Estimate]:
+        """The plans that fit."""
+        return [one for one in self.plans if one.fits]
+
+    @cached_property
+    def front(self) -> list[Estimate]:
+        """The fitting plans that no other one beats in step and memory."""
+        return front(self.fitting)
+
+    @cached_property
+    def fewest(self) -> OnDevices | None:
+        """The fewest devices on which a plan fits."""
+        return fewest_devices(self.model)
+
+    @cached_property
+    def micro_batch(self) -> tuple[int | None, int]:
+        """The largest micro-batch of the plan, see `largest_micro_batch`."""
+        assert self.subject_plan is not None
+        return largest_micro_batch(self.subject_plan)
+
+    @cached_property
+    def sequences(self) -> tuple[int | None, int | None] | None:
+        """The longest sequence of the plan, and of any; None where the model has no such size."""
+        length, plan = self.subject.sequence, self.subject_plan
+        if length is None or plan is None:
+            return None
+        models: dict[int, FitModel] = {length: self.model}
+
+        def at(sequence: int) -> FitModel:
+            if sequence not in models:
+                models[sequence] = self.subject.model(sequence)
+            return models[sequence]
+
+        try:
+            at(2 * length)
+        except ShardwrightError:  # the model has no such size
+            return None
+        limit = (1 - SPARE) * self.model.limit_bytes
+        own = longest_sequence(length, lambda n: _memory_of(plan, at(n)), limit)
+        tensor = max((one.plan.tensor for one in self.plans), default=1)
+        most = _least_of(tensor, self.devices, at)
+        return own, longest_sequence(length, most, limit)
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        """Plans that differ from the best, or from the smallest, in one thing."""
+        plan = self.subject_plan
+        return [] if plan is None else [*changes(plan), *self._trained_otherwise(plan)]
+
+    def _trained_otherwise(self, plan: Estimate) -> list[Change]:
+        """Return the plan with gradients in float32, where they are in a lower type."""
+        found = []
+        wide_types: dict[str, Any] = {"accumulate_type": "float32", "reduce_type": "float32"}
+        if self.model.stored.gradient < self.model.stored.master:
+            wide = self.subject.model(**wide_types)
+            text = "gradients reduced and accumulated in float32"
+            found.append(Change("precision", text, _of_model(plan, wide)))
+        for precision in ("float32", "bfloat16"):
+            if precision != self.model.options.precision:
+                other = self.subject.model(precision=precision)
+                found.append(Change("precision", f"precision {precision}", _of_model(plan, other)))
+        return found
+
+
+def _of_model(plan: Estimate, model: FitModel) -> Estimate:
+    return Estimate(plan.plan, model, plan.devices, plan.sharing)
+
+
+def _memory_of(plan: Estimate, model: FitModel) -> float:
+    """Return about what a plan takes with another sequence; infinite where there is none."""
+    rules = model.prices(plan.plan.tensor)
+    return _of_model(plan, model).memory_bytes if plan.plan.recompute in rules else float("inf")
+
+
+def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Callable[[int], float]:
+    """Return the memory of the smallest plan on most tensor ranks, by the sequence."""
+
+    def most(sequence: int) -> float:
+        model = at(sequence)
+        plans = family(model, devices, micro_batches=(1,), tensors=(tensor,))
+        found = least_memory(plans)
+        return float("inf") if found is None else found.memory_bytes
+
+    return most
+
+
+def on_several(subject: Subject, counts: list[int]) -> list[OnDevices]:
+    """Return the fastest plan on each number of devices."""
+    model = subject.model()
+    return [on_devices(model, count) for count in counts]

@@ -1,0 +1,112 @@
+"""The JSON document of `fit`; its keys are stable."""
+
+from typing import Any
+
+from shardwright.compiler.fit.cost import Training
+from shardwright.compiler.fit.estimates import SPARE, Estimate
+from shardwright.compiler.fit.questions import Change, OnDevices, least_devices
+from shardwright.tools.documents import timeline_of
+from shardwright.tools.fit.answers import Answers, Money
+
+FAMILY = (
+    "plans of Megatron's family: tensor ranks inside a node with sequence parallelism, 1F1B and "
+    "interleaved pipelines, data ranks with ZeRO 0 to 3, recomputation of all layers or none, "
+    "micro-batches of 1, 2, 4 or 8 samples"
+)
+
+
+def answers_document(answers: Answers, money: Money) -> dict[str, Any]:
+    """Return the answers about one number of devices."""
+    model, subject, fewest = answers.model, answers.subject, answers.fewest
+    plan = answers.subject_plan
+    document: dict[str, Any] = {
+        "model": subject.name,
+        "cluster": subject.cluster.name,
+        "devices": answers.devices,
+        "batch": subject.samples,
+        "sequence": subject.sequence,
+        "parameters": model.elements,
+        "precision": model.options.precision,
+        "optimizer": model.options.optimizer.kind,
+        "memory_limit_bytes": model.limit_bytes,
+        "family": FAMILY,
+        "margin": SPARE,
+        "plans": len(answers.plans),
+        "fitting": len(answers.fitting),
+        "fits": answers.built is not None,
+        "least_devices_proven": least_devices(model),
+        "fewest_devices": None if fewest is None else on_devices_document(fewest, money, answers),
+        "best": None if plan is None else estimate_document(plan, money, answers),
+        "built": built_document(answers, money),
+        "front": [estimate_document(one, money, answers) for one in answers.front],
+        "changes": [change_document(change, answers, money) for change in answers.changes],
+    }
+    if plan is not None:
+        document["largest_micro_batch"] = dict(
+            zip(("of_batch", "of_any_batch"), answers.micro_batch, strict=True)
+        )
+        names = ("of_plan", "of_family")
+        found = answers.sequences
+        document["longest_sequence"] = found and dict(zip(names, found, strict=True))
+    return document
+
+
+def built_document(answers: Answers, money: Money) -> dict[str, Any] | None:
+    """Return the figures of the best plan once it is built; None where none was."""
+    if answers.built is None:
+        return None
+    one, compilation = answers.built
+    step = timeline_of(compilation, answers.model.limit_bytes).step_seconds
+    found = money.of(step, answers.subject.tokens, one.devices)
+    return {
+        "plan": one.plan.text,
+        "step_seconds": step,
+        "memory_bytes_per_device": compilation.plan.document.memory.peak_bytes,
+        "memory_by_kind": dict(compilation.plan.document.memory.by_kind),
+        **_training(found),
+    }
+
+
+def on_devices_document(found: OnDevices, money: Money, answers: Answers) -> dict[str, Any]:
+    """Return the fastest plan on a number of devices."""
+    best = found.best
+    return {
+        "devices": found.devices,
+        "plans": found.plans,
+        "fitting": found.fitting,
+        "best": None if best is None else estimate_document(best, money, answers),
+    }
+
+
+def estimate_document(one: Estimate, money: Money, answers: Answers) -> dict[str, Any]:
+    """Return the figures of an estimate."""
+    tokens = answers.subject.tokens
+    return {
+        "plan": one.plan.text,
+        "devices": one.devices,
+        "step_seconds": one.refined_seconds,
+        "memory_bytes_per_device": one.memory_bytes,
+        "memory_by_kind": dict(one.memory_by_kind),
+        "fits": one.fits,
+        "tokens_per_second_per_device": tokens and tokens / one.refined_seconds / one.devices,
+        **_training(money.of(one.refined_seconds, tokens, one.devices)),
+    }
+
+
+def change_document(change: Change, answers: Answers, money: Money) -> dict[str, Any]:
+    """Return a change with what it costs in step and memory."""
+    base = answers.subject_plan
+    assert base is not None
+    found = estimate_document(change.estimate, money, answers)
+    return {
+        "kind": change.kind,
+        "change": change.text,
+        "named": change.named,
+        "step_change": change.estimate.refined_seconds / base.refined_seconds - 1,
+        "memory_change_bytes": change.estimate.memory_bytes - base.memory_bytes,
+        **found,
+    }
+
+
+def _training(found: Training | None) -> dict[str, Any]:
+    return {} if found is None else {"days": found.days, "money": found.money}

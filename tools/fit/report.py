@@ -1,0 +1,229 @@
+"""What `fit` prints for people."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+from shardwright.compiler.fit.cost import Training
+from shardwright.compiler.fit.estimates import SPARE, Estimate
+from shardwright.compiler.fit.questions import OnDevices, device_counts, least_devices
+from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.tools.documents import timeline_of
+from shardwright.tools.fit.answers import Answers, Money
+from shardwright.tools.fit.document import FAMILY
+from shardwright.tools.tables import print_table, styled, width
+
+_LABEL = 11  # columns
+_ROWS = 8  # of the front
+_GIB = 2**30
+_BREAKS = re.compile(r"(\s+|(?<=,)(?=\w))")  # a line may break after a comma too
+
+
+def print_answers(answers: Answers, money: Money) -> None:
+    """Print the answers about one number of devices."""
+    _print_title(answers)
+    _print_verdict(answers)
+    plan = answers.subject_plan
+    if plan is not None:
+        _print_plan(answers, plan, money)
+        _print_limits(answers)
+    _line("family", f"{len(answers.plans)} {FAMILY}")
+    _line("figures", _figures(answers))
+    if plan is not None:
+        _print_changes(answers, plan)
+        _print_front(answers, money)
+
+
+def _figures(answers: Answers) -> str:
+    return (
+        "estimates by the prices of one layer and of the ends of the model, and of "
+        f"{answers.subject.cluster.name} as its cluster file says; a plan is said to fit if its "
+        f"estimate leaves {SPARE:.0%} of the limit free"
+    )
+
+
+def _print_title(answers: Answers) -> None:
+    model, subject = answers.model, answers.subject
+    devices = f"{answers.devices} device{'s' if answers.devices > 1 else ''}"
+    size = f"{model.elements / 1e9:.3g}B parameters"
+    batch = f"batch {subject.samples}"
+    text = f" of {subject.sequence:,} tokens" if subject.sequence else ""
+    options = f"{model.options.precision}, {model.options.optimizer.kind}"
+    title = (
+        f"{subject.name} on {devices} of {subject.cluster.name}: {size}, {batch}{text}, {options}"
+    )
+    print(styled(title, "bold") + "\n")
+
+
+def _print_verdict(answers: Answers) -> None:
+    model, count = answers.model, len(answers.fitting)
+    limit = bytes_text(model.limit_bytes)
+    least = least_devices(model)
+    if answers.built is not None:
+        _line("fits", f"yes: {count} of {len(answers.plans)} plans fit {limit} by their estimates")
+    elif least > answers.devices:
+        needed = bytes_text(model.least_bytes)
+        _line(
+            "fits",
+            f"no, proven: parameters and optimizer states take {needed}, "
+            f"{answers.devices} devices have {limit} each",
+        )
+    elif count:
+        _line("fits", f"not found: of {count} estimates that fit {limit}, none fits when built")
+    else:
+        _line("fits", f"no plan of this family fits {limit} by its estimate")
+    _line(
+        "devices",
+        f"{_fewest(answers)}; no plan fits on fewer than {least}, proven by the "
+        f"{bytes_text(model.least_bytes)} of parameters and optimizer states",
+    )
+
+
+def _fewest(answers: Answers) -> str:
+    fewest = answers.fewest
+    if fewest is None or fewest.best is None:
+        return f"no plan of this family fits on up to {device_counts(answers.model)[-1]} devices"
+    best = fewest.best
+    return (
+        f"at least {fewest.devices} (of powers of two), with `{best.plan}`: "
+        f"{seconds_text(best.refined_seconds)}, {bytes_text(best.memory_bytes)}"
+    )
+
+
+def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
+    name = "best plan" if answers.built is not None else "smallest"
+    _line(name, f"`{plan.plan}`")
+    if answers.built is not None:
+        _, compilation = answers.built
+        memory = compilation.plan.document.memory
+        step = timeline_of(compilation, answers.model.limit_bytes).step_seconds
+        text = f"built: {_speed(step, answers)}, {bytes_text(memory.peak_bytes)} on each device"
+        _line("", text + _training_text(money.of(step, answers.subject.tokens, plan.devices)))
+    told = "" if plan.fits else ", does not fit"
+    _line(
+        "",
+        f"estimated: {seconds_text(plan.refined_seconds)}, {bytes_text(plan.memory_bytes)}{told}: "
+        + ", ".join(f"{k} {bytes_text(v)}" for k, v in plan.memory_by_kind.items() if v >= 1),
+    )
+    _line("", _fullest(plan))
+
+
+def _fullest(plan: Estimate) -> str:
+    """Return which part of the model holds most activations, and most gathered parameters."""
+    prices, samples = plan.prices, plan.plan.micro_batch or 1
+    layer = prices.layers.layer.saved_bytes * samples
+    head = (prices.layers.last.saved_bytes + prices.ends_transient_bytes) * samples
+    gathered = max(prices.layers.layer.stored_bytes, prices.first_stored, prices.last_stored)
+    share = plan.model.stored.gathered / plan.model.stored.total
+    return (
+        f"of each micro-batch a layer saves {bytes_text(layer)} and the head with the loss takes "
+        f"{bytes_text(head)}; the largest part gathered at once is {bytes_text(gathered * share)}"
+    )
+
+
+def _speed(step: float, answers: Answers) -> str:
+    tokens = answers.subject.tokens
+    rate = "" if tokens is None else f", {tokens / step / answers.devices:,.0f} tokens/s on each"
+    return f"step {seconds_text(step)}{rate}"
+
+
+def _print_limits(answers: Answers) -> None:
+    of_batch, free = answers.micro_batch
+    own = f"{of_batch} of those that divide the batch" if of_batch else "none fits"
+    _line("micro-batch", f"largest with these degrees: {own}; {free} whatever the batch is")
+    if answers.sequences is not None:
+        own, any_plan = (f"{n:,} tokens" if n else "none fits" for n in answers.sequences)
+        _line(
+            "sequence",
+            f"longest with this plan: {own}; with any plan of this family on {answers.devices} "
+            f"devices: {any_plan} (in eighths of {answers.subject.sequence:,})",
+        )
+
+
+def _print_changes(answers: Answers, base: Estimate) -> None:
+    rows = []
+    for change in sorted(answers.changes, key=lambda one: one.estimate.memory_bytes):
+        one = change.estimate
+        step = one.refined_seconds / base.refined_seconds - 1
+        memory = (one.memory_bytes - base.memory_bytes) / _GIB
+        rows.append(
+            (
+                change.text,
+                f"{step:+.1%}",
+                f"{memory:+.2f} GiB",
+                bytes_text(one.memory_bytes),
+                "yes" if one.fits else "no",
+            )
+        )
+    headings = ("one change to this plan", "step", "memory", "then", "fits")
+    print()
+    print_table("what a change costs, the least memory first", headings, rows, right=(1, 2, 3))
+
+
+def _print_front(answers: Answers, money: Money) -> None:
+    found = _thinned(answers.front)
+    if not found:
+        return
+    rows = [_row(one, answers.subject.tokens, money) for one in found]
+    title = f"step against memory: {len(found)} of {len(answers.front)} plans that none beats"
+    print_table(title, _headings("plan", money), rows, right=(1, 2, 3, 4, 5))
+
+
+def _headings(first: str, money: Money) -> tuple[str, ...]:
+    days = ("days",) if money.tokens is not None else ()
+    cost = ("money",) if money.tokens is not None and money.price is not None else ()
+    return (first, "step", "tokens/s each", "memory", *days, *cost)
+
+
+def _thinned(plans: Sequence[Estimate]) -> Sequence[Estimate]:
+    """Return some plans of a front, the ends among them."""
+    if len(plans) <= _ROWS:
+        return plans
+    return [plans[i * (len(plans) - 1) // (_ROWS - 1)] for i in range(_ROWS)]
+
+
+def _row(one: Estimate, tokens: int | None, money: Money) -> tuple[str, ...]:
+    step = one.refined_seconds
+    rate = "" if tokens is None else f"{tokens / step / one.devices:,.0f}"
+    trained = _cells(money.of(step, tokens, one.devices))
+    return (_spaced(one), seconds_text(step), rate, bytes_text(one.memory_bytes), *trained)
+
+
+def _spaced(one: Estimate) -> str:
+    """Return the text of a plan that a table can break."""
+    return one.plan.text.replace(",", ", ")
+
+
+def _cells(found: Training | None) -> tuple[str, ...]:
+    if found is None:
+        return ()
+    money = () if found.money is None else (f"{found.money:,.0f}",)
+    return (f"{found.days:,.3g}", *money)
+
+
+def _training_text(found: Training | None) -> str:
+    if found is None:
+        return ""
+    money = "" if found.money is None else f" and {found.money:,.0f} in money"
+    return f"; the training takes {found.days:,.3g} days{money}"
+
+
+def print_several(answers: Answers, found: Sequence[OnDevices], money: Money) -> None:
+    """Print the fastest plan on each number of devices."""
+    rows: list[tuple[str, ...]] = []
+    for one in found:
+        if one.best is None:
+            told = f"no plan of this family fits ({one.plans} estimated)"
+            rows.append((str(one.devices), told))
+            continue
+        rows.append((str(one.devices), *_row(one.best, answers.subject.tokens, money)))
+    headings = ("devices", *_headings("fastest plan", money))
+    filled = [(*row, *("",) * (len(headings) - len(row))) for row in rows]
+    print_table("by the number of devices", headings, filled, right=(0, 2, 3, 4, 5, 6))
+
+
+def _line(label: str, text: str) -> None:
+    wrapper = textwrap.TextWrapper(max(40, width() - _LABEL - 1), break_on_hyphens=False)
+    wrapper.wordsep_simple_re = _BREAKS
+    lines = wrapper.wrap(text)
+    print(f"{label:{_LABEL}} " + f"\n{'':{_LABEL}} ".join(lines))

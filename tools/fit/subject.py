@@ -1,0 +1,107 @@
+"""The model of `fit`: its program at any sequence length, and plans that are built."""
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from shardwright.api import compile
+from shardwright.arguments import asked_options, with_own_options
+from shardwright.compilation import Compilation
+from shardwright.compiler.fit.estimates import Estimate
+from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.options import OPTION_NAMES
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.cost_model.model_flops import batch_size
+from shardwright.ir.errors import NoPlanError, OptionError
+from shardwright.models import training_definition, with_size
+from shardwright.tools.options import compile_arguments
+from shardwright.tracing import Definition
+
+SEQUENCE = "sequence"
+_BUILT = 2  # plans that are built until one fits
+
+
+class Subject:
+    """A model by its name, on a cluster, as the command line trains it.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        The command line.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.cluster: Cluster = cluster_named(arguments.cluster)
+        given = with_size(arguments.model, SEQUENCE, arguments.sequence)
+        self.definition, self.name = training_definition(given, arguments.batch, 1)
+        self._given = compile_arguments(arguments.model, arguments)
+        self._options = {n: v for n, v in self._given.items() if n in OPTION_NAMES}
+        _check(self.definition)
+
+    def model(self, sequence: int | None = None, **options: Any) -> FitModel:
+        """Return the model, with another sequence or other options.
+
+        Raises
+        ------
+        ModelError
+            If the model has no sequence.
+        """
+        definition = self.definition
+        if sequence is not None:
+            definition, _ = training_definition(with_size(self.name, SEQUENCE, sequence), None, 1)
+        given = {**self._options, **options}
+        asked = with_own_options(asked_options(given, None, ()), definition, given)
+        asked = replace(asked, micro_batches=1)
+        return FitModel(definition.graph, self.cluster.without_host(), asked)
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of a step; None where the model reads none."""
+        return batch_size(self.definition.graph).tokens
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return batch_size(self.definition.graph).samples
+
+    @property
+    def sequence(self) -> int | None:
+        """Tokens of a sample; None where the model has no size ``sequence``."""
+        return None if self.tokens is None else self.tokens // self.samples
+
+    def built(self, plans: list[Estimate]) -> tuple[Estimate, Compilation] | None:
+        """Return the first plan that fits once it is built, and its compilation."""
+        for one in plans[:_BUILT]:
+            try:
+                found = compile(
+                    self.definition,
+                    one.devices,
+                    cluster=self.cluster,
+                    plan=one.plan,
+                    **self._options,
+                )
+            except NoPlanError:
+                continue
+            return one, found
+        return None
+
+
+def _check(definition: Definition) -> None:
+    """Refuse what plans of the family cannot keep.
+
+    Raises
+    ------
+    OptionError
+        If the model fixes strategies, or a number of micro-batches.
+    """
+    if definition.pins or definition.result_pins:
+        raise OptionError(
+            "the model fixes strategies of operators, and a named plan decides all of them",
+            hint="leave them out, or search with `compile`",
+        )
+    if definition.micro_batches != 1:
+        raise OptionError(
+            f"the model fixes {definition.micro_batches} micro-batches, and `fit` chooses them",
+            hint="leave them out, or search with `compile`",
+        )
