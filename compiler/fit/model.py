@@ -140,7 +140,8 @@ class FitModel:
     Raises
     ------
     OptionError
-        If the model has no repeated layers, or experts: the family has no plans of it.
+        If the model has no repeated layers, or experts: the family has no plans of it; or
+        parameters that are not float32.
     """
 
     graph: Graph
@@ -156,6 +157,15 @@ class FitModel:
                 f"`{self.graph.name}` has a mixture of experts, and plans with experts are not "
                 "estimated by their layers",
                 hint="give the plan to `shardwright estimate`, or search with `compile`",
+            )
+        other = next(
+            (p for p in self.graph.parameters if p.trainable and p.value.type.dtype != MASTER), None
+        )
+        if other is not None:
+            raise OptionError(
+                f"the parameter `{other.value.name}` has the type {other.value.type.dtype}, and "
+                f"plans are estimated of models whose parameters are {MASTER}",
+                hint="leave `dtype` out, and give the type that is computed in as `--precision`",
             )
         if not self.layers:
             raise OptionError(
