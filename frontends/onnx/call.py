@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
+from shardwright.frontends.common.items import Constant, Item, as_item
 from shardwright.frontends.onnx.conversion import Conversion, Scope
-from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
-from shardwright.frontends.onnx.items import Constant, Item, as_item
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array

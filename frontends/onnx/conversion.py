@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto
 
-from shardwright.frontends.onnx.emission import Emission
-from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.items import Constant, Item
+from shardwright.frontends.common.emission import Emission
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.items import Constant, Item
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType, numpy_dtype

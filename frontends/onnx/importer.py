@@ -11,11 +11,12 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, helper
 
+from shardwright.frontends.common.emission import Emission, evaluated
+from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
+from shardwright.frontends.common.items import Constant, Item, items_of
+from shardwright.frontends.common.names import plain_name, renamed_result
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.conversion import Conversion, Scope
-from shardwright.frontends.onnx.emission import Emission, evaluated
-from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
-from shardwright.frontends.onnx.items import Constant, Item, items_of
 from shardwright.frontends.onnx.origins import TensorOrigins
 from shardwright.frontends.onnx.schemas import (
     domain_of,
@@ -31,11 +32,9 @@ from shardwright.frontends.onnx.types import (
     attribute_value,
     dtype_of,
     enum_of,
-    plain_name,
 )
 from shardwright.ir.errors import IRError
-from shardwright.ir.graph import Node, Value
-from shardwright.ir.provenance import Provenance
+from shardwright.ir.graph import Value
 
 # Never folded as a whole: the nodes of a body are folded one by one.
 _WITH_BODY = ("If", "Loop", "Scan")
@@ -245,13 +244,6 @@ class Importer(Conversion):
             return item
         nodes[mark:] = [renamed_result(node, item.name, new) for node in nodes[mark:]]
         return replace(item, name=new)
-
-
-def renamed_result(node: Node, old: str, new: str) -> Node:
-    """Return a node with one of its operands or results renamed."""
-    operands = tuple(new if name == old else name for name in node.operands)
-    results = tuple(replace(r, name=new) if r.name == old else r for r in node.results)
-    return replace(node, operands=operands, results=results, provenance=Provenance())
 
 
 def _check_emptiness(call: Call) -> None:

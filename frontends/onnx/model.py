@@ -3,7 +3,7 @@
 import difflib
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,49 +20,26 @@ from onnx import (
     version_converter,
 )
 
+from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
+from shardwright.frontends.common.imported import Imported, finished
+from shardwright.frontends.common.items import Constant, Item
+from shardwright.frontends.common.loss import append_loss
+from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx.conversion import Scope
-from shardwright.frontends.onnx.converters.loss import append_loss
-from shardwright.frontends.onnx.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.onnx.importer import Importer
-from shardwright.frontends.onnx.items import Constant, Item
 from shardwright.frontends.onnx.origins import tensor_origins, warnings_of
-from shardwright.frontends.onnx.patterns.rewrites import fuse
 from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
-from shardwright.frontends.onnx.stored import InitialValues, Stored
+from shardwright.frontends.onnx.stored import Stored
 from shardwright.frontends.onnx.table import CONVERTERS
-from shardwright.frontends.onnx.types import dtype_of, plain_name
+from shardwright.frontends.onnx.types import dtype_of
 from shardwright.ir.errors import IRError, ModelError
-from shardwright.ir.graph import Graph, Value
-from shardwright.ir.reachability import live
+from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import Array
-from shardwright.operators.verify import verify
 
 OLDEST_OPSET = 11
 _READ_AS = 13  # the version that older models are converted to
 _NODES_NAMED = 3  # in a message, for each missing operator
-
-
-@dataclass(frozen=True)
-class Imported:
-    """An imported model.
-
-    Parameters
-    ----------
-    graph : Graph
-        The forward program; with a loss it is the first output.
-    initial : mapping of str to array
-        The weights.
-    highs : mapping of str to int
-        Exclusive upper bounds of integer inputs, as far as the program implies them.
-    warnings : tuple of str
-        Warnings about parameters that are trained differently from the original module.
-    """
-
-    graph: Graph
-    initial: Mapping[str, Array] = field(default_factory=dict)
-    highs: Mapping[str, int] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
 
 
 def read_model(path: str | Path) -> ModelProto:
@@ -147,14 +124,11 @@ def _imported(
     graph = importer.build.graph(
         plain_name(model.graph.name or "model"), tuple(value.name for value in outputs)
     )
-    data = importer.emission.data
-    graph = _without_unread(fuse(_without_unread(graph), InitialValues(data)))
-    verify(graph)
-    initial = InitialValues({p.name: data[p.name] for p in graph.parameters if p.name in data})
-    trained = {p.name for p in graph.parameters if p.trainable}
+    imported = finished(graph, importer.emission.data)
+    trained = {p.name for p in imported.graph.parameters if p.trainable}
     named = [name for name, ours in importer.emission.names.items() if ours in trained]
     said = (*warnings_of(importer.origins, model.graph, named), *_missing(model.graph, folder))
-    return Imported(graph, initial, _highs(graph), said)
+    return replace(imported, warnings=said)
 
 
 def _recent(model: ModelProto) -> ModelProto:
@@ -371,43 +345,3 @@ def every_node(
             if attribute.type == AttributeProto.GRAPH:
                 waiting.extend(attribute.g.node)
             waiting.extend(n for graph in attribute.graphs for n in graph.node)
-
-
-# The graph afterwards
-
-
-def _without_unread(graph: Graph) -> Graph:
-    """Return the graph without dead nodes and unread parameters."""
-    nodes, values = live(graph.nodes, graph.kept())
-    parameters = tuple(p for p in graph.parameters if p.name in values)
-    return replace(graph, parameters=parameters, nodes=nodes)
-
-
-# Operators that keep positions; `mod` keeps positions counted from the front.
-_PASSING = ("mod", "cast", "reshape", "transpose", "identity", "expand_dims", "squeeze")
-# Lookup operators, and the operand whose shape bounds the positions.
-_LOOKUPS = {"gather": 0, "gather_elements": 0, "pick": 0}
-
-
-def _highs(graph: Graph) -> dict[str, int]:
-    """Return exclusive upper bounds of integer inputs, for random samples."""
-    bounds: dict[str, int] = {}
-    for node in reversed(graph.nodes):
-        if node.operator in _LOOKUPS:
-            table = graph.values[node.operands[0]].type.shape
-            axis = node.attributes.get("axis", -1 if node.operator == "pick" else 0)
-            assert isinstance(axis, int)
-            _bound(bounds, node.operands[1], table[axis])
-        elif node.operator == "exp_sum_and_pick":
-            _bound(bounds, node.operands[2], graph.values[node.operands[0]].type.shape[-1])
-        elif node.operator == "one_hot":
-            depth = node.attributes["depth"]
-            assert isinstance(depth, int)
-            _bound(bounds, node.operands[0], depth)
-        elif node.operator in _PASSING and node.name in bounds:
-            _bound(bounds, node.operands[0], bounds[node.name])
-    return {value.name: bounds[value.name] for value in graph.inputs if value.name in bounds}
-
-
-def _bound(bounds: dict[str, int], name: str, high: int) -> None:
-    bounds[name] = min(high, bounds.get(name, high))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from onnx import GraphProto, ModelProto
 
+from shardwright.frontends.common.patterns.masks import is_mask
 from shardwright.frontends.onnx.schemas import SCOPES, names_in, notes_of
 from shardwright.frontends.onnx.stored import Stored
-from shardwright.frontends.onnx.types import is_mask
 from shardwright.ir.types import TensorType
 
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"

@@ -1,6 +1,5 @@
 """Tensors of an ONNX file, read on use."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,33 +82,3 @@ class Stored:
         copy = TensorProto()
         copy.CopyFrom(self.tensor)
         return copy
-
-
-class InitialValues(Mapping[str, Array]):
-    """The initial values of parameters, each read on use.
-
-    Parameters
-    ----------
-    sources : mapping of str to array or Stored
-        The source of each value; missing files are left out.
-    """
-
-    def __init__(self, sources: Mapping[str, Array | Stored]) -> None:
-        self._sources = {
-            name: source
-            for name, source in sources.items()
-            if not (isinstance(source, Stored) and source.is_absent)
-        }
-
-    def __getitem__(self, name: str) -> Array:
-        source = self._sources[name]
-        return source.read() if isinstance(source, Stored) else source
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._sources
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sources)
-
-    def __len__(self) -> int:
-        return len(self._sources)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from shardwright.frontends.common.items import Result
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.items import Result
 from shardwright.operators.info import Array
 
 Converter = Callable[[Call], Result]

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from shardwright.frontends.common.items import Item
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.items import Item
 from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

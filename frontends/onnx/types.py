@@ -1,16 +1,13 @@
 """Element types and names: ONNX's and ours."""
 
-import re
-
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from shardwright.frontends.onnx.errors import UnsupportedError
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 
-MASKED = -1e4  # a score below this has no weight after a softmax
 _DTYPES: dict[int, str] = {
     TensorProto.DOUBLE: "float64",
     TensorProto.FLOAT: "float32",
@@ -53,18 +50,6 @@ def array_of(tensor: TensorProto, directory: str = "") -> Array:
     return np.asarray(numpy_helper.to_array(tensor, directory)).astype(
         numpy_dtype(dtype), copy=False
     )
-
-
-def is_mask(numbers: Array) -> bool:
-    """Return whether added numbers form a mask: some keep scores, the others exclude them."""
-    out = numbers <= MASKED
-    return bool(out.any() and ((numbers == 0) | out).all())
-
-
-def plain_name(name: str) -> str:
-    """Return the nearest name that the text form of a graph allows."""
-    plain = re.sub(r"[^\w./-]", "_", name, flags=re.ASCII).lstrip("/.-")
-    return plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
 
 
 def attribute_value(attribute: onnx.AttributeProto) -> object:

@@ -5,9 +5,9 @@ from functools import reduce
 
 import numpy as np
 
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.items import Item
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.items import Item
 from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS, converts
 from shardwright.frontends.onnx.types import dtype_of, enum_of
 from shardwright.ir.graph import Value

@@ -5,10 +5,10 @@ from math import prod
 
 import numpy as np
 
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import cut, join, take
-from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.items import Constant, Item
 from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

@@ -2,9 +2,9 @@
 
 from math import prod
 
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.items import Item
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.items import Item
 from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

@@ -6,9 +6,9 @@ from math import prod
 
 import numpy as np
 
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.linear import geometry
-from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 

@@ -6,9 +6,9 @@ from math import prod
 import numpy as np
 from onnx import TensorProto
 
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.items import Item
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.errors import UnsupportedError
-from shardwright.frontends.onnx.items import Item
 from shardwright.frontends.onnx.table import FOLDERS, converts
 from shardwright.frontends.onnx.types import array_of, dtype_of
 from shardwright.ir.graph import Value

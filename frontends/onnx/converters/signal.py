@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import cut, padded
-from shardwright.frontends.onnx.errors import UnsupportedError
 from shardwright.frontends.onnx.table import converts
 from shardwright.frontends.onnx.types import dtype_of
 from shardwright.ir.graph import Value

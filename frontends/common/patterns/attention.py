@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from shardwright.frontends.onnx.patterns.matches import Matches, attribute_of
-from shardwright.frontends.onnx.types import MASKED, is_mask
+from shardwright.frontends.common.patterns.masks import MASKED, is_mask
+from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.ir.graph import Node, Value
 from shardwright.operators.info import Array
 from shardwright.operators.rule import Shape

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import isclose, pi, sqrt
 
-from shardwright.frontends.onnx.importer import renamed_result
-from shardwright.frontends.onnx.patterns.attention import match_attention
-from shardwright.frontends.onnx.patterns.matches import Matches, attribute_of
+from shardwright.frontends.common.names import renamed_result
+from shardwright.frontends.common.patterns.attention import match_attention
+from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.operators.info import Array
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwright.frontends.onnx.items import Constant, Item
-from shardwright.frontends.onnx.stored import InitialValues, Stored
+from shardwright.frontends.common.items import Constant, InitialValues, Item, StoredTensor
 from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.graph import Value
 from shardwright.ir.provenance import ParameterRole
@@ -26,7 +25,7 @@ class Emission:
         Grows the graph.
     is_scratch : bool
         Whether it is run once, to fold constants.
-    data : dict of str to array or Stored
+    data : dict of str to array or StoredTensor
         Initial values of parameters, or where they are stored.
     constants : dict of int to (Constant, Value)
         The value of each constant, by its identity.
@@ -40,7 +39,7 @@ class Emission:
 
     build: Builder = field(default_factory=Builder)
     is_scratch: bool = False
-    data: dict[str, Array | Stored] = field(default_factory=dict)
+    data: dict[str, Array | StoredTensor] = field(default_factory=dict)
     constants: dict[int, tuple[Constant, Value]] = field(default_factory=dict)
     equals: dict[object, Value] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)

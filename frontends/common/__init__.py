@@ -1,0 +1,1 @@
+"""Parts that the frontends share: constants, losses, patterns, the finished import."""
