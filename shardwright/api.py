@@ -26,7 +26,12 @@ from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
 from shardwright.ir.values import POSITIVE_INTEGER, SEED, wrong_value
-from shardwright.models import check_batch, reference_graph, training_definition
+from shardwright.models import (
+    check_batch,
+    imported_definition,
+    reference_graph,
+    training_definition,
+)
 from shardwright.operators.info import SplitCounts
 from shardwright.proof import Proof
 from shardwright.proof import prove as prove_plan
@@ -58,16 +63,17 @@ from shardwright.runtime.checkpoints import (
 )
 from shardwright.runtime.flat.timeline import RunTimeline, check_timeline_file, write_timeline
 from shardwright.search.options import Progress as SearchProgress
-from shardwright.tracing import Definition
 from shardwright.verification.verdict import Verdict, judge
 
 DEFAULT_CLUSTER = "h100-pod"
 
 
 def compile(
-    model: str | Definition,
+    model: Any,
     devices: int,
     *,
+    example_inputs: Any = None,
+    loss: str | None = None,
     cluster: str | Cluster = DEFAULT_CLUSTER,
     mesh: str | Mesh | None = None,
     batch: int | None = None,
@@ -81,10 +87,16 @@ def compile(
 
     Parameters
     ----------
-    model : str or Definition
-        A model of the zoo with its sizes, ``file.py:function``, or what `trace` returns.
+    model : str, Definition or torch.nn.Module
+        A model of the zoo with its sizes, ``file.py:function``, what `trace` returns, or a module
+        of PyTorch with its `example_inputs`.
     devices : int
         Number of ranks.
+    example_inputs : tuple or dict of torch.Tensor, optional
+        Inputs of a module of PyTorch, positional or by name.
+    loss : str, optional
+        The loss that is appended to a module of PyTorch: ``cross_entropy``, ``mse`` or ``mean`` of
+        its first output. By default its first output is the loss.
     cluster : str or Cluster
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional
@@ -111,6 +123,7 @@ def compile(
     ShardwrightError
         If an argument is wrong, or there is no plan.
     """
+    model = imported_definition(model, example_inputs, loss)
     check_arguments(model, devices, cluster, batch, dataset_strategy, seed)
     asked = asked_options(options, strategies, _ARGUMENTS)
     check_mode(asked, devices, mesh, dataset_strategy)

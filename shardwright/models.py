@@ -1,9 +1,12 @@
 """The model of a compilation, given by its name or as a definition."""
 
-from shardwright.ir.errors import ModelError
+from typing import Any
+
+from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.graph import Graph
+from shardwright.ir.values import wrong_value
 from shardwright.tracing import Definition
-from shardwright.zoo import load
+from shardwright.zoo import from_torch, is_torch_module, load
 
 
 def with_batch(model: str, batch: int | None) -> str:
@@ -44,6 +47,27 @@ def _sizes(model: str) -> tuple[str, list[str], list[str]]:
     name, colon, sizes = rest.partition(":")
     given = sizes.split(",") if colon else []
     return f"{base}{dot}{name}", given, [item.partition("=")[0].strip() for item in given]
+
+
+def imported_definition(model: Any, example_inputs: Any, loss: str | None) -> Any:
+    """Return the definition of a module of PyTorch; any other model as it is.
+
+    Raises
+    ------
+    OptionError
+        If a module lacks inputs, or another model has inputs or a loss of a module.
+    """
+    if is_torch_module(model):
+        if example_inputs is None:
+            raise wrong_value("example_inputs", None, "the inputs of the module of PyTorch")
+        return from_torch(model, example_inputs, loss)
+    for name, value in {"example_inputs": example_inputs, "loss": loss}.items():
+        if value is not None:
+            raise OptionError(
+                f"`{name}` is given, and the model is {type(model).__name__}",
+                hint=f"`{name}` belongs to a module of PyTorch",
+            )
+    return model
 
 
 def load_model(model: str, batch: int | None = None, ranks: int = 1) -> Definition:

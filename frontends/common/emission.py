@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from shardwright.frontends.common.items import Constant, InitialValues, Item, StoredTensor
+from shardwright.frontends.common.names import renamed_result
 from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.graph import Value
 from shardwright.ir.provenance import ParameterRole
@@ -35,6 +36,8 @@ class Emission:
         The names of the values of constants.
     names : dict of str to str
         Names in our graph by names of the model.
+    counter : Value, optional
+        The number of the training step, where an operator reads it.
     """
 
     build: Builder = field(default_factory=Builder)
@@ -44,6 +47,7 @@ class Emission:
     equals: dict[object, Value] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
+    counter: Value | None = None
 
     def enter(self, constant: Constant) -> Value:
         """Return the value of a constant: a parameter, or a fill with one number."""
@@ -52,6 +56,40 @@ class Emission:
             self.constants[id(constant)] = (constant, value)
             self.held.add(value.name)
         return self.constants[id(constant)][1]
+
+    def step(self) -> Value:
+        """Return the number of the training step; emit its counter once."""
+        if self.counter is None:
+            number = Value(self.build.unique_name("step"), TensorType("int64", ()))
+            attributes: Attributes = {"initializer": "zeros", "trainable": False}
+            self.counter = self.build.parameter(number, attributes, "buffer")
+            following = self.build.emit("add_scalar", number, name="step.next", value=1)
+            self.build.updates.append((number.name, following.name))
+        return self.counter
+
+    def enter_state(self, constant: Constant) -> Value:
+        """Return the value of a tensor that steps update."""
+        name = self.names.get(constant.name) or self.build.unique_name("state", numbered=True)
+        self.data[name] = constant.data
+        attributes: Attributes = {"initializer": "data", "trainable": False}
+        kind = TensorType(constant.dtype, constant.shape)
+        self.held.add(name)
+        return self.build.parameter(Value(name, kind), attributes, "buffer")
+
+    def update(self, name: str, item: Constant | Value) -> None:
+        """Note the value of a tensor of `enter_state` after the step."""
+        following = self.enter(item) if isinstance(item, Constant) else item
+        if following.name in self.held:
+            following = self.build.emit("identity", following)
+        self.build.updates.append((self.names[name], following.name))
+
+    def renamed(self, value: Value, new: str, mark: int) -> Value:
+        """Return a value that was emitted since `mark` by a new name."""
+        nodes = self.build.nodes
+        if not any(r.name == value.name for node in nodes[mark:] for r in node.results):
+            return value
+        nodes[mark:] = [renamed_result(node, value.name, new) for node in nodes[mark:]]
+        return replace(value, name=new)
 
     def _shared(self, constant: Constant) -> Value:
         """Return the value of all constants that are equal to one."""

@@ -5,6 +5,7 @@ a module per family. An operator without a converter is imported as its function
 standard, if there is one.
 """
 
+from shardwright.frontends.common.imported import Imported
 from shardwright.frontends.onnx import training
 from shardwright.frontends.onnx.converters import (
     attention,
@@ -23,7 +24,7 @@ from shardwright.frontends.onnx.converters import (
     signal,
     windows,
 )
-from shardwright.frontends.onnx.model import Imported, import_model, read_model
+from shardwright.frontends.onnx.model import import_model, read_model
 
 __all__ = [
     "Imported",

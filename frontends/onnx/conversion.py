@@ -12,7 +12,6 @@ from onnx import AttributeProto, GraphProto
 from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
-from shardwright.ir.attributes import Attributes
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
@@ -47,7 +46,6 @@ class Conversion(ABC):
 
     def __init__(self) -> None:
         self.emission = Emission()
-        self._step: Value | None = None
         self._frozen: dict[int, tuple[Constant, Constant]] = {}
 
     @property
@@ -100,13 +98,7 @@ class Conversion(ABC):
 
     def step(self) -> Value:
         """Return the number of the training step; emit its counter once."""
-        if self._step is None:
-            number = Value(self.build.unique_name("step"), TensorType("int64", ()))
-            attributes: Attributes = {"initializer": "zeros", "trainable": False}
-            self._step = self.build.parameter(number, attributes, "buffer")
-            following = self.build.emit("add_scalar", number, name="step.next", value=1)
-            self.build.updates.append((number.name, following.name))
-        return self._step
+        return self.emission.step()
 
     # Nested graphs and operators
 

@@ -6,7 +6,6 @@ constant inputs is run at once by our own kernels, and becomes a constant.
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, helper
@@ -14,7 +13,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 from shardwright.frontends.common.emission import Emission, evaluated
 from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.common.items import Constant, Item, items_of
-from shardwright.frontends.common.names import plain_name, renamed_result
+from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.conversion import Conversion, Scope
 from shardwright.frontends.onnx.origins import TensorOrigins
@@ -239,11 +238,7 @@ class Importer(Conversion):
         """Rename a value that was emitted since `mark` to its name in the model."""
         if not isinstance(item, Value) or item.name in self.emission.held:
             return item
-        nodes, new = self.build.nodes, self.emission.names[name]
-        if not any(r.name == item.name for node in nodes[mark:] for r in node.results):
-            return item
-        nodes[mark:] = [renamed_result(node, item.name, new) for node in nodes[mark:]]
-        return replace(item, name=new)
+        return self.emission.renamed(item, self.emission.names[name], mark)
 
 
 def _check_emptiness(call: Call) -> None:

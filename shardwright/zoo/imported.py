@@ -1,7 +1,8 @@
-"""Models in ONNX files: ``model.onnx:batch=8,loss=cross_entropy``."""
+"""Models in ONNX files, ``model.onnx:batch=8,loss=cross_entropy``, and modules of PyTorch."""
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.ir.optional import optional
@@ -41,13 +42,57 @@ def from_onnx(path: Path, sizes: str = "") -> Definition:
         loss=loss,
         class_axis=class_axis,
     )
+    return _definition(model, f"`{path}`")
+
+
+def _definition(model: Any, title: str) -> Definition:
+    """Return the definition of an imported model, and warn of what the import warns of."""
     for sentence in model.warnings:
-        warnings.warn(f"`{path}`: {sentence}", ShardwrightWarning, stacklevel=2)
+        warnings.warn(f"{title}: {sentence}", ShardwrightWarning, stacklevel=3)
     specs = tuple(
         InputSpec(value.name, value.type, model.highs.get(value.name))
         for value in model.graph.inputs
     )
     return Definition(model.graph, specs, initial=model.initial)
+
+
+def is_torch_module(item: object) -> bool:
+    """Return whether an object is a module of PyTorch; PyTorch is not imported."""
+    kinds = ((kind.__module__, kind.__name__) for kind in type(item).__mro__)
+    return ("torch.nn.modules.module", "Module") in kinds
+
+
+def from_torch(module: Any, example_inputs: Any, loss: str | None = None) -> Definition:
+    """Return the definition of a module of PyTorch.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module; what it is initialized with is what its parameters begin with.
+    example_inputs : tuple or dict of Tensor
+        Positional or named inputs, whose shapes the program has.
+    loss : str, optional
+        The loss that is appended to the first output: ``cross_entropy``, ``mse``, ``mean``; none
+        where the module returns its loss first.
+
+    Raises
+    ------
+    ModelError
+        If the module cannot be imported.
+    PackageError
+        If PyTorch is too old or cannot be loaded.
+    """
+    title = f"`{type(module).__name__}`"
+    frontend = optional("shardwright.frontends.torch", extra="torch", need=f"importing {title}")
+    imported = frontend.import_module(module, example_inputs, loss=loss or "none")
+    definition = _definition(imported, title)
+    if definition.loss is None:
+        first = definition.graph.values[definition.graph.outputs[0]]
+        raise ModelError(
+            f"the first output of {title} is {first.type}, expected a real scalar",
+            hint='return the loss first, or append one: `loss="cross_entropy"`, `mse`, `mean`',
+        )
+    return definition
 
 
 def _given(path: Path, sizes: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ BELOW = {
     "frontends": {"ir", "operators"},
 }
 # Packages of extras that are not part of the tests.
-OPTIONAL = {"mpi4py", "numba", "onnx"}
+OPTIONAL = {"mpi4py", "numba", "onnx", "torch"}
 LONGEST_MODULE = 500
 LONGEST_FUNCTION = 50  # lines without docstring and decorators
 LONGEST_MEDIAN = 7  # of the same, over the functions of the product

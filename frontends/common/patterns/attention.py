@@ -5,6 +5,7 @@ key, keys and values repeated for several heads of queries, and casts around the
 """
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,16 @@ def match_attention(m: Matches, node: Node) -> Value | None:
         return None
     scale *= factor * found[0]
     return _emitted(m, node, (m.value(queries), found[1], values), mask, causal, scale, before)
+
+
+def match_repeated_heads(m: Matches, node: Node) -> Value | None:
+    """Match attention whose keys and values are repeated for several heads of queries."""
+    query, key, value, *mask = (m.value(name) for name in node.operands)
+    keys, values = _unrepeated(m, key, value)
+    if keys.name == key.name:
+        return None
+    how: dict[str, Any] = dict(node.attributes)
+    return m.build.emit(node.operator, query, keys, values, *mask, **how)
 
 
 def _emitted(

@@ -9,8 +9,9 @@ from dataclasses import replace
 from math import isclose, pi, sqrt
 
 from shardwright.frontends.common.names import renamed_result
-from shardwright.frontends.common.patterns.attention import match_attention
+from shardwright.frontends.common.patterns.attention import match_attention, match_repeated_heads
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
+from shardwright.frontends.common.patterns.rotary import match_rotary
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.operators.info import Array
 
@@ -140,8 +141,9 @@ def _is_tanh(m: Matches, name: str, x: str) -> bool:
 
 
 _PATTERNS: dict[str, tuple[Callable[[Matches, Node], Value | None], ...]] = {
-    "add": (_layer_norm,),
+    "add": (_layer_norm, match_rotary),
     "matmul": (match_attention,),
     "mul": (_rms_norm, _activation),
     "scale": (_activation,),
+    "scaled_dot_product_attention": (match_repeated_heads,),
 }

@@ -1,0 +1,183 @@
+"""Compares imported modules with PyTorch: outputs, loss, gradients, and what is trained.
+
+Used by `torch_models.py` and the tests of the frontend. Needs `torch`.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+import shardwright
+from shardwright.dataflow.cotangents import gradient_name
+from shardwright.frontends.torch import Imported, import_module
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.differentiate import Differentiate
+from shardwright.runtime import Executor, LocalCommunicator, assemble, initialize
+
+Array = np.ndarray[Any, Any]
+ONE = Mesh(())
+
+
+class WideFloats(TorchFunctionMode):
+    """Replaces float32 by float64 in casts that a module writes out.
+
+    Models of transformers compute normalizations, rotations and losses in float32, whatever the
+    type of their parameters; a comparison in float64 needs them in float64.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function with other types."""
+        if func is torch.Tensor.float:
+            return args[0].double() if args[0].is_floating_point() else args[0].to(torch.float64)
+        wide = pytree.tree_map(_wide, (args, kwargs or {}))
+        return func(*wide[0], **wide[1])
+
+
+def _wide(item: Any) -> Any:
+    return torch.float64 if item is torch.float32 else item
+
+
+class Wide(torch.nn.Module):
+    """A module in float64, with the casts in it."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module with wide casts."""
+        with WideFloats():
+            return self.module(*args, **kwargs)
+
+
+def arrays_of(imported: Imported, inputs: Any) -> dict[str, Array]:
+    """Return the inputs of a module by their names in the program."""
+    tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    names = [value.name for value in imported.graph.inputs]
+    return dict(zip(names, (t.numpy() for t in tensors), strict=True))
+
+
+def called(module: torch.nn.Module, inputs: Any) -> Any:
+    """Return what a module returns."""
+    return module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)
+
+
+def first_of(outputs: Any) -> torch.Tensor:
+    """Return the first output."""
+    return pytree.tree_leaves(outputs)[0]
+
+
+def run(
+    graph: Graph,
+    initial: Mapping[str, Array],
+    inputs: Mapping[str, Array],
+    names: list[str],
+    mesh: Mesh = ONE,
+) -> dict[str, Array]:
+    """Run a program once, and return whole tensors."""
+    communicator = LocalCommunicator(mesh)
+    executor = Executor(graph, communicator)
+    state = initialize(graph, 0, communicator, initial)
+    with np.errstate(all="ignore"):
+        fetched = executor.step(inputs, state, names).fetched
+    return {n: assemble(graph, n, communicator.collect(fetched[n]), mesh) for n in names}
+
+
+def difference(found: Array, right: Array) -> float:
+    """Return the largest difference, relative to the largest element."""
+    found, right = np.asarray(found, np.float64), np.asarray(right, np.float64)
+    if found.shape != right.shape:
+        return float("inf")
+    if not right.size:
+        return 0.0
+    return float(np.abs(found - right).max() / max(float(np.abs(right).max()), 1e-30))
+
+
+def outputs_differ(module: torch.nn.Module, inputs: Any) -> float:
+    """Return the largest difference of all outputs that are tensors."""
+    imported = import_module(module, inputs, loss="none", outputs=True)
+    with torch.no_grad():
+        right = [t for t in pytree.tree_leaves(called(module, inputs)) if torch.is_tensor(t)]
+    names = list(imported.graph.outputs)
+    found = run(imported.graph, imported.initial, arrays_of(imported, inputs), names)
+    pairs = zip(names, right, strict=True)
+    return max(
+        difference(found[n], t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy())
+        for n, t in pairs
+    )
+
+
+@dataclass
+class Gradients:
+    """What a training step of a module is compared in.
+
+    Parameters
+    ----------
+    loss, gradient : float
+        Largest relative difference of the loss, and of the gradients.
+    missing : list of str
+        Parameters of the module with a gradient in PyTorch that the program does not train.
+    extra : list of str
+        Trained parameters of the program that the module does not have.
+    imported : Imported
+        The program.
+    """
+
+    loss: float
+    gradient: float
+    missing: list[str]
+    extra: list[str]
+    imported: Imported
+
+
+def gradients_differ(module: torch.nn.Module, inputs: Any) -> Gradients:
+    """Return how the loss and all gradients of a program of one device differ from autograd's."""
+    imported = import_module(module, inputs)
+    module.zero_grad()
+    loss = first_of(called(module, inputs))
+    loss.backward()  # type: ignore[no-untyped-call]
+    right = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
+    graph = Differentiate().run(Canonicalize().run(imported.graph))
+    trained = {p.name for p in imported.graph.parameters if p.trainable}
+    names = {n: gradient_name(n) for n in right if n in trained}
+    wanted = [graph.outputs[0], *(g for g in names.values() if g in graph.values)]
+    found = run(graph, imported.initial, arrays_of(imported, inputs), wanted)
+    worst = [difference(found.get(g, np.zeros(())), right[n]) for n, g in names.items()]
+    return Gradients(
+        difference(found[graph.outputs[0]], loss.detach().numpy()),
+        max(worst, default=0.0),
+        sorted(set(right) - trained),
+        sorted(trained - {n for n, _ in module.named_parameters()}),
+        imported,
+    )
+
+
+def on_ranks(
+    module: torch.nn.Module, inputs: Any, devices: int, **options: Any
+) -> tuple[float, float]:
+    """Return how loss and gradients of a plan for several devices differ from autograd's."""
+    module.zero_grad()
+    loss = first_of(called(module, inputs))
+    loss.backward()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = shardwright.compile(module, devices, example_inputs=inputs, **options).plan
+    program = plan.program
+    right = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
+    names = {n: gradient_name(n) for n in right if gradient_name(n) in program.values}
+    wanted = [program.outputs[0], *names.values()]
+    tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    feed = {v.name: t.numpy() for v, t in zip(program.inputs, tensors, strict=True)}
+    found = run(program, plan.initial, feed, wanted, plan.mesh)
+    worst = [difference(found[g], right[n]) for n, g in names.items()]
+    return difference(found[program.outputs[0]], loss.detach().numpy()), max(worst)

@@ -1,0 +1,33 @@
+"""PyTorch modules, imported into the IR.
+
+`table` has a converter for every ATen operator: a function that emits it in operators of our IR, in
+a module per family.
+"""
+
+from shardwright.frontends.common.imported import Imported
+from shardwright.frontends.torch.converters import (
+    attention,
+    elementwise,
+    indexing,
+    linear,
+    loss,
+    normalization,
+    reduction,
+    shape,
+    windows,
+)
+from shardwright.frontends.torch.model import import_module
+
+__all__ = [
+    "Imported",
+    "attention",
+    "elementwise",
+    "import_module",
+    "indexing",
+    "linear",
+    "loss",
+    "normalization",
+    "reduction",
+    "shape",
+    "windows",
+]

@@ -1,0 +1,1 @@
+"""Converters of ATen operators, a module per family."""

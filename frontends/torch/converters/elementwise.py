@@ -1,0 +1,405 @@
+"""Operators point by point: arithmetic, functions, comparison, logic, activations."""
+
+from math import inf, isfinite
+from typing import Any
+
+import torch
+
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.table import CONVERTERS, Operand, converts
+from shardwright.frontends.torch.types import dtype_of
+from shardwright.ir.graph import Value
+
+# Operators on one tensor, which integers enter as floating point.
+_UNARY = {
+    "acos": "acos",
+    "acosh": "acosh",
+    "asin": "asin",
+    "asinh": "asinh",
+    "atan": "atan",
+    "atanh": "atanh",
+    "cos": "cos",
+    "cosh": "cosh",
+    "erf": "erf",
+    "erfc": "erfc",
+    "erfinv": "erfinv",
+    "exp": "exp",
+    "expm1": "expm1",
+    "lgamma": "lgamma",
+    "log": "log",
+    "log1p": "log1p",
+    "mish": "mish",
+    "reciprocal": "reciprocal",
+    "rsqrt": "rsqrt",
+    "sigmoid": "sigmoid",
+    "silu": "silu",
+    "sin": "sin",
+    "sinh": "sinh",
+    "sqrt": "sqrt",
+    "tan": "tan",
+    "tanh": "tanh",
+}
+# Operators on one tensor that keep its type.
+_KEEPING = {
+    "abs": "abs",
+    "ceil": "ceil",
+    "floor": "floor",
+    "neg": "neg",
+    "relu": "relu",
+    "relu6": "relu6",
+    "round": "round",
+    "sign": "sign",
+    "square": "square",
+    "trunc": "trunc",
+}
+_TESTS = {"isfinite": "is_finite", "isinf": "is_inf", "isnan": "is_nan"}
+# Operators on two tensors of one type, which is that of the result.
+_BINARY = {
+    "atan2": "atan2",
+    "bitwise_xor": "bitwise_xor",
+    "fmax": "maximum",
+    "fmin": "minimum",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "remainder": "mod",
+}
+_COMPARISONS = {
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "le": "less_equal",
+    "lt": "less",
+    "ne": "not_equal",
+}
+_LOGIC = {"logical_and": "logical_and", "logical_or": "logical_or", "logical_xor": "logical_xor"}
+_BITS = {"and": "and", "or": "or", "xor": "xor"}
+
+
+def _unary(name: str, ours: str) -> None:
+    def convert(call: Call, x: Value) -> Value:
+        return call.emit(ours, call.cast(x, call.result.dtype))
+
+    converts(f"aten.{name}")(convert)
+
+
+def _test(name: str, ours: str) -> None:
+    def convert(call: Call, x: Value) -> Value:
+        return call.emit(ours, x)
+
+    converts(f"aten.{name}")(convert)
+
+
+def _binary(name: str, ours: str) -> None:
+    def convert(call: Call, x: Operand, other: Operand) -> Value:
+        dtype = call.result.dtype
+        return call.emit(ours, call.operand(x, dtype), call.operand(other, dtype))
+
+    converts(f"aten.{name}")(convert)
+
+
+def _comparison(name: str, ours: str) -> None:
+    def convert(call: Call, x: Operand, other: Operand) -> Value:
+        dtype = common_dtype(x, other)
+        return call.emit(ours, call.operand(x, dtype), call.operand(other, dtype))
+
+    converts(f"aten.{name}")(convert)
+
+
+def _logic(name: str, ours: str) -> None:
+    def convert(call: Call, x: Value, other: Value) -> Value:
+        return call.emit(ours, truth(call, x), truth(call, other))
+
+    converts(f"aten.{name}")(convert)
+
+
+def _bits(name: str, ours: str) -> None:
+    def convert(call: Call, x: Operand, other: Operand) -> Value:
+        dtype = call.result.dtype
+        kind = "logical" if dtype == "bool" else "bitwise"
+        return call.emit(f"{kind}_{ours}", call.operand(x, dtype), call.operand(other, dtype))
+
+    converts(f"aten.bitwise_{name}", f"aten.__{name}__")(convert)
+
+
+for _name, _ours in {**_UNARY, **_KEEPING}.items():
+    _unary(_name, _ours)
+for _name, _ours in _TESTS.items():
+    _test(_name, _ours)
+for _name, _ours in _BINARY.items():
+    _binary(_name, _ours)
+for _name, _ours in _COMPARISONS.items():
+    _comparison(_name, _ours)
+for _name, _ours in _LOGIC.items():
+    _logic(_name, _ours)
+for _name, _ours in _BITS.items():
+    _bits(_name, _ours)
+
+
+def common_dtype(a: Operand, b: Operand) -> str:
+    """Return the element type in which PyTorch compares two operands."""
+    tensors = [_sample(a), _sample(b)]
+    return dtype_of(torch.result_type(*tensors))
+
+
+def _sample(operand: Operand) -> Any:
+    """Return an empty tensor of the element type of an operand, or its number."""
+    if not isinstance(operand, Value):
+        return operand
+    shape = [0] if operand.type.rank else []
+    return torch.empty(shape, dtype=getattr(torch, operand.type.dtype))
+
+
+def truth(call: Call, x: Value) -> Value:
+    """Return whether elements are not zero."""
+    return x if x.type.dtype == "bool" else call.emit("not_equal", x, call.fill(0, x.type.dtype))
+
+
+@converts("aten.logical_not")
+def _logical_not(call: Call, x: Value) -> Value:
+    return call.emit("logical_not", truth(call, x))
+
+
+@converts("aten.bitwise_not")
+def _bitwise_not(call: Call, x: Value) -> Value:
+    return call.emit("logical_not" if x.type.dtype == "bool" else "invert", x)
+
+
+# Arithmetic
+
+
+def scaled(call: Call, x: Value, factor: float) -> Value:
+    """Return a value times a number."""
+    if factor == 1:
+        return x
+    if x.type.is_float and isfinite(factor):
+        return call.emit("scale", x, factor=float(factor))
+    return call.emit("mul", x, call.fill(factor, x.type.dtype))
+
+
+def shifted(call: Call, x: Value, number: float) -> Value:
+    """Return a value plus a number."""
+    if number == 0:
+        return x
+    if x.type.is_float and isfinite(number):
+        return call.emit("add_scalar", x, value=float(number))
+    return call.emit("add", x, call.fill(number, x.type.dtype))
+
+
+@converts("aten.add", "aten.add_")
+def _add(call: Call, x: Operand, other: Operand, alpha: float = 1) -> Value:
+    dtype = call.result.dtype
+    if not isinstance(x, Value) and alpha == 1:
+        x, other = other, x
+    a = call.operand(x, dtype)
+    if not isinstance(other, Value):
+        return shifted(call, a, other * alpha)
+    operator = "logical_or" if dtype == "bool" else "add"
+    return call.emit(operator, a, scaled(call, call.cast(other, dtype), alpha))
+
+
+@converts("aten.sub", "aten.sub_")
+def _sub(call: Call, x: Operand, other: Operand, alpha: float = 1) -> Value:
+    dtype = call.result.dtype
+    a = call.operand(x, dtype)
+    if not isinstance(other, Value):
+        return shifted(call, a, -other * alpha)
+    return call.emit("sub", a, scaled(call, call.cast(other, dtype), alpha))
+
+
+@converts("aten.rsub")
+def _rsub(call: Call, x: Operand, other: Operand, alpha: float = 1) -> Value:
+    return _sub(call, other, x, alpha)
+
+
+@converts("aten.mul", "aten.mul_")
+def _mul(call: Call, x: Operand, other: Operand) -> Value:
+    dtype = call.result.dtype
+    if not isinstance(x, Value):
+        x, other = other, x
+    a = call.operand(x, dtype)
+    if dtype == "bool":
+        return call.emit("logical_and", a, call.operand(other, dtype))
+    if not isinstance(other, Value):
+        return scaled(call, a, other)
+    return call.emit("mul", a, call.cast(other, dtype))
+
+
+@converts("aten.div", "aten.div_", "aten.true_divide")
+def _div(call: Call, x: Operand, other: Operand, rounding_mode: str | None = None) -> Value:
+    dtype = call.result.dtype
+    a = call.operand(x, dtype)
+    if rounding_mode is None and not isinstance(other, Value) and other:
+        return scaled(call, a, 1 / other)
+    b = call.operand(other, dtype)
+    if rounding_mode == "floor":
+        return call.emit("floor_div", a, b)
+    if rounding_mode == "trunc" and not a.type.is_float:
+        raise UnsupportedError("a quotient of integers that is rounded towards zero")
+    quotient = call.emit("div", a, b)
+    return call.emit("trunc", quotient) if rounding_mode else quotient
+
+
+@converts("aten.floor_divide")
+def _floor_divide(call: Call, x: Operand, other: Operand) -> Value:
+    return _div(call, x, other, "floor")
+
+
+@converts("aten.fmod")
+def _fmod(call: Call, x: Operand, other: Operand) -> Value:
+    dtype = call.result.dtype
+    a, b = call.operand(x, dtype), call.operand(other, dtype)
+    size = call.emit("mod", call.emit("abs", a), call.emit("abs", b))
+    return call.emit("mul", size, call.emit("sign", a))
+
+
+@converts("aten.pow")
+def _pow(call: Call, x: Operand, exponent: Operand) -> Value:
+    dtype = call.result.dtype
+    if isinstance(exponent, Value) or not isinstance(x, Value):
+        return call.emit("power", call.operand(x, dtype), call.operand(exponent, dtype))
+    a = call.cast(x, dtype)
+    if exponent == 2:
+        return call.emit("square", a)
+    if exponent == 1:
+        return a
+    if not a.type.is_float:
+        return call.emit("power", a, call.fill(exponent, dtype))
+    return call.emit("pow", a, exponent=float(exponent))
+
+
+@converts("aten.addcmul")
+def _addcmul(call: Call, x: Value, tensor1: Value, tensor2: Value, value: float = 1) -> Value:
+    product = scaled(call, call.emit("mul", tensor1, tensor2), value)
+    return call.emit("add", x, product)
+
+
+@converts("aten.lerp")
+def _lerp(call: Call, x: Value, end: Value, weight: Operand) -> Value:
+    distance = call.emit("sub", end, x)
+    if isinstance(weight, Value):
+        return call.emit("add", x, call.emit("mul", distance, weight))
+    return call.emit("add", x, scaled(call, distance, weight))
+
+
+# Choices
+
+
+@converts("aten.where")
+def _where(call: Call, condition: Value, x: Operand, other: Operand) -> Value:
+    dtype = call.result.dtype
+    operands = call.operand(x, dtype), call.operand(other, dtype)
+    return call.emit("where", truth(call, condition), *operands)
+
+
+@converts("aten.masked_fill", "aten.masked_fill_")
+def _masked_fill(call: Call, x: Value, mask: Value, value: Operand) -> Value:
+    filled = call.emit("where", mask, call.operand(value, x.type.dtype), x)
+    return call.broadcast(filled, call.result.shape)
+
+
+@converts("aten.clamp", "aten.clip", "aten.clamp_min", "aten.clamp_max", "aten.hardtanh")
+def _clamp(
+    call: Call,
+    x: Value,
+    min: Operand | None = None,
+    max: Operand | None = None,
+    min_val: float = -inf,
+    max_val: float = inf,
+) -> Value:
+    x = call.cast(x, call.result.dtype)
+    low = min_val if min is None else min
+    high = max_val if max is None else max
+    numbers = not isinstance(low, Value) and not isinstance(high, Value)
+    if numbers and x.type.is_float:
+        return call.emit("clip", x, low=float(low), high=float(high))  # type: ignore[arg-type]
+    if low != -inf:
+        x = call.emit("maximum", x, call.operand(low, x.type.dtype))
+    return x if high == inf else call.emit("minimum", x, call.operand(high, x.type.dtype))
+
+
+# Types
+
+
+@converts("aten._to_copy", "aten.to", "aten.type_as", "aten.lift_fresh_copy", "aten.contiguous")
+@converts("aten.clone", "aten.alias")
+def _to(call: Call, x: Value, dtype: str | None = None, other: Value | None = None) -> Value:
+    wanted = call.result.dtype
+    if wanted == "bool":
+        return truth(call, x)
+    return call.cast(x, wanted)
+
+
+@converts("aten.detach", "aten.detach_")
+def _detach(call: Call, x: Value) -> Value:
+    return call.emit("stop_gradient", x) if x.type.is_float else x
+
+
+@converts("aten.view.dtype")
+def _bits_as(call: Call, x: Value, dtype: str) -> Value:
+    return call.emit("bitcast", x, dtype=dtype)
+
+
+# Activations
+
+
+@converts("aten.gelu", "aten.gelu_")
+def _gelu(call: Call, x: Value, approximate: str = "none") -> Value:
+    return call.emit("gelu", x, approximate=approximate == "tanh")
+
+
+@converts("aten.leaky_relu")
+def _leaky_relu(call: Call, x: Value, negative_slope: float = 0.01) -> Value:
+    return call.emit("leaky_relu", x, slope=float(negative_slope))
+
+
+@converts("aten.elu")
+def _elu(call: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+    if input_scale != 1:
+        raise UnsupportedError("an elu of scaled inputs")
+    return scaled(call, call.emit("elu", x, alpha=float(alpha)), scale)
+
+
+@converts("aten.softplus")
+def _softplus(call: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value:
+    """Convert softplus; PyTorch is linear where ``beta x`` is over the threshold."""
+    sharp = scaled(call, x, beta)
+    smooth = scaled(call, call.emit("softplus", sharp), 1 / beta)
+    is_linear = call.emit("greater", sharp, call.fill(threshold, x.type.dtype))
+    return call.emit("where", is_linear, x, smooth)
+
+
+@converts("aten.log_sigmoid", "aten.log_sigmoid_forward")
+def _log_sigmoid(call: Call, x: Value) -> Value:
+    return call.emit("neg", call.emit("softplus", call.emit("neg", x)))
+
+
+@converts("aten.hardswish", "aten.hardswish_")
+def _hardswish(call: Call, x: Value) -> Value:
+    return call.emit("hard_swish", x)
+
+
+@converts("aten.hardsigmoid")
+def _hardsigmoid(call: Call, x: Value) -> Value:
+    return call.emit("hard_sigmoid", x, alpha=1 / 6, beta=0.5)
+
+
+@converts("aten.prelu", "aten._prelu_kernel")
+def _prelu(call: Call, x: Value, weight: Value) -> Value:
+    if weight.type.elements == 1:
+        slope = call.reshape(weight, (1,) * x.type.rank)
+        negative = call.emit("mul", x, slope)
+        return call.emit("where", call.emit("greater", x, call.fill(0, x.type.dtype)), x, negative)
+    return call.emit("prelu", x, call.reshape(weight, (weight.type.elements,)))
+
+
+@converts("aten.glu")
+def _glu(call: Call, x: Value, dim: int = -1) -> Value:
+    axis = dim % x.type.rank
+    half = x.type.shape[axis] // 2
+    value, gate = call.part(x, axis, 0, half), call.part(x, axis, half, half)
+    return call.emit("mul", value, call.emit("sigmoid", gate))
+
+
+CONVERTERS["aten.relu_"] = CONVERTERS["aten.relu"]
+CONVERTERS["aten.silu_"] = CONVERTERS["aten.silu"]

@@ -1,0 +1,145 @@
+"""Losses."""
+
+from typing import Any
+
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.converters.elementwise import scaled
+from shardwright.frontends.torch.table import converts
+from shardwright.ir.graph import Value
+from shardwright.operators.models.loss import emit_cross_entropy
+
+_NONE, _MEAN = 0, 1  # PyTorch's numbers of reductions; 2 is the sum
+
+
+def _reduced(call: Call, losses: Value, reduction: int) -> Value:
+    if reduction == _NONE or not losses.type.rank:
+        return losses
+    return call.emit("reduce_mean" if reduction == _MEAN else "reduce_sum", losses)
+
+
+def _last(call: Call, x: Value) -> Value:
+    """Return scores with the classes, the second dimension, moved to the last."""
+    rank = x.type.rank
+    return x if rank < 3 else call.transpose(x, (0, *range(2, rank), 1))
+
+
+@converts("aten.cross_entropy_loss")
+def _cross_entropy(
+    call: Call,
+    x: Value,
+    target: Value,
+    weight: Value | None = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Value:
+    scores = _last(call, x)
+    if target.type.is_float:
+        if weight is not None or label_smoothing:
+            raise UnsupportedError("a cross entropy of class probabilities with weights")
+        losses = emit_cross_entropy(call.build, scores, _last(call, target), sparse=False)
+        return _reduced(call, losses, reduction)
+    label, kept = _labels(call, target, ignore_index)
+    losses = emit_cross_entropy(call.build, scores, label, sparse=True)
+    if label_smoothing:
+        if weight is not None:
+            raise UnsupportedError("a cross entropy with smoothed labels and weights")
+        losses = _smoothed(call, scores, losses, label_smoothing)
+    return _weighted(call, losses, label, kept, weight, reduction)
+
+
+@converts("aten.nll_loss_nd", "aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_forward")
+def _nll(
+    call: Call,
+    x: Value,
+    target: Value,
+    weight: Value | None = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+) -> Any:
+    label, kept = _labels(call, target, ignore_index)
+    losses = call.emit("neg", call.emit("pick", _last(call, x), label))
+    found = _weighted(call, losses, label, kept, weight, reduction)
+    return found if len(call.results) == 1 else [found, None]
+
+
+def _labels(call: Call, target: Value, ignored: int) -> tuple[Value, Value]:
+    """Return labels with zero for those that are ignored, and which are kept."""
+    dtype = target.type.dtype
+    kept = call.emit("not_equal", target, call.fill(ignored, dtype))
+    return call.emit("where", kept, target, call.fill(0, dtype)), kept
+
+
+def _smoothed(call: Call, scores: Value, losses: Value, share: float) -> Value:
+    """Return losses with a share of every class."""
+    logs = call.emit("log_softmax", scores, axis=-1)
+    uniform = call.emit("neg", call.emit("reduce_mean", logs, axis=-1))
+    return call.emit("add", scaled(call, losses, 1 - share), scaled(call, uniform, share))
+
+
+def _weighted(
+    call: Call, losses: Value, label: Value, kept: Value, weight: Value | None, reduction: int
+) -> Value:
+    """Return losses reduced; a mean is over the weights of the labels that are kept."""
+    shares = call.cast(kept, losses.type.dtype)
+    losses = call.emit("mask", losses, kept)
+    if weight is not None:
+        own = call.emit("gather", weight, label, axis=0)
+        losses, shares = call.emit("mul", losses, own), call.emit("mul", shares, own)
+    if reduction != _MEAN:
+        return _reduced(call, losses, reduction)
+    if not losses.type.rank:
+        return call.emit("div", losses, shares)
+    return call.emit("div", call.emit("reduce_sum", losses), call.emit("reduce_sum", shares))
+
+
+@converts("aten.mse_loss")
+def _mse(call: Call, x: Value, target: Value, reduction: int = _MEAN) -> Value:
+    return _reduced(call, call.emit("squared_difference", x, target), reduction)
+
+
+@converts("aten.l1_loss")
+def _l1(call: Call, x: Value, target: Value, reduction: int = _MEAN) -> Value:
+    return _reduced(call, call.emit("abs", call.emit("sub", x, target)), reduction)
+
+
+@converts("aten.smooth_l1_loss", "aten.huber_loss")
+def _smooth_l1(
+    call: Call, x: Value, target: Value, reduction: int = _MEAN, beta: float = 1, delta: float = 1
+) -> Value:
+    is_huber = "huber" in call.operator
+    bound = float(delta if is_huber else beta)
+    distance = call.emit("abs", call.emit("sub", x, target))
+    near = scaled(call, call.emit("square", distance), 0.5 if is_huber else 0.5 / bound)
+    far = call.emit("add_scalar", distance, value=-bound / 2)
+    far = scaled(call, far, bound if is_huber else 1.0)
+    is_near = call.emit("less", distance, call.fill(bound, x.type.dtype))
+    return _reduced(call, call.emit("where", is_near, near, far), reduction)
+
+
+@converts("aten.binary_cross_entropy_with_logits")
+def _logistic(
+    call: Call,
+    x: Value,
+    target: Value,
+    weight: Value | None = None,
+    pos_weight: Value | None = None,
+    reduction: int = _MEAN,
+) -> Value:
+    if pos_weight is not None:
+        raise UnsupportedError("a binary cross entropy with weights of the positive class")
+    losses = call.emit("sigmoid_cross_entropy", x, target)
+    if weight is not None:
+        losses = call.emit("mul", losses, weight)
+    return _reduced(call, losses, reduction)
+
+
+@converts("aten.kl_div")
+def _kl(
+    call: Call, x: Value, target: Value, reduction: int = _MEAN, log_target: bool = False
+) -> Value:
+    if not log_target:
+        raise UnsupportedError("a divergence of probabilities that are not logarithms")
+    losses = call.emit("mul", call.emit("exp", target), call.emit("sub", target, x))
+    return _reduced(call, losses, reduction)

@@ -1,0 +1,182 @@
+"""Reductions, scans, and the order of elements."""
+
+from typing import Any
+
+import numpy as np
+
+from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.converters.elementwise import scaled, truth
+from shardwright.frontends.torch.table import converts
+from shardwright.ir.graph import Value
+
+Axes = int | list[int] | None
+
+
+def axes_of(x: Value, dim: Axes) -> tuple[int, ...]:
+    """Return dimensions counted from the front; all of them where none are given."""
+    if dim is None or dim == []:
+        return tuple(range(x.type.rank))
+    return tuple(d % x.type.rank for d in ([dim] if isinstance(dim, int) else dim))
+
+
+def _reduced(call: Call, operator: str, x: Value, dim: Axes, keepdim: bool) -> Value:
+    if not x.type.rank:
+        return x
+    return call.emit(operator, x, axis=axes_of(x, dim), keep_dims=keepdim)
+
+
+@converts("aten.sum")
+def _sum(call: Call, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return _reduced(call, "reduce_sum", call.cast(x, call.result.dtype), dim, keepdim)
+
+
+@converts("aten.mean")
+def _mean(call: Call, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return _reduced(call, "reduce_mean", call.cast(x, call.result.dtype), dim, keepdim)
+
+
+@converts("aten.prod")
+def _prod(call: Call, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return _reduced(call, "reduce_prod", call.cast(x, call.result.dtype), dim, keepdim)
+
+
+@converts("aten.any")
+def _any(call: Call, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _reduced(call, "reduce_any", truth(call, x), dim, keepdim)
+
+
+@converts("aten.all")
+def _all(call: Call, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _reduced(call, "reduce_all", truth(call, x), dim, keepdim)
+
+
+@converts("aten.amax")
+def _amax(call: Call, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _reduced(call, "reduce_max", x, dim, keepdim)
+
+
+@converts("aten.amin")
+def _amin(call: Call, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _reduced(call, "reduce_min", x, dim, keepdim)
+
+
+@converts("aten.max", "aten.min")
+def _extreme(
+    call: Call, x: Value, dim: int | None = None, keepdim: bool = False, other: Value | None = None
+) -> Any:
+    kind = call.operator.split(".")[1]
+    if other is not None:
+        operator = "maximum" if kind == "max" else "minimum"
+        return call.emit(operator, x, other)
+    if dim is None:
+        return _reduced(call, f"reduce_{kind}", x, None, False)
+    axis = dim % x.type.rank
+    place = call.emit(f"arg{kind}", x, axis=axis, keep_dims=True)
+    value = call.emit("gather_elements", x, place, axis=axis)
+    shapes = [result.shape for result in call.results]
+    return [call.reshape(value, shapes[0]), call.reshape(place, shapes[-1])]
+
+
+@converts("aten.argmax", "aten.argmin")
+def _position(call: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    if dim is None:
+        x, dim = call.reshape(x, (x.type.elements,)), 0
+    operator = call.operator.split(".")[1]
+    axis = dim % x.type.rank
+    found = call.emit(operator, x, axis=axis, keep_dims=keepdim)
+    return call.reshape(call.cast(found, "int64"), call.result.shape)
+
+
+@converts("aten.var", "aten.std")
+def _var(
+    call: Call,
+    x: Value,
+    dim: Any = None,
+    unbiased: bool = True,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> Value:
+    axes = axes_of(x, dim)
+    count = int(np.prod([x.type.shape[a] for a in axes]))
+    less = (1 if unbiased else 0) if correction is None else float(correction)
+    mean = call.emit("reduce_mean", x, axis=axes, keep_dims=True)
+    distance = call.emit("square", call.emit("sub", x, mean))
+    total = call.emit("reduce_sum", distance, axis=axes, keep_dims=keepdim)
+    variance = scaled(call, total, 1 / (count - less))
+    return call.emit("sqrt", variance) if ".std" in call.operator else variance
+
+
+@converts("aten.linalg_vector_norm", "aten.norm")
+def _norm(
+    call: Call,
+    x: Value,
+    ord: Any = 2,
+    p: Any = None,
+    dim: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> Value:
+    order = float(ord if p is None else p)
+    x = call.cast(x, call.result.dtype)
+    if order == 2:
+        total = _reduced(call, "reduce_sum", call.emit("square", x), dim, keepdim)
+        return call.emit("sqrt", total)
+    size = call.emit("abs", x)
+    if order == 1:
+        return _reduced(call, "reduce_sum", size, dim, keepdim)
+    if order == float("inf"):
+        return _reduced(call, "reduce_max", size, dim, keepdim)
+    raised = call.emit("pow", size, exponent=order)
+    return call.emit("pow", _reduced(call, "reduce_sum", raised, dim, keepdim), exponent=1 / order)
+
+
+@converts("aten.logsumexp")
+def _logsumexp(call: Call, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    axes = axes_of(x, dim)
+    peak = call.emit("stop_gradient", call.emit("reduce_max", x, axis=axes, keep_dims=True))
+    total = call.emit("exp", call.emit("sub", x, peak))
+    logarithm = call.emit("log", call.emit("reduce_sum", total, axis=axes, keep_dims=True))
+    return call.reshape(call.emit("add", logarithm, peak), call.result.shape)
+
+
+@converts("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax")
+@converts("aten._safe_softmax")
+def _softmax(
+    call: Call, x: Value, dim: int, dtype: Any = None, half_to_float: bool = False
+) -> Value:
+    operator = "log_softmax" if "log" in call.operator else "softmax"
+    x = call.cast(x, call.result.dtype)
+    return call.emit(operator, x, axis=dim % x.type.rank)
+
+
+@converts("aten.cumsum", "aten.cumprod")
+def _scan(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
+    x = call.cast(x, call.result.dtype)
+    return call.emit(call.operator.split(".")[1], x, axis=dim % x.type.rank)
+
+
+@converts("aten.topk")
+def _topk(
+    call: Call, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> list[Value]:
+    axis = dim % x.type.rank
+    values, places = call.emit_all("top_k", x, k=k, axis=axis, largest=largest)
+    return [values, call.cast(places, "int64")]
+
+
+@converts("aten.sort")
+def _sort(
+    call: Call, x: Value, dim: int = -1, descending: bool = False, stable: Any = None
+) -> list[Value]:
+    axis = dim % x.type.rank
+    values, places = call.emit_all("sort", x, axis=axis, descending=descending)
+    return [values, call.cast(places, "int64")]
+
+
+@converts("aten.diff")
+def _diff(call: Call, x: Value, n: int = 1, dim: int = -1) -> Value:
+    axis = dim % x.type.rank
+    for _ in range(n):
+        size = x.type.shape[axis] - 1
+        x = call.emit("sub", call.part(x, axis, 1, size), call.part(x, axis, 0, size))
+    return x

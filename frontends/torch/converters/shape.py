@@ -1,0 +1,261 @@
+"""Operators that change shapes: views, slices, joins, repetition, padding."""
+
+from math import prod
+from typing import Any
+
+import torch
+
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.items import Constant, Item
+from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.stored import ModuleTensor
+from shardwright.frontends.torch.table import Operand, converts
+from shardwright.ir.graph import Value
+
+_ANY = Any  # an argument that the types of the results repeat
+
+
+@converts("aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.unflatten")
+@converts("aten.squeeze", "aten.unsqueeze", "aten.view_as", "aten._reshape_alias")
+def _reshape(
+    call: Call,
+    x: Value,
+    size: _ANY = None,
+    shape: _ANY = None,
+    start_dim: _ANY = None,
+    end_dim: _ANY = None,
+    dim: _ANY = None,
+    sizes: _ANY = None,
+    stride: _ANY = None,
+    other: _ANY = None,
+) -> Value:
+    return call.reshape(x, call.result.shape)
+
+
+@converts("aten.expand", "aten.expand_as", "aten.broadcast_to")
+def _expand(call: Call, x: Value, size: _ANY = None, other: _ANY = None) -> Value:
+    return call.broadcast(x, call.result.shape)
+
+
+@converts("aten.permute")
+def _permute(call: Call, x: Value, dims: list[int]) -> Value:
+    return call.transpose(x, [d % x.type.rank for d in dims])
+
+
+@converts("aten.transpose")
+def _transpose(call: Call, x: Value, dim0: int, dim1: int) -> Value:
+    order = list(range(x.type.rank))
+    a, b = dim0 % len(order), dim1 % len(order)
+    order[a], order[b] = order[b], order[a]
+    return call.transpose(x, order)
+
+
+@converts("aten.t", "aten.numpy_T")
+def _t(call: Call, x: Value) -> Value:
+    return call.transpose(x, tuple(reversed(range(x.type.rank))))
+
+
+@converts("aten.movedim")
+def _movedim(call: Call, x: Value, source: list[int], destination: list[int]) -> Value:
+    rank = x.type.rank
+    moved = {d % rank: s % rank for s, d in zip(source, destination, strict=True)}
+    rest = iter(d for d in range(rank) if d not in moved.values())
+    return call.transpose(x, [moved[d] if d in moved else next(rest) for d in range(rank)])
+
+
+# Parts
+
+
+@converts("aten.slice")
+def _slice(
+    call: Call,
+    x: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    axis = dim % x.type.rank
+    first = slice(start, end, step).indices(x.type.shape[axis])[0]
+    return call.part(x, axis, first, call.result.shape[axis], step)
+
+
+@converts("aten.select")
+def _select(call: Call, x: Value, dim: int, index: int) -> Value:
+    axis = dim % x.type.rank
+    part = call.part(x, axis, index % x.type.shape[axis], 1)
+    return call.reshape(part, call.result.shape)
+
+
+@converts("aten.narrow")
+def _narrow(call: Call, x: Value, dim: int, start: int, length: int) -> Value:
+    axis = dim % x.type.rank
+    return call.part(x, axis, start % x.type.shape[axis], length)
+
+
+@converts("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split")
+def _split(
+    call: Call,
+    x: Value,
+    split_size: _ANY = None,
+    split_sizes: _ANY = None,
+    chunks: _ANY = None,
+    sections: _ANY = None,
+    indices: _ANY = None,
+    dim: int = 0,
+) -> list[Value]:
+    axis, start = dim % x.type.rank, 0
+    sizes = [kind.shape[axis] for kind in call.results]
+    if len(sizes) > 1 and len(set(sizes)) == 1 and sum(sizes) == x.type.shape[axis]:
+        return list(call.emit_all("split", x, axis=axis, parts=len(sizes)))
+    parts = []
+    for size in sizes:
+        parts.append(call.part(x, axis, start, size))
+        start += size
+    return parts
+
+
+@converts("aten.unbind")
+def _unbind(call: Call, x: Value, dim: int = 0) -> list[Value]:
+    axis = dim % x.type.rank
+    parts = [call.part(x, axis, i, 1) for i in range(x.type.shape[axis])]
+    return [call.reshape(p, k.shape) for p, k in zip(parts, call.results, strict=True)]
+
+
+@converts("aten.cat", "aten.concat")
+def _cat(call: Call, tensors: list[Value], dim: int = 0) -> Value:
+    dtype = call.result.dtype
+    parts = [call.cast(part, dtype) for part in tensors if part.type.elements]
+    axis = dim % call.result.rank
+    return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis)
+
+
+@converts("aten.stack")
+def _stack(call: Call, tensors: list[Value], dim: int = 0) -> Value:
+    dtype = call.result.dtype
+    parts = [call.cast(part, dtype) for part in tensors]
+    return call.emit("stack", *parts, axis=dim % call.result.rank)
+
+
+@converts("aten.slice_scatter")
+def _slice_scatter(
+    call: Call,
+    x: Value,
+    src: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    axis = dim % x.type.rank
+    size = x.type.shape[axis]
+    first, last, _ = slice(start, end, step).indices(size)
+    if step != 1:
+        raise UnsupportedError("a write to every n-th slice")
+    parts = [call.part(x, axis, 0, first)] if first else []
+    parts.append(src)
+    parts += [call.part(x, axis, last, size - last)] if last < size else []
+    return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis)
+
+
+@converts("aten.select_scatter")
+def _select_scatter(call: Call, x: Value, src: Value, dim: int, index: int) -> Value:
+    axis = dim % x.type.rank
+    place = index % x.type.shape[axis]
+    shape = [1 if d == axis else n for d, n in enumerate(x.type.shape)]
+    return _slice_scatter(call, x, call.reshape(src, shape), axis, place, place + 1)
+
+
+# Repetition, order and padding
+
+
+@converts("aten.repeat", "aten.tile")
+def _repeat(call: Call, x: Value, repeats: Any = None, dims: Any = None) -> Value:
+    counts = list(repeats if repeats is not None else dims)
+    counts = [1] * (x.type.rank - len(counts)) + counts
+    x = call.reshape(x, (1,) * (len(counts) - x.type.rank) + x.type.shape)
+    return x if prod(counts) == 1 else call.emit("tile", x, multiples=tuple(counts))
+
+
+@converts("aten.repeat_interleave.self_int")
+def _repeat_interleave(
+    call: Call, x: Value, repeats: int, dim: int | None = None, output_size: _ANY = None
+) -> Value:
+    shape = (x.type.elements,) if dim is None else x.type.shape
+    axis = 0 if dim is None else dim % x.type.rank
+    before, after = shape[: axis + 1], shape[axis + 1 :]
+    single = call.reshape(x, (*before, 1, *after))
+    return call.reshape(call.broadcast(single, (*before, repeats, *after)), call.result.shape)
+
+
+@converts("aten.flip")
+def _flip(call: Call, x: Value, dims: list[int]) -> Value:
+    for dim in dims:
+        x = call.emit("reverse", x, axis=dim % x.type.rank)
+    return x
+
+
+@converts("aten.roll")
+def _roll(call: Call, x: Value, shifts: list[int], dims: list[int] | None = None) -> Value:
+    if not dims:
+        raise UnsupportedError("a roll of all dimensions as one")
+    for shift, dim in zip(shifts, dims, strict=True):
+        axis = dim % x.type.rank
+        size = x.type.shape[axis]
+        moved = -shift % size
+        if moved:
+            parts = call.part(x, axis, moved, size - moved), call.part(x, axis, 0, moved)
+            x = call.emit("concat", *parts, axis=axis)
+    return x
+
+
+@converts("aten.constant_pad_nd", "aten.pad")
+def _pad(
+    call: Call, x: Value, pad: list[int], mode: str = "constant", value: Operand | None = None
+) -> Value:
+    if mode != "constant":
+        raise UnsupportedError(f"padding of the mode `{mode}`")
+    rank = x.type.rank
+    before, after = [0] * rank, [0] * rank
+    for i in range(len(pad) // 2):
+        before[rank - 1 - i], after[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
+    for d in range(rank):  # negative padding cuts
+        cut_before, cut_after = max(-before[d], 0), max(-after[d], 0)
+        x = call.part(x, d, cut_before, x.type.shape[d] - cut_before - cut_after)
+    before, after = [max(n, 0) for n in before], [max(n, 0) for n in after]
+    if not any(before + after):
+        return x
+    number = value or 0
+    plain = float(number) if x.type.is_float else int(number)  # type: ignore[arg-type]
+    return call.emit("pad", x, before=tuple(before), after=tuple(after), value=plain)
+
+
+@converts("aten.tril", "aten.triu")
+def _triangle(call: Call, x: Value, diagonal: int = 0) -> Value:
+    operator = call.operator.split(".")[1]
+    if x.type.dtype == "bool":
+        return call.cast(call.emit(operator, call.cast(x, "int32"), diagonal=diagonal), "bool")
+    return call.emit(operator, x, diagonal=diagonal)
+
+
+# Tensors of known elements in the shape of another
+
+
+@converts("aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.new_zeros")
+@converts("aten.new_ones", "aten.new_full", "aten.new_empty", "aten.empty_like", "aten.fill")
+def _filled(
+    call: Call,
+    x: Item,
+    size: _ANY = None,
+    fill_value: Operand = 0,
+    value: Operand | None = None,
+    dtype: _ANY = None,
+) -> Constant | Value:
+    number = fill_value if value is None else value
+    if "ones" in call.operator:
+        number = 1
+    if isinstance(number, Value):
+        return call.broadcast(call.cast(number, call.result.dtype), call.result.shape)
+    kind = getattr(torch, call.result.dtype)
+    one = torch.tensor(number, dtype=kind)
+    return Constant(ModuleTensor(one.expand(call.result.shape)), call.result.dtype)

@@ -1,0 +1,289 @@
+"""The walk over an exported graph: binds arguments, folds constants, inlines bodies.
+
+A node whose tensors are all known is run by PyTorch at once, and becomes a constant.
+"""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import ExportGraphSignature, InputKind
+
+from shardwright.frontends.common.emission import Emission
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.items import Constant
+from shardwright.frontends.common.names import plain_name
+from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.places import module_path
+from shardwright.frontends.torch.stored import ModuleTensor, computed
+from shardwright.frontends.torch.table import CONVERTERS, Converter
+from shardwright.frontends.torch.types import dtype_of, type_of
+from shardwright.ir.errors import IRError
+from shardwright.ir.graph import Value
+
+# Arguments that say nothing about the elements of a result.
+_PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"}
+# Operators without a result.
+_CHECKS = ("aten._assert", "aten.sym_constrain", "aten._functional_assert", "aten._assert_async")
+# Operators of PyTorch that run a graph inside of a mode.
+_NO_GRADIENT, _AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
+
+
+class Importer:
+    """Grows our graph from the nodes of an exported one.
+
+    Parameters
+    ----------
+    names : mapping of str to str
+        The name of each parameter and buffer, by all of its names; tied ones have one.
+    tensors : mapping of str to Tensor
+        The parameters, buffers and constants, by name.
+    """
+
+    def __init__(self, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
+        self.emission = Emission()
+        self.names, self.tensors = names, tensors
+        self.entered: dict[str, Any] = {}
+        self.views: dict[str, Value] = {}
+        self.node: fx.Node | None = None
+
+    # Inputs
+
+    def placeholders(self, graph: fx.Graph, signature: ExportGraphSignature) -> dict[fx.Node, Any]:
+        """Return the items of the parameters, buffers, constants and inputs of a graph."""
+        updated = {self.names[name] for name in signature.buffers_to_mutate.values()}
+        items: dict[fx.Node, Any] = {}
+        nodes = [node for node in graph.nodes if node.op == "placeholder"]
+        for node, spec in zip(nodes, signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                items[node] = self._input(node)
+            elif spec.target is None or spec.kind in (InputKind.TOKEN, InputKind.CUSTOM_OBJ):
+                raise UnsupportedError(f"the input `{node.name}`, which is no tensor,")
+            else:
+                items[node] = self._stored(self.names.get(spec.target, spec.target), updated)
+        return items
+
+    def _input(self, node: fx.Node) -> Any:
+        tensor = node.meta["val"]
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        name = self.emission.build.unique_name(plain_name(node.name))
+        return self.emission.build.input(Value(name, type_of(tensor)))
+
+    def _stored(self, name: str, updated: set[str]) -> Any:
+        """Return a tensor of the module: a parameter, state, or a constant."""
+        if name not in self.entered:
+            stored = ModuleTensor(self.tensors[name])
+            trained = isinstance(stored.tensor, torch.nn.Parameter) and stored.tensor.requires_grad
+            self.emission.names[name] = self.emission.build.unique_name(plain_name(name))
+            self.entered[name] = Constant(stored, stored.dtype, name, trained)
+            if name in updated:
+                self.entered[name] = self.emission.enter_state(self.entered[name])
+        return self.entered[name]
+
+    # Nodes
+
+    def run(self, graph: fx.Graph, items: dict[fx.Node, Any], module: torch.nn.Module) -> Any:
+        """Convert the nodes of a graph, and return its outputs."""
+        last = _last_readers(graph)
+        for node in graph.nodes:
+            if node.op == "output":
+                return self._given(items, node.args[0])
+            if node.op == "get_attr":
+                items[node] = getattr(module, str(node.target))
+            elif node.op == "call_function":
+                self.node = node
+                items[node] = self._result(node, items, module)
+            for done in last.get(node, ()):
+                items.pop(done, None)
+        raise UnsupportedError("a graph without outputs")
+
+    def _given(self, items: Mapping[fx.Node, Any], argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            return items[argument]
+        if isinstance(argument, (tuple, list)):
+            return [self._given(items, part) for part in argument]
+        if isinstance(argument, dict):
+            return {key: self._given(items, part) for key, part in argument.items()}
+        return argument
+
+    def _result(self, node: fx.Node, items: Mapping[fx.Node, Any], module: torch.nn.Module) -> Any:
+        arguments = self._given(items, list(node.args))
+        keywords = self._given(items, dict(node.kwargs))
+        if node.target is operator.getitem:
+            return arguments[0][arguments[1]]
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return self._inlined(node, arguments)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise UnsupportedError(f"the operator {node.target}, whose result depends on data,")
+        if str(node.target).startswith(_CHECKS):
+            return None
+        self.emission.build.scope = module_path(node)
+        known = _all_known([*arguments, *keywords.values()])
+        return (
+            self._folded(node, arguments, keywords)
+            if known
+            else self._converted(node, arguments, keywords)
+        )
+
+    def _inlined(self, node: fx.Node, arguments: list[Any]) -> Any:
+        """Convert the graph that a mode is on for."""
+        name = str(node.target.name() if callable(node.target.name) else node.target)
+        position = {_NO_GRADIENT: 1, _AUTOCAST: 4}.get(name)
+        if position is None:
+            raise UnsupportedError(f"the operator {name}, which runs functions of the module,")
+        if name == _AUTOCAST and arguments[2]:
+            raise UnsupportedError("automatic mixed precision inside of the module")
+        body, taken = arguments[position], arguments[position + 1 :]
+        graph: fx.Graph = body.graph
+        inner = [n for n in graph.nodes if n.op == "placeholder"]
+        results = self.run(graph, dict(zip(inner, taken, strict=True)), body)
+        if name == _NO_GRADIENT and not arguments[0]:
+            results = [self._stopped(item) for item in results]
+        return results
+
+    def _stopped(self, item: Any) -> Any:
+        """Return a tensor as a constant to gradients."""
+        if not isinstance(item, Value) or not item.type.is_float:
+            return item
+        return self.emission.build.emit("stop_gradient", item)
+
+    # Constants
+
+    def _folded(self, node: fx.Node, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """Run a node on constants."""
+        keywords = {k: v for k, v in keywords.items() if k not in ("device", "pin_memory")}
+        if "device" in node.kwargs:
+            keywords["device"] = "cpu"
+        result = computed(node.target, _plain(arguments), _plain(keywords))
+        return _as_constants(result)
+
+    # Converters
+
+    def _converted(self, node: fx.Node, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        target = node.target
+        assert isinstance(target, torch._ops.OpOverload)
+        packet = str(target).rpartition(".")[0]
+        converter = CONVERTERS.get(str(target)) or CONVERTERS.get(packet)
+        if converter is None:
+            raise UnsupportedError(f"the operator {target}")
+        results = _types(node.meta.get("val"))
+        call = Call(self.emission, str(target), results, self.views)
+        bound = self._bound(call, converter, target, arguments, keywords)
+        mark = len(self.emission.build.nodes)
+        try:
+            found = converter.function(call, **bound)
+        except IRError as error:
+            raise UnsupportedError(f"the operator {target} ({error.what})") from error
+        _check_types(target, found, results)
+        return self._named(node, found, mark)
+
+    def _bound(
+        self,
+        call: Call,
+        converter: Converter,
+        target: torch._ops.OpOverload,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the arguments of a converter by name, tensors as it wants them."""
+        schema = target._schema.arguments
+        given = {a.name: v for a, v in zip(schema, arguments, strict=False)} | dict(keywords)
+        defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
+        bound = {}
+        for name, item in given.items():
+            ours = "x" if name in ("self", "input") else name
+            if ours in converter.names:
+                bound[ours] = _passed(call, converter, ours, item)
+            elif name not in _PLACEMENT and not (name in defaults and defaults[name] == item):
+                raise UnsupportedError(f"the argument `{name}` of the operator {target}")
+        return bound
+
+    def _named(self, node: fx.Node, found: Any, mark: int) -> Any:
+        """Rename a result that was emitted since `mark` to the name of its node in the export."""
+        if not isinstance(found, Value) or found.name in self.emission.held:
+            return found
+        name = self.emission.build.unique_name(plain_name(node.name))
+        renamed = self.emission.renamed(found, name, mark)
+        if found.name in self.views:
+            self.views[renamed.name] = self.views[found.name]
+        return renamed
+
+
+def _passed(call: Call, converter: Converter, name: str, item: Any) -> Any:
+    if isinstance(item, list):
+        return [_passed(call, converter, name, part) for part in item]
+    if isinstance(item, torch.dtype):
+        return dtype_of(item)
+    if not isinstance(item, Constant) or name in converter.items:
+        return item
+    if name in converter.numbers and not item.shape and not item.trained and not item.is_absent:
+        return item.array.item()
+    return call.value(item)
+
+
+def _all_known(arguments: Sequence[Any]) -> bool:
+    """Return whether all tensors among arguments are constants with elements."""
+    for item in arguments:
+        if isinstance(item, (list, tuple)):
+            if not _all_known(item):
+                return False
+        elif isinstance(item, Value) or (
+            isinstance(item, Constant) and (item.trained or item.is_absent)
+        ):
+            return False
+    return True
+
+
+def _plain(item: Any) -> Any:
+    """Return arguments with tensors of PyTorch for constants."""
+    if isinstance(item, list):
+        return [_plain(part) for part in item]
+    if isinstance(item, dict):
+        return {key: _plain(part) for key, part in item.items()}
+    if isinstance(item, Constant):
+        return item.data.tensor if isinstance(item.data, ModuleTensor) else torch.tensor(item.array)
+    return item
+
+
+def _as_constants(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return Constant(ModuleTensor(result), dtype_of(result.dtype))
+    if isinstance(result, (tuple, list)):
+        return [_as_constants(part) for part in result]
+    return result
+
+
+def _types(result: Any) -> tuple[Any, ...]:
+    """Return the types of the results of a node; None where a result is not a tensor."""
+    if isinstance(result, torch.Tensor):
+        return (type_of(result),)
+    if isinstance(result, (tuple, list)):
+        return tuple(type_of(r) if _has_elements(r) else None for r in result)
+    raise UnsupportedError("a result that is no tensor and depends on data")
+
+
+def _has_elements(result: Any) -> bool:
+    return isinstance(result, torch.Tensor) and 0 not in result.shape
+
+
+def _check_types(target: Any, found: Any, expected: Sequence[Any]) -> None:
+    """Require the shapes and element types that PyTorch has."""
+    results = found if isinstance(found, (list, tuple)) else [found]
+    for result, kind in zip(results, expected, strict=False):
+        if isinstance(result, Value) and result.type != kind:
+            raise UnsupportedError(f"the operator {target} as {kind} (it would be {result.type})")
+
+
+def _last_readers(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """Return for each node the nodes that no later one reads, to free constants early."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        for read in node.all_input_nodes:
+            last[read] = node
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for read, reader in last.items():
+        found.setdefault(reader, []).append(read)
+    return found

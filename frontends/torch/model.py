@@ -1,0 +1,195 @@
+"""The import of a PyTorch module: its export, parameters, nodes and a loss."""
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.imported import Imported, finished
+from shardwright.frontends.common.items import Constant
+from shardwright.frontends.common.loss import append_loss
+from shardwright.frontends.torch.buffers import with_elements
+from shardwright.frontends.torch.importer import Importer
+from shardwright.frontends.torch.places import place
+from shardwright.ir.errors import IRError, ModelError
+from shardwright.ir.graph import Value
+
+_LISTED = 8  # names in a message
+
+
+def import_module(
+    module: torch.nn.Module,
+    inputs: Any,
+    *,
+    loss: str = "auto",
+    class_axis: int | None = None,
+    outputs: bool = False,
+) -> Imported:
+    """Return a module as a graph of our IR.
+
+    Parameters
+    ----------
+    module : Module
+        The module; its parameters may be on the device `meta`, if it is only planned.
+    inputs : tuple, dict or Tensor
+        Example inputs, positional or by name, whose shapes the program has.
+    loss : str
+        The loss that is appended to the first output; see `append_loss`. By default none where the
+        first output is a floating-point scalar.
+    class_axis : int, optional
+        Position of the classes among the dimensions of the first output.
+    outputs : bool
+        Whether the program returns all outputs of the module; by default a program with a loss
+        returns the loss alone.
+
+    Raises
+    ------
+    ModelError
+        If PyTorch cannot export the module, or our IR cannot express it.
+    """
+    program = exported(module, inputs)
+    tensors, names = _tensors(module, program)
+    importer = Importer(names, tensors)
+    try:
+        made = _converted(importer, program)
+        made = _with_loss(importer, made, loss, class_axis)
+    except UnsupportedError as error:
+        where = place(importer.node) if importer.node is not None else None
+        raise ModelError(str(error), where) from error
+    except IRError as error:
+        where = place(importer.node) if importer.node is not None else None
+        raise ModelError(error.what, where, error.hint) from error
+    returned = made if outputs or made[0].type.shape or not made[0].type.is_float else made[:1]
+    name = re.sub(r"\W", "_", type(module).__name__).lower()
+    graph = importer.emission.build.graph(name, tuple(value.name for value in returned))
+    imported = finished(graph, importer.emission.data)
+    return replace(imported, warnings=tuple(_warnings(module, imported)))
+
+
+def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
+    """Return the export of a module, functional and of whole operators.
+
+    Raises
+    ------
+    ModelError
+        If PyTorch cannot export it.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"the model is {type(module).__name__}, expected a `torch.nn.Module`")
+    arguments, keywords = _arguments(inputs)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module, arguments, keywords, strict=False)
+            return program.run_decompositions({})
+    except Exception as error:  # PyTorch raises errors of many types
+        text = str(error).strip()
+        line = text.splitlines()[0] if text else ""
+        raise ModelError(
+            f"PyTorch cannot export the module ({type(error).__name__}: {line})",
+            hint="`torch.export.export(module, args, kwargs, strict=False)` must succeed; a model "
+            "of transformers wants `config.use_cache = False`",
+        ) from error
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and named inputs, each tensor of its own: equal ones would be one input."""
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, (tuple, list, Mapping)) or not inputs:
+        raise ModelError(
+            f"the example inputs are {type(inputs).__name__}, expected a tuple or a dict of tensors"
+        )
+    copied = pytree.tree_map_only(torch.Tensor, torch.clone, inputs)
+    return ((), dict(copied)) if isinstance(inputs, Mapping) else (tuple(copied), {})
+
+
+def _tensors(
+    module: torch.nn.Module, program: ExportedProgram
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return tensors by their first name, and the first name of each by all its names."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    own = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    for name, tensor in own:
+        names[name] = first.setdefault(id(tensor), name)
+        tensors.setdefault(names[name], tensor)
+    for name, tensor in program.constants.items():
+        if name not in names and isinstance(tensor, torch.Tensor):
+            names[name], tensors[name] = name, tensor
+    tensors.update(with_elements(module, tensors))
+    return tensors, names
+
+
+def _converted(importer: Importer, program: ExportedProgram) -> tuple[Value, ...]:
+    """Convert the nodes, and return the outputs as distinct values."""
+    signature, graph = program.graph_signature, program.graph
+    items = importer.placeholders(graph, signature)
+    made = importer.run(graph, items, program.graph_module)
+    importer.node = None
+    returned = []
+    for item, spec in zip(made, signature.output_specs, strict=True):
+        if spec.kind.name == "BUFFER_MUTATION":
+            importer.emission.update(importer.names[str(spec.target)], item)
+        elif spec.kind.name == "USER_OUTPUT":
+            returned.append(item)
+        elif spec.kind.name == "USER_INPUT_MUTATION":
+            raise UnsupportedError(f"the input `{spec.target}`, which the module overwrites,")
+    tensors = [item for item in returned if isinstance(item, (Value, Constant))]
+    return _distinct(importer, tensors)
+
+
+def _distinct(importer: Importer, items: Sequence[Value | Constant]) -> tuple[Value, ...]:
+    build = importer.emission.build
+    build.scope = ""
+    taken = {value.name for value in build.inputs} | {p.name for p in build.parameters}
+    found: list[Value] = []
+    for item in items:
+        value = importer.emission.enter(item) if isinstance(item, Constant) else item
+        if value.name in taken | importer.emission.held:
+            value = build.emit("identity", value)
+        taken.add(value.name)
+        found.append(value)
+    if not found:
+        raise UnsupportedError("a module that returns no tensor")
+    return tuple(found)
+
+
+def _with_loss(
+    importer: Importer, made: tuple[Value, ...], loss: str, class_axis: int | None
+) -> tuple[Value, ...]:
+    found = append_loss(importer.emission.build, made, loss, class_axis)
+    return found if found == made else (*found, *made)
+
+
+def _warnings(module: torch.nn.Module, imported: Imported) -> Iterable[str]:
+    """Yield warnings about parameters that are not trained, random numbers, missing elements."""
+    trained = {p.name for p in imported.graph.parameters if p.trainable}
+    unread = [n for n, p in module.named_parameters() if p.requires_grad and n not in trained]
+    if unread:
+        shown = ", ".join(f"`{name}`" for name in unread[:_LISTED])
+        more = f" and {len(unread) - _LISTED} more" if len(unread) > _LISTED else ""
+        yield f"not trained: parameters that no result depends on: {shown}{more}"
+    if any(node.operator == "dropout" for node in imported.graph.nodes):
+        yield "dropout draws other random numbers than PyTorch; `module.eval()` leaves it out"
+    absent = [p.name for p in imported.graph.parameters if p.name not in imported.initial]
+    if absent:
+        yield (
+            f"the elements of {len(absent)} parameters are missing (they are on the device "
+            "`meta`): it can be planned, but not run"
+        )
+
+
+def is_module(item: object) -> bool:
+    """Return whether an object is a module of PyTorch."""
+    return isinstance(item, torch.nn.Module)

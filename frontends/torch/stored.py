@@ -1,0 +1,96 @@
+"""Tensors of a module, and constants that are computed when it is imported."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.torch.types import array_of, dtype_of
+from shardwright.operators.info import Array
+from shardwright.operators.rule import Shape
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleTensor:
+    """A tensor of PyTorch; read as an array on use.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor; on the device `meta` it has no elements.
+    """
+
+    tensor: torch.Tensor
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the tensor."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The element type of the tensor."""
+        return dtype_of(self.tensor.dtype)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the tensor has no elements."""
+        return self.tensor.device.type == "meta"
+
+    def read(self) -> Array:
+        """Return the elements."""
+        return array_of(self.tensor)
+
+
+def compressed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of one slice, repeated, along each dimension whose slices are all equal.
+
+    Masks and positions of a batch then take the memory of one sample.
+    """
+    if tensor.is_floating_point() and tensor.isnan().any():
+        return tensor
+    for d, size in enumerate(tensor.shape):
+        if size > 1 and tensor.stride(d):
+            first = tensor.narrow(d, 0, 1)
+            if bool((narrowed(tensor) == narrowed(first)).all()):
+                tensor = first.expand(tensor.shape)
+    return tensor
+
+
+def narrowed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return one slice along each dimension that is repeated without memory of its own."""
+    for d, size in enumerate(tensor.shape):
+        if size > 1 and not tensor.stride(d):
+            tensor = tensor.narrow(d, 0, 1)
+    return tensor
+
+
+def computed(
+    target: Callable[..., Any], arguments: Sequence[Any], keywords: dict[str, Any]
+) -> torch.Tensor | Sequence[torch.Tensor]:
+    """Return the result of an operator of PyTorch on constants.
+
+    Raises
+    ------
+    UnsupportedError
+        If the operator draws random numbers.
+    """
+    tags = getattr(target, "tags", ())
+    if torch.Tag.nondeterministic_seeded in tags:
+        raise UnsupportedError(f"the operator {target}, which draws random numbers,")
+    with torch.no_grad():
+        if torch.Tag.pointwise not in tags:
+            return _all_compressed(target(*arguments, **keywords))
+        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+        whole = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        small = [narrowed(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+        result: torch.Tensor = target(*small, **keywords)
+        return compressed(result).expand(whole)
+
+
+def _all_compressed(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return compressed(result)
+    return [_all_compressed(part) for part in result]

@@ -1,0 +1,62 @@
+"""The table of ATen operators: for each a function that emits it in operators of our IR.
+
+A function takes the call, and the operator's arguments by the names that its schema has (``self``
+and ``input`` are called ``x``). The annotation of a parameter says how a tensor is passed: a
+`Value` of the program; an `Operand`, which is a number where the tensor is a known scalar; an
+`Item`, which may be a constant. An argument that the function does not have is refused, unless it
+is the default of the schema or says nothing about the result, such as the device.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shardwright.frontends.common.items import Item
+from shardwright.ir.graph import Value
+
+Operand = Value | int | float
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Converter:
+    """A function of the table.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    names : frozenset of str
+        Names of its parameters.
+    numbers : frozenset of str
+        Parameters that may be numbers instead of tensors.
+    items : frozenset of str
+        Parameters that may be constants.
+    """
+
+    function: Function
+    names: frozenset[str]
+    numbers: frozenset[str]
+    items: frozenset[str]
+
+
+CONVERTERS: dict[str, Converter] = {}
+
+
+def converts(*operators: str) -> Callable[[Function], Function]:
+    """Register a function as the converter of operators, by names such as ``aten.add``."""
+
+    def add(function: Function) -> Function:
+        parameters = inspect.signature(function).parameters
+        kinds = {name: parameter.annotation for name, parameter in parameters.items()}
+        converter = Converter(
+            function,
+            frozenset(kinds) - {"call"},
+            frozenset(name for name, kind in kinds.items() if kind is Operand),
+            frozenset(name for name, kind in kinds.items() if kind is Item),
+        )
+        CONVERTERS.update(dict.fromkeys(operators, converter))
+        return function
+
+    return add

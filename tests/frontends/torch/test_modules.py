@@ -1,0 +1,249 @@
+"""Modules of PyTorch: outputs, losses and gradients are PyTorch's, and what is trained is."""
+
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+import torch_compare as compare  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+
+import shardwright  # noqa: E402
+from shardwright.frontends.torch import import_module  # noqa: E402
+from shardwright.ir.errors import ModelError, OptionError, ShardwrightWarning  # noqa: E402
+from shardwright.tools.main import main  # noqa: E402
+
+Function = Any
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Decoder(nn.Module):
+    """A small decoder with what large ones have: tied tables, rotations, shared heads."""
+
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__()
+        self.table = nn.Embedding(32, 16)
+        self.layers = nn.ModuleList(Block() for _ in range(layers))
+        self.norm = nn.RMSNorm(16, 1e-5)
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: Any, labels: Any) -> Any:
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        scores = self.head(self.norm(x))
+        return F.cross_entropy(scores.view(-1, 32), labels.view(-1)), scores
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.q, self.k, self.v = nn.Linear(16, 16), nn.Linear(16, 8), nn.Linear(16, 8)
+        self.out, self.up, self.down = nn.Linear(16, 16), nn.Linear(16, 24), nn.Linear(24, 16)
+        frequency = 100.0 ** -(torch.arange(0, 4, 2) / 4)
+        self.register_buffer("frequency", frequency, persistent=False)
+
+    def turned(self, x: Any) -> Any:
+        with torch.no_grad():
+            angles = torch.arange(x.shape[2])[:, None] * self.frequency
+            cos, sin = (torch.cat((t, t), -1) for t in (angles.cos(), angles.sin()))
+        half = torch.cat((-x[..., 2:], x[..., :2]), -1)
+        return x * cos + half * sin
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(x)
+        q, k, v = (w(y).view(*y.shape[:2], -1, 4).transpose(1, 2) for w in (self.q, self.k, self.v))
+        k, v = (
+            t[:, :, None].expand(-1, -1, 2, -1, -1).reshape(q.shape) for t in (self.turned(k), v)
+        )
+        read = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        y = F.scaled_dot_product_attention(self.turned(q), k, v, attn_mask=read)
+        x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Images(nn.Module):
+    """Convolutions with batch statistics in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.second = nn.Conv2d(8, 8, 3, padding=1, groups=4)
+        self.groups = nn.GroupNorm(2, 8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        x = F.max_pool2d(F.relu(self.norm(self.first(x))), 2)
+        x = F.adaptive_avg_pool2d(F.silu(self.groups(self.second(x))), 1)
+        return F.cross_entropy(self.head(x.flatten(1)), labels, label_smoothing=0.1)
+
+
+def text(batch: int = 4) -> dict[str, Any]:
+    return {"tokens": torch.randint(0, 32, (batch, 6)), "labels": torch.randint(0, 32, (batch, 6))}
+
+
+def images() -> tuple[Any, Any]:
+    return torch.randn(4, 3, 8, 8, dtype=torch.float64), torch.randint(0, 4, (4,))
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [(Decoder, text), (Images, images), (lambda: Images().eval(), images)],
+    ids=["decoder", "images", "images-eval"],
+)
+def test_loss_and_gradients_are_those_of_autograd(module: Function, inputs: Function) -> None:
+    found = compare.gradients_differ(module().double(), inputs())
+    assert found.loss < 1e-9
+    assert found.gradient < 1e-9
+    assert not found.missing
+    assert not found.extra
+
+
+def test_a_plan_of_four_ranks_computes_what_autograd_does() -> None:
+    found = compare.on_ranks(Decoder(1).double(), text(), 4, dataset_strategy="data_parallel")
+    assert max(found) < 1e-9
+
+
+def test_outputs_are_equal_in_single_precision() -> None:
+    assert compare.outputs_differ(Decoder().eval(), text()) < 1e-5
+
+
+def test_whole_operators_and_patterns_are_found() -> None:
+    graph = import_module(Decoder(1), text()).graph
+    found = {node.operator for node in graph.nodes}
+    assert {"scaled_dot_product_attention", "rotary_embedding", "layer_norm", "rms_norm"} <= found
+    attention = next(n for n in graph.nodes if n.operator == "scaled_dot_product_attention")
+    assert attention.attributes["causal"]
+    assert len(attention.operands) == 3
+    assert graph.values[attention.operands[1]].type.shape == (4, 2, 6, 4)  # heads are not repeated
+    assert attention.scope == "layers/0"
+
+
+def test_a_tied_parameter_is_one_and_equal_inputs_are_two() -> None:
+    tokens = torch.randint(0, 32, (4, 6))
+    graph = import_module(Decoder(1), {"tokens": tokens, "labels": tokens}).graph
+    assert [value.name for value in graph.inputs] == ["tokens", "labels"]
+    assert "head.weight" not in {p.name for p in graph.parameters}
+    readers = [n.operator for n in graph.nodes if "table.weight" in n.operands]
+    assert readers == ["gather", "matmul"]
+
+
+def test_updated_statistics_are_state() -> None:
+    module = Images().double()
+    imported = import_module(module, images())
+    updates = dict(imported.graph.updates)
+    assert set(updates) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    inputs = images()
+    found = compare.run(
+        imported.graph,
+        imported.initial,
+        compare.arrays_of(imported, inputs),
+        list(updates.values()),
+    )
+    compare.called(module, inputs)
+    for name, following in updates.items():
+        assert compare.difference(found[following], module.get_buffer(name).numpy()) < 1e-12
+
+
+def test_a_frozen_parameter_is_not_trained() -> None:
+    module = Decoder(1)
+    module.layers[0].q.weight.requires_grad = False
+    graph = import_module(module, text()).graph
+    assert {p.name for p in graph.parameters if not p.trainable} >= {"layers.0.q.weight"}
+
+
+class Lambda(nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.randn(6, dtype=torch.float64))
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self.weight, *inputs)
+
+
+# A module from the device `meta`
+
+
+def test_a_module_without_elements_is_imported_for_planning() -> None:
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    imported = import_module(module, (torch.ones(2, 4, device="meta"),), loss="cross_entropy")
+    assert not dict(imported.initial)
+    assert any("on the device `meta`" in said for said in imported.warnings)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda w, x: w * x[x > 0].sum(), "depend"),
+        (lambda w, x: torch.linalg.svd(x)[1].sum() * w.sum(), "linalg_svd"),
+        (lambda w, x: (w * torch.rand(6, dtype=torch.float64)).sum(), "aten.rand"),
+        (lambda w, x: w.sum() if x.sum() > 0 else w.prod(), "cannot export"),
+        (lambda w, x: (w * x.to(torch.complex64)).real.sum(), "complex"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_with_its_line(function: Function, said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        import_module(Lambda(function), (torch.randn(3, 6, dtype=torch.float64),))
+    assert said in str(caught.value)
+    assert "test_modules.py" in str(caught.value) or "cannot export" in said
+
+
+def test_a_module_without_a_loss_is_refused_with_a_way_out() -> None:
+    with pytest.raises(ModelError, match=r"expected a real scalar.*loss="):
+        shardwright.compile(nn.Linear(4, 2), 2, example_inputs=(torch.randn(2, 4),))
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"`example_inputs` is None"):
+        shardwright.compile(nn.Linear(4, 2), 2)
+    with pytest.raises(OptionError, match="`loss` is given"):
+        shardwright.compile("mlp", 2, loss="mse")
+    with pytest.raises(ModelError, match="no loss is called `wrong`"):
+        shardwright.compile(nn.Linear(4, 2), 2, example_inputs=(torch.randn(2, 4),), loss="wrong")
+    with pytest.raises(ModelError, match="example inputs are int"):
+        shardwright.compile(nn.Linear(4, 2), 2, example_inputs=4)
+
+
+def test_parameters_without_a_reader_are_warned_of() -> None:
+    module = Lambda(lambda w, x: (w * x).sum())
+    module.other = nn.Parameter(torch.ones(2))
+    with pytest.warns(ShardwrightWarning, match="no result depends on: `other`"):
+        shardwright.compile(module, 1, example_inputs=(torch.randn(6, dtype=torch.float64),))
+
+
+# The command line
+
+
+def test_a_module_in_a_file_is_compiled_and_verified(tmp_path: Any, capsys: Any) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(
+        "import torch\n"
+        "def net(batch=8):\n"
+        "    torch.manual_seed(0)\n"
+        "    module = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), "
+        "torch.nn.Linear(8, 3))\n"
+        "    return module, (torch.randn(batch, 6),), 'cross_entropy'\n"
+    )
+    plan = str(tmp_path / "plan")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert (
+            main(["compile", f"{file}:net", "--devices", "4", "--batch", "4", "--out", plan]) == 0
+        )
+    assert "0.weight" in capsys.readouterr().out
+    assert main(["verify", plan, "--steps", "1"]) == 0
