@@ -243,7 +243,7 @@ class CompileOptions:
         default="search",
         metadata=_about(
             "what is computed again for the gradient instead of saved",
-            choices=("none", "selective", "full", "search"),
+            choices=("none", "selective", "operators", "full", "search"),
         ),
     )
     offload: str = field(

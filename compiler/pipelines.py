@@ -21,7 +21,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.passes.partition import Partition
 from shardwright.passes.pipeline import Pipeline
-from shardwright.passes.recompute import Recompute
+from shardwright.passes.recompute import RULES, Recompute
 from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 
 
@@ -43,9 +43,7 @@ def canonical_form(options: CompileOptions) -> Canonicalize:
 
 def marking(options: CompileOptions) -> Pipeline:
     """Return the pass that marks what is recomputed, where the user asks for a rule."""
-    if options.recompute == "full":
-        return (Recompute("full"),)
-    return (Recompute("selective"),) if options.recompute == "selective" else ()
+    return tuple(Recompute(rule) for rule in RULES if rule == options.recompute)
 
 
 def stand_alone(options: CompileOptions) -> Pipeline:

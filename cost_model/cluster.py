@@ -23,7 +23,7 @@ from shardwright.cost_model.efficiency.figures import (
     DeviceEfficiency,
     LinkEfficiency,
 )
-from shardwright.cost_model.efficiency.software import Software
+from shardwright.cost_model.efficiency.software import FLOAT8, Software
 from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -48,7 +48,8 @@ class Device(Description):
         Product name.
     peak_flops : dict of str to float
         Peak rate of dense matrix products for each element type, in flop/s. ``float32`` is
-        required: it is the default for other element types.
+        required: it is the default for other element types. ``float8`` is that of training software
+        that computes products of lower precision in it.
     memory_bandwidth : float
         Bytes read or written per second.
     memory_bytes : int
@@ -85,7 +86,7 @@ class Device(Description):
     @field_validator("peak_flops")
     @classmethod
     def _known_dtypes(cls, peak_flops: dict[str, float]) -> dict[str, float]:
-        if unknown := sorted(set(peak_flops) - set(DTYPES)):
+        if unknown := sorted(set(peak_flops) - {*DTYPES, FLOAT8}):
             raise ValueError(f"no element type is called `{unknown[0]}`")
         if "float32" not in peak_flops:
             raise ValueError("`float32` is missing")
@@ -254,6 +255,8 @@ class Cluster(Description):
 
     def run_by(self, software: Software | None) -> Self:
         """Return the cluster for timing programs as a training software runs them."""
+        if software is not None:
+            software.check_on(self.device.peak_flops, f"cluster `{self.name}`")
         return self.model_copy(update={"software": software})
 
     def without_latencies(self) -> Self:

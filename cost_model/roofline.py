@@ -78,7 +78,7 @@ def operator_seconds(
     if info.is_view:
         return 0.0
     if isinstance(info, RingOperator):
-        return _ring_seconds(info, operands, mesh, cluster)
+        return ring_seconds(ring_work(info, operands, mesh), mesh, cluster)
     device = cluster.device
     if device.efficiency is not None or cluster.software is not None:
         return work_seconds(operator_work(info, operands, results, mesh), cluster)
@@ -115,28 +115,57 @@ def operator_work(
     return Work(kind, dtype, flops, moved, products, scores_of(info, products), item_bytes(dtype))
 
 
-def _ring_seconds(
-    info: RingOperator, operands: Sequence[Layout], mesh: Mesh, cluster: Cluster
-) -> float:
+@dataclass(frozen=True)
+class RingWork:
+    """The work of an operator whose ranks pass parts round, without the rates of a device.
+
+    Parameters
+    ----------
+    dtype : str
+        The element type that it computes in.
+    axes : tuple of str
+        The mesh axes of the ring.
+    rounds : tuple of Round
+        The rounds of the busiest rank.
+    """
+
+    dtype: str
+    axes: tuple[str, ...]
+    rounds: tuple[Round, ...]
+
+
+def ring_work(info: RingOperator, operands: Sequence[Layout], mesh: Mesh) -> RingWork:
+    """Return the work of a ring."""
+    dtype = info.operand_types[0].dtype
+    return RingWork(dtype, info.axes, tuple(info.rounds(operands, mesh)))
+
+
+def ring_seconds(work: RingWork, mesh: Mesh, cluster: Cluster) -> float:
     """Return the seconds of the rounds of a ring: the greater of computing and sending in each."""
-    rounds = info.rounds(operands, mesh)
-    sizes = np.array([turn.sent_bytes for turn in rounds])
-    sent = move_seconds("collective_permute", info.axes, sizes, mesh, cluster)
+    sizes = np.array([turn.sent_bytes for turn in work.rounds])
+    sent = move_seconds("collective_permute", work.axes, sizes, mesh, cluster)
     sent = np.where(sizes > 0, sent, 0.0)
-    return float(np.maximum(_computing(info, rounds, cluster), sent).sum())
+    return float(np.maximum(_computing(work, cluster), sent).sum())
 
 
-def _computing(info: RingOperator, rounds: Sequence[Round], cluster: Cluster) -> Floats:
+def ring_computing(work: RingWork, cluster: Cluster) -> float:
+    """Return the seconds for which a ring computes."""
+    return float(_computing(work, cluster).sum())
+
+
+def _computing(work: RingWork, cluster: Cluster) -> Floats:
     """Return the seconds of computation in each round, by the roofline."""
     device = cluster.device
-    peak = device.flops_per_second(info.operand_types[0].dtype)
+    peak = device.flops_per_second(work.dtype)
     if device.efficiency is not None:  # rings compute attention
         peak *= device.efficiency.attention.value
+    if cluster.software is not None:
+        peak *= cluster.software.attention_rate
     return np.array(
         [
             max(turn.flops / peak, turn.moved_bytes / device.achieved_bandwidth)
             + (device.launch_seconds if turn.moved_bytes else 0.0)
-            for turn in rounds
+            for turn in work.rounds
         ]
     )
 
@@ -149,7 +178,7 @@ def computing_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     assert isinstance(info, RingOperator)
     layouts = [value.layout or Layout.replicated(value.type.rank) for value in operands]
-    return float(_computing(info, info.rounds(layouts, mesh), cluster).sum())
+    return ring_computing(ring_work(info, layouts, mesh), cluster)
 
 
 def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
-"""Marking of operators that are recomputed, by the two rules that are common in training."""
+"""Marking of operators that are recomputed, by the rules that are common in training."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,9 +12,10 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.operators.info import operator_class
 from shardwright.passes.base import Pass, register_pass
 
-Rule = Literal["selective", "full"]
-RULES: tuple[Rule, ...] = ("selective", "full")
+Rule = Literal["selective", "operators", "full"]
+RULES: tuple[Rule, ...] = ("selective", "operators", "full")
 """The rules, the one that marks least first."""
+_SEARCHED: tuple[Rule, ...] = ("selective", "full")
 Neighbours = Callable[[Graph, Node], Iterator[Node]]
 _PRODUCTS = frozenset({"matmul", "einsum"})
 _FUSED = "scaled_dot_product_attention"
@@ -27,9 +29,11 @@ class Recompute(Pass):
     ``full``: all operators of repeated blocks (cells with a number in their path, such as
     ``blocks/0``) but those whose results are read outside: of each block only its input is saved.
     ``selective``: the core of attention, from the product of queries and keys to the operand of the
-    product with the values. Operators that read parameters alone, such as casts of them, are not
-    recomputed. Operators that are marked already stay marked, and what is recomputed is not saved
-    in host memory.
+    product with the values. ``operators``: those of ``full`` but attention and, of the products of
+    each block, every other one, from the first on, and those whose result is added to another: what
+    takes long to compute for its bytes, or is summed over ranks. Operators that read parameters
+    alone, such as casts of them, are not recomputed. Operators that are marked already stay marked,
+    and what is recomputed is not saved in host memory.
 
     Before::
 
@@ -47,12 +51,13 @@ class Recompute(Pass):
     Parameters
     ----------
     rule : str
-        ``full`` or ``selective``.
+        ``full``, ``operators`` or ``selective``.
 
     References
     ----------
     Chen et al., "Training deep nets with sublinear memory cost", 2016. Korthikanti et al.,
-    "Reducing activation recomputation in large transformer models", 2022.
+    "Reducing activation recomputation in large transformer models", 2022. Liang et al.,
+    "TorchTitan", 2024: selective activation checkpointing by operator.
     """
 
     name = "recompute"
@@ -69,7 +74,9 @@ class Recompute(Pass):
         StrategyError
             If the program has no repeated block, or no attention.
         """
-        marked = _in_blocks(graph) if self.rule == "full" else _cores(graph)
+        marked = _cores(graph) if self.rule == "selective" else _in_blocks(graph, self.rule)
+        if self.rule == "operators":
+            marked -= _worth_saving(graph)
         stored = {parameter.name for parameter in graph.parameters}
         marked = {
             node.name
@@ -83,7 +90,7 @@ class Recompute(Pass):
 
 
 def recomputations(graph: Graph) -> dict[str, frozenset[str]]:
-    """Return the operators that each level of recomputation marks, the least first.
+    """Return the operators that each level of recomputation marks that searches try, least first.
 
     ``none`` has those that are marked already. A rule that finds nothing to mark, or no more than
     another, is left out.
@@ -94,7 +101,7 @@ def recomputations(graph: Graph) -> dict[str, frozenset[str]]:
         A whole program.
     """
     found = {"none": frozenset(graph.recomputed)}
-    for rule in RULES:
+    for rule in _SEARCHED:
         try:
             marked = frozenset(Recompute(rule).run(graph).recomputed)
         except StrategyError:  # the model has no attention, or no repeated block
@@ -104,12 +111,12 @@ def recomputations(graph: Graph) -> dict[str, frozenset[str]]:
     return found
 
 
-def _in_blocks(graph: Graph) -> set[str]:
+def _in_blocks(graph: Graph, rule: Rule) -> set[str]:
     """Return the operators of repeated blocks whose results are read in their block alone."""
     block = {node.name: block_of(node.scope) for node in graph.nodes}
     if not any(block.values()):
         raise StrategyError(
-            "`full` recomputes the operators of repeated blocks, and the model has none",
+            f"`{rule}` recomputes the operators of repeated blocks, and the model has none",
             f"graph {graph.name}",
             "leave `recompute` at `search`, or mark cells with `cell.recompute()`",
         )
@@ -125,6 +132,22 @@ def _in_blocks(graph: Graph) -> set[str]:
             for value in node.results
         )
     }
+
+
+def _worth_saving(graph: Graph) -> set[str]:
+    """Return attention and the products of repeated blocks that the rule of operators saves."""
+    found: set[str] = set()
+    products: Counter[str] = Counter()
+    for node in graph.nodes:
+        if node.operator in _PRODUCTS:
+            block = block_of(node.scope)
+            products[block] += 1
+            is_summed = any(r.operator == "add" for r, _ in graph.uses[node.name])
+            if products[block] % 2 or is_summed:
+                found.add(node.name)
+        elif node.operator == _FUSED:
+            found.add(node.name)
+    return found
 
 
 def _cores(graph: Graph) -> set[str]:

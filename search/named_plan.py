@@ -23,7 +23,7 @@ from shardwright.ir.values import (
     wrong_value,
 )
 
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "operators", "full")
 ZERO = (0, 1, 2, 3)
 _OF = "of the plan"
 _HINT = "write `tensor=8,data=4,zero=1,sequence_parallel`"
@@ -57,7 +57,8 @@ class NamedPlan:
         Order of the micro-batches in a pipeline; by default ``1f1b``, interleaved with several
         chunks.
     recompute : str
-        Activations that are recomputed in the backward pass: ``none``, ``selective`` or ``full``.
+        Activations that are recomputed in the backward pass: ``none``, ``selective``,
+        ``operators`` or ``full``.
     zero : int
         ZeRO stage: what is divided over the data ranks.
     sequence_parallel : bool

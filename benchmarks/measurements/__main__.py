@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measurements.figures import ALL, Fitted, concerns, write
-from benchmarks.measurements.predictions import Prepared, Steps, fitted
+from benchmarks.measurements.predictions import Prepared, Steps, fitted, parts
 from benchmarks.measurements.rows import PUBLISHED, read_rows
 from benchmarks.measurements.table import table
 
@@ -43,19 +43,28 @@ def main() -> int:
 
 
 def _fit(prepared: Prepared, figures: Sequence[Fitted]) -> Sequence[float]:
-    """Fit the figures and write them; one that the rows do not tell keeps its prior."""
-    found = fitted(prepared, figures, [True] * len(prepared.rows))
-    written = []
-    for figure, value, sigma in zip(figures, found.values, found.sigmas, strict=True):
-        own = [r for r in prepared.rows if concerns(figure, r.cluster, r.software)]
-        names = ", ".join(dict.fromkeys(row.source for row in own))
-        source = f"{len(own)} published steps: {names}"
-        is_told = sigma < _TOLD * figure.sigma
-        print(f"{figure.name:45} {figure.value:.4g} -> {value:.4g} (+-{100 * sigma:.0f} %)")
-        kept = value if is_told else figure.prior
-        write(figure, kept, "fitted" if is_told else "assumed", source if is_told else _ASSUMED)
-        written.append(kept)
-    return written
+    """Fit the figures and write them; those that the rows do not tell are held at their priors."""
+    values: dict[str, float] = {}
+    for keep, own in parts(prepared.rows, figures):
+        first = fitted(prepared, own, keep)
+        pairs = zip(own, first.sigmas, strict=True)
+        held = [figure for figure, sigma in pairs if sigma > _TOLD * figure.sigma]
+        found = fitted(prepared, own, keep, held=held)
+        for figure, value, sigma in zip(own, found.values, found.sigmas, strict=True):
+            _write(prepared, figure, value, None if figure in held else sigma)
+            values[figure.name] = value
+    return [values[figure.name] for figure in figures]
+
+
+def _write(prepared: Prepared, figure: Fitted, value: float, sigma: float | None) -> None:
+    """Write a figure to its files, with its deviation if it is fitted."""
+    if sigma is None:
+        write(figure, figure.prior, "assumed", _ASSUMED)
+        return
+    own = [r for r in prepared.rows if concerns(figure, r.cluster, r.software)]
+    names = ", ".join(dict.fromkeys(row.source for row in own))
+    write(figure, value, "fitted", f"{len(own)} published steps: {names}")
+    print(f"{figure.name:45} {figure.value:.4g} -> {value:.4g} (+-{100 * sigma:.0f} %)", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,11 @@ class Fitted:
         """The unknown: the fit begins with the value in the files."""
         return Unknown(self.name, self.prior, self.sigma, self.most, self.value)
 
+    @property
+    def held(self) -> Unknown:
+        """The unknown that stays at its prior."""
+        return Unknown(self.name, self.prior, 1e-6, self.most, self.prior)
+
 
 _MANY = 1e9
 # The prior, the standard deviation of its logarithm, and the upper bound of each kind of figure.
@@ -81,18 +86,47 @@ def _of(
 _A100 = tuple(
     ("clusters", name) for name in ("a100-selene", "a100-800g", "a100-1600g", "a100-40gb-1600g")
 )
-_H100, _B200 = ("clusters", "h100-3200g"), ("clusters", "b200-node")
-_SOFTWARE = ("megatron", "megatron-deepspeed", "composer", "nanotron", "megatron-core")
+_H100 = (("clusters", "h100-3200g"), ("clusters", "h200-3200g"))
+_H100_500W, _B200 = ("clusters", "h100-96gb-3200g"), ("clusters", "b200-node")
+_SOFTWARE = (
+    "megatron",
+    "megatron-deepspeed",
+    "composer",
+    "nanotron",
+    "megatron-core",
+    "torchtitan",
+)
+# Of the options of a profile: its name, the option, the figure, and its prior.
+_OPTIONS = (
+    ("torchtitan", "eager", "pointwise", (1.7, 0.5, _MANY)),
+    ("torchtitan", "float8", "float8", (0.9, 0.15, 1.0)),
+    ("torchtitan", "float8_rowwise", "float8", (0.43, 0.3, 1.0)),
+    ("torchtitan", "async_tensor", "exposed_activations", (0.53, 0.3, 1.0)),
+    ("megatron-core", "float8", "float8", (0.9, 0.15, 1.0)),
+    ("megatron-core", "overlap", "exposed_activations", (0.53, 0.3, 1.0)),
+    ("megatron-core", "overlap", "exposed_parameters", (0.2, 0.4, 1.0)),
+    ("megatron-core", "overlap", "exposed_transfers", (0.3, 0.5, 1.0)),
+)
 ALL: tuple[Fitted, ...] = (
     *_of("A100", _OF_DEVICES, *_A100),
-    *_of("H100", _OF_DEVICES, _H100),
+    *_of("H100", _OF_DEVICES, *_H100),
+    *_of("H100 500 W", _OF_DEVICES, _H100_500W),
     *_of("B200", _OF_DEVICES, _B200),
-    *_of("h100-3200g", _OF_NETWORKS, _H100),
+    *_of("h100-3200g", _OF_NETWORKS, *_H100, _H100_500W),
     *_of("a100-selene", _OF_NETWORKS, _A100[0]),
     *_of("a100-800g", _OF_NETWORKS, _A100[1]),
     *_of("a100-1600g", _OF_NETWORKS, *_A100[2:]),
+    *_of("megatron-core", {"kernels": (1.4, 0.3, _MANY)}, ("software", "megatron-core")),
     *(figure for name in _SOFTWARE for figure in _of(name, _OF_SOFTWARE, ("software", name))),
+    *(
+        figure
+        for name, option, key, prior in _OPTIONS
+        for figure in _of(name, {f"options.{option}.{key}": prior}, ("software", name))
+    ),
 )
+
+
+_OPTION = "options."
 
 
 @cache
@@ -103,6 +137,9 @@ def _original(folder: str, name: str) -> Any:
 def read(place: Place) -> float:
     """Return the value of a figure in a file of the product."""
     folder, name, key = place
+    if key.startswith(_OPTION):
+        _, option, key = key.split(".")
+        name = f"{name}+{option}"
     found: Any = _original(folder, name)
     for part in key.split("."):
         found = _part(found, part)
@@ -154,15 +191,25 @@ class Rates:
             self._known[name, profile] = described.run_by(run_by)
         return self._known[name, profile]
 
-    def _changed(self, folder: str, name: str) -> Any:
-        values = self.by_file.get((folder, name))
-        own = _original(folder, name)
-        return own if not values else changed(own, values)
+    def _changed(self, folder: str, text: str) -> Any:
+        name, *options = text.split("+")
+        values = self.by_file.get((folder, name), {})
+        found = {key: value for key, value in values.items() if not key.startswith(_OPTION)}
+        for option in options:
+            prefix = f"{_OPTION}{option}."
+            found |= {k[len(prefix) :]: v for k, v in values.items() if k.startswith(prefix)}
+        own = _original(folder, text)
+        return changed(own, found) if found else own
 
 
 def concerns(figure: Fitted, described: str, profile: str) -> bool:
     """Return whether rows of a cluster and a profile depend on a figure."""
-    return any(name in (described, profile) for _, name, _ in figure.places)
+    software, *options = profile.split("+")
+    return any(
+        name == described
+        or (name == software and (not key.startswith(_OPTION) or key.split(".")[1] in options))
+        for _, name, key in figure.places
+    )
 
 
 # Writing

@@ -109,15 +109,36 @@ def weights(rows: Sequence[Row]) -> Floats:
 
 
 def fitted(
-    prepared: Prepared, figures: Sequence[Fitted], keep: Sequence[bool], steps: int = 20
+    prepared: Prepared,
+    figures: Sequence[Fitted],
+    keep: Sequence[bool],
+    steps: int = 20,
+    held: Sequence[Fitted] = (),
 ) -> Fit:
-    """Return the figures, fitted to the rows that are kept."""
+    """Return the figures, fitted to the rows that are kept; some are held at their priors."""
     part = prepared.only(keep)
     predicted = Steps(part, figures)
     return fit(
-        [figure.unknown for figure in figures],
+        [figure.held if figure in held else figure.unknown for figure in figures],
         predicted.residuals,
         predicted.derivatives,
         weights(part.rows) / _NOISE**2,
         steps,
     )
+
+
+def parts(rows: Sequence[Row], figures: Sequence[Fitted]) -> list[tuple[list[bool], list[Fitted]]]:
+    """Divide rows and figures into parts without a figure in common, which are fitted apart."""
+    found = []
+    kinds = dict.fromkeys((row.cluster, row.software) for row in rows)
+    while kinds:
+        own = {next(iter(kinds))}
+        while True:
+            touched = [f for f in figures if any(concerns(f, *kind) for kind in own)]
+            more = {k for k in kinds if k not in own and any(concerns(f, *k) for f in touched)}
+            if not more:
+                break
+            own |= more
+        found.append(([(row.cluster, row.software) in own for row in rows], touched))
+        kinds = dict.fromkeys(kind for kind in kinds if kind not in own)
+    return found

@@ -14,6 +14,7 @@ from benchmarks.measurements.rows import Row
 from shardwright.api import compile
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.efficiency.recipe import Recipe, Repetition, recipe_of
+from shardwright.dataflow.placement import even_sizes
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
@@ -59,19 +60,11 @@ class Small:
 
 
 def repetition(row: Row, described: Cluster) -> Repetition:
-    """Return how often the parts of a row's recipe run.
-
-    Raises
-    ------
-    ValueError
-        If its blocks are not divided evenly.
-    """
+    """Return how often the parts of a row's recipe run."""
     plan = row.plan
-    stages = plan.pipeline * plan.chunks
-    if row.layers % stages:
-        raise ValueError(f"{row.layers} layers are not divided evenly between {stages} stages")
+    sizes = tuple(even_sizes(row.layers, plan.pipeline * plan.chunks))
     level = plan.stage_level(described, row.devices)
-    return Repetition(row.layers // stages, row.passes, plan.pipeline, plan.chunks, level)
+    return Repetition(sizes, row.passes, plan.pipeline, plan.chunks, level)
 
 
 def small(row: Row, described: Cluster) -> Small:

@@ -122,8 +122,6 @@ def _row(
         "group": "",
         **others,
     }
-    if plan.chunks > 1 and record["arch"]["layers"] % (plan.pipeline * plan.chunks):
-        raise LeftOutError("its layers are not divided evenly between stages")
     if plan.passes(record["gbs"], record["gpus"]) % plan.pipeline and plan.chunks > 1:
         raise LeftOutError("micro-batches that are no multiple of the interleaved stages")
     return Row(
@@ -206,6 +204,9 @@ def _vtrain(record: Mapping[str, Any]) -> Row:
 # Composer's FSDP on A100
 
 
+_MOSAIC = {"a100_40gb": "a100-40gb-1600g", "a100": "a100-1600g", "h100": "h100-3200g"}
+
+
 def _mosaic(record: Mapping[str, Any]) -> Row:
     plan = NamedPlan(
         data=record["dp"],
@@ -213,7 +214,9 @@ def _mosaic(record: Mapping[str, Any]) -> Row:
         zero=3,
         recompute="full" if record["recompute"] == "full" else "none",
     )
-    small = record["gpu"] == "a100_40gb"
+    described = next((name for gpu, name in _MOSAIC.items() if gpu in record["gpu"]), None)
+    if described is None:
+        raise LeftOutError(f"no cluster for {record['gpu']}")
     return _row(
         record,
         "MPT",
@@ -223,7 +226,7 @@ def _mosaic(record: Mapping[str, Any]) -> Row:
         precision="bfloat16",
         reduce_type="lower",
         accumulate_type="lower",
-        cluster="a100-40gb-1600g" if small else "a100-1600g",
+        cluster=described,
         software="composer",
     )
 
@@ -243,15 +246,23 @@ def _llama_sizes(record: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _llama(record: Mapping[str, Any], source: str, described: str, software: str) -> Row:
-    data, tensor = record["dp"], record["tp"]
-    plan = _plan(record, zero=1 if data > 1 else 0, sequence_parallel=tensor > 1)
+def _llama(
+    record: Mapping[str, Any], source: str, described: str, software: str, chunks: int = 1
+) -> Row:
+    shards, context = record["dp"] * (record["cp"] or 1), record["cp"] or 1
+    plan = _plan(
+        record,
+        zero=1 if shards > 1 else 0,
+        sequence_parallel=record["tp"] > 1,
+        context=context,
+        chunks=chunks,
+    )
     return _row(
         record,
         source,
         _llama_sizes(record),
         plan,
-        record["step_s"],
+        record.get("step_s") or record["step_s_derived"],
         family="llama",
         precision="bfloat16",
         cluster=described,
@@ -262,8 +273,6 @@ def _llama(record: Mapping[str, Any], source: str, described: str, software: str
 def _simumax(record: Mapping[str, Any]) -> Row:
     if "deepseek" in record["model"]:
         raise LeftOutError("latent attention and its experts are not in the zoo")
-    if record["cp"] > 1:
-        raise LeftOutError("context parallelism: recipes of it are not read yet")
     return _llama(record, "SimuMax", "b200-node", "megatron-core")
 
 
@@ -273,6 +282,83 @@ def _nanotron(record: Mapping[str, Any]) -> Row:
     return _llama(record, "nanotron", "h100-3200g", "nanotron")
 
 
+# torchtitan
+
+
+def _torchtitan(record: Mapping[str, Any]) -> Row:
+    how, precision = record["software"].lower(), record["precision"]
+    options = {
+        "float8_rowwise": "rowwise" in precision,
+        "float8": "float8" in precision and "rowwise" not in precision,
+        "async_tensor": "async" in how,
+        "eager": "compile" not in how,
+    }
+    recompute = record["recompute"] or "none"
+    stages = record["pp"]
+    samples = record["gbs"] // record["dp"]
+    plan = _plan(
+        record,
+        micro_batch=record.get("mbs") or samples // stages,  # as many micro-batches as stages
+        context=record["cp"],
+        ring=record["cp"] > 1,
+        zero=3 if stages == 1 else 1,  # not regathered in a pipeline
+        sequence_parallel=record["tp"] > 1,
+        recompute="operators" if "selective" in recompute else recompute,
+        chunks=2 if stages > 1 and "interleaved" in how else 1,
+    )
+    return _row(
+        record,
+        "torchtitan",
+        _llama_sizes(record),
+        plan,
+        record["step_s_derived"],
+        family="llama",
+        precision="bfloat16",
+        cluster="h200-3200g" if "H200" in record["gpu"] else "h100-96gb-3200g",
+        software="+".join(["torchtitan", *(name for name, is_on in options.items() if is_on)]),
+    )
+
+
+# Megatron-Core on H100
+
+_MOST_CHUNKS = 6  # of the weak scaling, which does not state them
+
+
+def _weak_scaling(record: Mapping[str, Any]) -> Row:
+    sizes, layers, stages = _gpt_sizes(record), record["arch"]["layers"], record["pp"]
+    micro_batch = 2 if stages == 1 else 1
+    passes = record["gbs"] // (record["dp"] * micro_batch)
+    chunks = [n for n in range(1, _MOST_CHUNKS + 1) if layers % (stages * n) == 0]
+    plan = _plan(
+        record,
+        micro_batch=micro_batch,
+        chunks=max(chunks) if stages > 1 and passes % stages == 0 else 1,
+        sequence_parallel=record["tp"] > 1,
+        zero=1,
+    )
+    hidden, sequence, vocabulary = sizes["hidden"], sizes["sequence"], sizes["vocabulary"]
+    each = 1 + sequence / (6 * hidden) + vocabulary / (12 * layers * hidden)
+    flops = 72 * record["gbs"] * sequence * layers * hidden**2 * each
+    seconds = flops / (record["tflops_per_gpu"] * 1e12 * record["gpus"])
+    where = {"cluster": "h100-3200g", "software": "megatron-core+overlap"}
+    return _row(record, "Megatron-Core", sizes, plan, seconds, precision="bfloat16", **where)
+
+
+def _megatron_core(record: Mapping[str, Any]) -> Row:
+    arch = record.get("arch") or {}
+    if not arch.get("layers") or arch.get("experts"):
+        raise LeftOutError("sizes of its model not given, or a mixture of experts")
+    if "H100" not in record["gpu"]:
+        raise LeftOutError("no rows of Megatron-Core in bfloat16 or float8 on this device to fit")
+    if "FP8" not in record["precision"] and record["precision"] != "BF16":
+        raise LeftOutError(f"precision {record['precision']}")
+    if "alternatives" in (record.get("notes") or "") or record["quality"] == "ambiguous":
+        raise LeftOutError("ambiguous, as the data say")
+    software = "megatron-core+overlap" + ("+float8" if "FP8" in record["precision"] else "")
+    chunks = (record.get("vp") or 1) if record["pp"] > 1 else 1
+    return _llama(record, "Megatron-Core", "h100-3200g", software, chunks)
+
+
 _SOURCES: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "Megatron-LM README 2021": _sc21,
     "Korthikanti": _korthikanti,
@@ -280,4 +366,9 @@ _SOURCES: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "MosaicML": _mosaic,
     "SimuMax": _simumax,
     "Hugging Face nanotron": _nanotron,
+    "torchtitan": _torchtitan,
+    "Megatron-LM README weak scaling": _weak_scaling,
+    "Megatron-LM examples/llama": _megatron_core,
+    "NVIDIA Megatron-Bridge": _megatron_core,
+    "NeMo Framework": _megatron_core,
 }

@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.software import Software
+from shardwright.cost_model.efficiency.software import FLOAT8, Software
+from shardwright.cost_model.efficiency.unread import PRODUCTS, block_of
 from shardwright.cost_model.efficiency.work import Work
 from shardwright.cost_model.roofline import operator_work, seconds_of_nodes
 from shardwright.cost_model.streams import Placement, Task
@@ -30,7 +31,27 @@ def seconds_as_run(graph: Graph, cluster: Cluster, placed: Sequence[Placement]) 
         return seconds
     buckets = seconds_of_nodes(graph, cluster.without_latencies())
     triples = zip(placed, buckets, seconds, strict=True)
-    return [bucket if where.is_deferrable else alone for where, bucket, alone in triples]
+    found = [bucket if where.is_deferrable else alone for where, bucket, alone in triples]
+    if cluster.software.float8 is not None:
+        lower = seconds_of_nodes(graph, in_float8(cluster))
+        for i, node in enumerate(graph.nodes):
+            found[i] = lower[i] if is_linear(node) else found[i]
+    return found
+
+
+def in_float8(cluster: Cluster) -> Cluster:
+    """Return a cluster for the products that its software computes in float8."""
+    software, device = cluster.software, cluster.device
+    if software is None or software.float8 is None:
+        return cluster
+    peak = device.peak_flops[FLOAT8] * software.float8.value
+    lower = device.model_copy(update={"peak_flops": dict.fromkeys(device.peak_flops, peak)})
+    return cluster.model_copy(update={"device": lower})
+
+
+def is_linear(node: Node) -> bool:
+    """Return whether a node is a product of a repeated block other than inside attention."""
+    return node.operator in PRODUCTS and bool(block_of(node))
 
 
 def in_line(tasks: Sequence[Task]) -> list[float]:
@@ -109,7 +130,8 @@ def _run_by(software: Software, task: Task, in_passes: bool) -> Task:
         launches = task.seconds > 0 and where.queue == "compute" and repeats
         return replace(task, host=task.host + software.host.value) if launches else task
     if where.queue == "blocking":
-        seconds = task.seconds * software.exposed_activations.value
+        sent = task.seconds - task.computing  # a ring computes too
+        seconds = task.computing + sent * software.exposed_activations.value
         host = software.host.value + software.collective.value
         return replace(task, seconds=seconds, host=host)
     share = software.exposed_parameters.value

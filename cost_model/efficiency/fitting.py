@@ -107,7 +107,7 @@ def fit(
         normal = slopes.T @ (scaled[:, None] * slopes) + np.diag(sigma**-2.0)
         gradient = slopes.T @ (scaled * found) + (at - prior) / sigma**2
         damped = normal + damping * np.diag(np.diag(normal))
-        tried = np.minimum(at - np.linalg.solve(damped, gradient), most)
+        tried = _bounded(at, damped, gradient, most)
         errors = residuals(np.exp(tried).tolist())
         value = _objective(errors, weights) + float((((tried - prior) / sigma) ** 2).sum())
         if value >= best:
@@ -124,6 +124,21 @@ def fit(
     covariance = np.linalg.inv(slopes.T @ (scaled[:, None] * slopes) + np.diag(sigma**-2.0))
     sigmas = np.sqrt(np.diag(covariance))
     return Fit(tuple(np.exp(at).tolist()), tuple(sigmas.tolist()), best)
+
+
+def _bounded(at: Floats, normal: Floats, gradient: Floats, most: Floats) -> Floats:
+    """Return the minimum of a quadratic; unknowns that would exceed their bound stay there."""
+    tried, free = at.copy(), np.ones(len(at), dtype=bool)
+    while free.any():
+        fixed = np.where(free, 0.0, most - at)
+        right = gradient[free] + normal[np.ix_(free, ~free)] @ fixed[~free]
+        tried = at + fixed
+        tried[free] -= np.linalg.solve(normal[np.ix_(free, free)], right)
+        beyond = free & (tried > most)
+        if not beyond.any():
+            break
+        free &= ~beyond
+    return np.asarray(np.minimum(tried, most))
 
 
 def _objective(residuals: Floats, weights: Floats) -> float:

@@ -17,12 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.as_run import run_by, softmax_seconds
+from shardwright.cost_model.efficiency.as_run import in_float8, is_linear, run_by, softmax_seconds
 from shardwright.cost_model.efficiency.unread import block_of, unread_recomputation
 from shardwright.cost_model.efficiency.work import Work, work_seconds
 from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
 from shardwright.cost_model.redistribution.planner import move_seconds
-from shardwright.cost_model.roofline import node_cost, operator_work
+from shardwright.cost_model.roofline import (
+    RingWork,
+    node_cost,
+    operator_work,
+    ring_computing,
+    ring_seconds,
+    ring_work,
+)
 from shardwright.cost_model.streams import Placement, Task, placements
 from shardwright.dataflow.schedule_paths import Path, chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import BACKWARD, FORWARD, Schedule, make_schedule
@@ -31,6 +38,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
@@ -47,13 +55,17 @@ class Moved:
     nbytes: float
 
 
+Call = Work | RingWork | Moved
+"""What a node runs."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """What the time of a node depends on.
 
     Parameters
     ----------
-    calls : tuple of Work or Moved
+    calls : tuple of Call
         What it computes and moves.
     placement : Placement
         Its queue and links.
@@ -61,12 +73,15 @@ class Entry:
         Whether it is run in every pass over micro-batches.
     unread : tuple of Entry
         What a software that recomputes whole blocks runs after it.
+    is_linear : bool
+        Whether it is a product of a repeated block, which software may compute in float8.
     """
 
-    calls: tuple[Work | Moved, ...]
+    calls: tuple[Call, ...]
     placement: Placement
     in_loop: bool
     unread: tuple["Entry", ...] = ()
+    is_linear: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,7 @@ class Repetition:
 
     Parameters
     ----------
-    blocks : int
+    blocks : int or tuple of int
         Blocks of each stage.
     passes : int
         Micro-batches.
@@ -125,11 +140,15 @@ class Repetition:
         The level of the cluster whose links connect the stages.
     """
 
-    blocks: int
+    blocks: int | tuple[int, ...]
     passes: int = 1
     groups: int = 1
     chunks: int = 1
     level: int = 0
+
+    def of(self, stage: int) -> int:
+        """Return the blocks of a stage."""
+        return self.blocks if isinstance(self.blocks, int) else self.blocks[stage]
 
 
 @dataclass(frozen=True)
@@ -179,12 +198,13 @@ class RecipeTimes:
     recipe: Recipe
     cluster: Cluster
     tasks: list[Task] = field(default_factory=list)
-    _known: dict[tuple[bool, tuple[Work | Moved, ...]], float] = field(default_factory=dict)
+    _known: dict[tuple[bool, bool, tuple[Call, ...]], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         software = self.cluster.software
         assert software is not None
         self.software, self.bare = software, self.cluster.without_latencies()
+        self.lower = in_float8(self.cluster)
         whole = software.recompute == "blocks"
         for entry in self.recipe.entries:
             unread = entry.unread if whole else ()
@@ -214,17 +234,21 @@ class RecipeTimes:
 
     def _task(self, entry: Entry) -> Task:
         bare = entry.placement.is_deferrable
-        key = bare, entry.calls
+        key = bare, entry.is_linear, entry.calls
         if key not in self._known:
-            cluster = self.bare if bare else self.cluster
+            cluster = self.bare if bare else self.lower if entry.is_linear else self.cluster
             self._known[key] = sum(self._call(call, cluster) for call in entry.calls)
         works = (call for call in entry.calls if isinstance(call, Work))
         host = sum(softmax_seconds(work, self.software) for work in works)
-        return Task(entry.placement, self._known[key], (), 0.0, 0.0, entry.in_loop, host)
+        rings = (call for call in entry.calls if isinstance(call, RingWork))
+        computing = sum(ring_computing(ring, self.cluster) for ring in rings)
+        return Task(entry.placement, self._known[key], (), 0.0, computing, entry.in_loop, host)
 
-    def _call(self, call: Work | Moved, cluster: Cluster) -> float:
+    def _call(self, call: Call, cluster: Cluster) -> float:
         if isinstance(call, Work):
             return work_seconds(call, cluster)
+        if isinstance(call, RingWork):
+            return ring_seconds(call, self.recipe.mesh, cluster)
         sizes, mesh = np.array([call.nbytes]), self.recipe.mesh
         return float(move_seconds(call.operator, call.axes, sizes, mesh, cluster)[0])
 
@@ -274,7 +298,7 @@ class RecipeTimes:
         """Return the step without a pipeline: all passes in one line."""
         parts, passes = self.recipe.parts[0], repetition.passes
         names = ("before", "loop", "after")
-        before, body, after = (parts[name].repeated(repetition.blocks) for name in names)
+        before, body, after = (parts[name].repeated(repetition.of(0)) for name in names)
         if not self.beside[body].any() or passes <= _SIMULATED:
             return self._line(np.concatenate([before, *[body] * passes, after]))
         ends = [
@@ -289,10 +313,10 @@ class RecipeTimes:
         """Return the step of a pipeline, and its critical path."""
         schedule = _schedule(shape)
         count = schedule.stages
-        kept = [self.recipe.stage(stage, count) for stage in range(count)]
+        kept = [(self.recipe.stage(stage, count), shape.of(stage)) for stage in range(count)]
         timed = {
-            (stage, name): self._segment(stage, name, shape)
-            for stage in set(kept)
+            (kind, name): self._segment(kind, name, shape)
+            for kind in set(kept)
             for name in (*_PARTS, *_OUTSIDE)
         }
         durations = {
@@ -313,13 +337,14 @@ class RecipeTimes:
             ends[group] = max(ends[group], moment)
         return max(map(add, ends, end)), found.path
 
-    def _segment(self, stage: int, name: str, shape: Repetition) -> float:
+    def _segment(self, kind: tuple[int, int], name: str, shape: Repetition) -> float:
+        stage, blocks = kind
         part = self.recipe.parts[stage].get(name)
         if part is None:
             return 0.0
         where = shape.level, self.recipe.mesh, self.cluster
         received = sum(transfer_seconds(sent, *where) for sent in part.received)
-        return received + self._line(part.repeated(shape.blocks))
+        return received + self._line(part.repeated(blocks))
 
 
 @lru_cache(maxsize=256)
@@ -340,14 +365,18 @@ class _Recorder:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self.calls: list[Work | Moved] = []
+        self.calls: list[Call] = []
 
     def operator_cost(
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
         """Record the work of an operator."""
         if not info.is_view:
-            self.calls.append(operator_work(info, operands, results, self.mesh))
+            self.calls.append(
+                ring_work(info, operands, self.mesh)
+                if isinstance(info, RingOperator)
+                else operator_work(info, operands, results, self.mesh)
+            )
         return 0.0
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
@@ -390,7 +419,8 @@ class _Recording:
         node_cost(node, graph.operand_values(node), self.mesh, recorder)
         in_loop = self.loop is not None and self.loop.start <= position < self.loop.stop
         others = tuple(self._entry(i) for i in unread)
-        return Entry(tuple(recorder.calls), self.placed[position], in_loop, others)
+        calls = tuple(recorder.calls)
+        return Entry(calls, self.placed[position], in_loop, others, is_linear(node))
 
 
 def recipe_of(graph: Graph, cluster: Cluster) -> Recipe:

@@ -2,21 +2,23 @@
 
 The default, `IDEAL`, is no profile: the host takes no time, and the timeline overlaps communication
 as far as the program allows. A profile times the same program as that software runs it. Its figures
-are fitted to published steps; each is one number for all models and plans.
+are fitted to published steps; each is one number for all models and plans. A profile has options,
+each of which changes some of its figures: ``torchtitan+float8+async_tensor``.
 """
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
 from shardwright.cost_model.efficiency.figures import Description, Figure, Rate
 from shardwright.ir.errors import ClusterError
 
-IDEAL = "ideal"
+IDEAL, FLOAT8 = "ideal", "float8"
 _PRESETS = files("shardwright.cost_model") / "software"
 
 
@@ -55,6 +57,13 @@ class Software(Description):
         Seconds of a transfer between stages beside those of its bytes.
     step : Figure
         Seconds once in a step.
+    float8 : Figure, optional
+        Where products with weights of repeated blocks are computed in float8, their rate over that
+        of as large a share of the device's peak rate of float8 as products of other types attain.
+    kernels : Figure, optional
+        Rate of its fused attention over that of the cluster file.
+    exposed_transfers : Rate, optional
+        Share of transfers between stages for which the next stage waits; all of them by default.
     """
 
     name: str
@@ -72,6 +81,22 @@ class Software(Description):
     transfers: Literal["whole", "scattered"]
     transfer: Figure
     step: Figure
+    float8: Figure | None = None
+    kernels: Figure | None = None
+    exposed_transfers: Rate | None = None
+
+    @property
+    def attention_rate(self) -> float:
+        """Rate of fused attention over that of the cluster file."""
+        return 1.0 if self.kernels is None else self.kernels.value
+
+    def check_on(self, peak_flops: Mapping[str, float], where: str) -> None:
+        """Refuse a profile that computes in float8 on devices without a rate of it."""
+        if self.float8 is not None and FLOAT8 not in peak_flops:
+            raise ClusterError(
+                f"software `{self.name}` computes in float8, and {where} has no peak rate of it",
+                hint="leave the option out, or add `float8` to `peak_flops` of the cluster file",
+            )
 
 
 def software_names() -> tuple[str, ...]:
@@ -80,14 +105,20 @@ def software_names() -> tuple[str, ...]:
     return (IDEAL, *sorted(path.stem for path in found if path.suffix == ".yaml"))
 
 
-def software(name: str) -> Software | None:
-    """Return a profile by name; None for `IDEAL`.
+def software_options(name: str) -> tuple[str, ...]:
+    """Return the options of a profile."""
+    return () if name == IDEAL else tuple(_file(name).get("options", ()))
+
+
+def software(text: str) -> Software | None:
+    """Return a profile by name and options, ``torchtitan+float8``; None for `IDEAL`.
 
     Raises
     ------
     ClusterError
-        If there is no such profile.
+        If there is no such profile, or it has no such option, or has it twice.
     """
+    name, *chosen = text.split("+")
     names = software_names()
     if name not in names:
         close = get_close_matches(name, names, n=1)
@@ -95,10 +126,33 @@ def software(name: str) -> Software | None:
         raise ClusterError(
             f"no software profile is called `{name}`", hint=f"{meant}there are {', '.join(names)}"
         )
-    return None if name == IDEAL else _preset(name)
+    options = software_options(name)
+    for i, option in enumerate(chosen):
+        if option not in options:
+            known = f"there are {', '.join(options)}" if options else "it has no options"
+            raise ClusterError(f"software `{name}` has no option `{option}`", hint=known)
+        if option in chosen[:i]:
+            raise ClusterError(f"software `{text}` gives `{option}` twice", hint="give it once")
+    changed = [key for option in chosen for key in _file(name)["options"][option]]
+    for i, key in enumerate(changed):
+        if key in changed[:i]:
+            raise ClusterError(
+                f"software `{text}` has two options that change `{key}`", hint="leave one out"
+            )
+    return None if name == IDEAL else _preset(text)
 
 
 @cache
-def _preset(name: str) -> Software:
-    text = (_PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
-    return Software.model_validate(yaml.safe_load(text))
+def _preset(text: str) -> Software:
+    name, *chosen = text.split("+")
+    content = {key: value for key, value in _file(name).items() if key != "options"}
+    for option in chosen:
+        content |= _file(name)["options"][option]
+    return Software.model_validate(content | {"name": text})
+
+
+@cache
+def _file(name: str) -> dict[str, Any]:
+    found = yaml.safe_load((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert isinstance(found, dict)
+    return found

@@ -10,7 +10,8 @@ from shardwright.cost_model.streams import parameter_tensors
 from shardwright.ir.graph import Graph, Node
 
 _DEPTH = 2  # parts of the scope of a block: `blocks/0`
-_PRODUCTS = ("matmul", "einsum", "convolution")
+PRODUCTS = ("matmul", "einsum", "contract_leading")
+"""Operators that are matrix products."""
 
 
 def unread_recomputation(graph: Graph) -> Mapping[int, tuple[int, ...]]:
@@ -56,4 +57,4 @@ def _identity(node: Node) -> tuple[str, str]:
 
 
 def _is_product(node: Node) -> bool:
-    return node.operator in _PRODUCTS
+    return node.operator in (*PRODUCTS, "convolution")

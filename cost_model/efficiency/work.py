@@ -169,6 +169,8 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
         return max(_product(work.products[0], work, device), moved + device.launch_seconds)
     if work.kind in ("attention", "convolution"):
         rate = device.flops_per_second(work.dtype) * _share(work.kind, device)
+        if work.kind == "attention" and software is not None:
+            rate *= software.attention_rate
         return max(work.flops / rate, moved) + device.launch_seconds
     compute = work.flops / device.flops_per_second(work.dtype)
     return max(compute, moved) * _factor(work.kind, software) + device.launch_seconds

@@ -110,7 +110,9 @@ def transfer_seconds(sent: Sent, level: int, mesh: Mesh, cluster: Cluster) -> fl
     if ranks > 1:
         gathered = move_seconds("all_gather", sent.copies, np.array([part]), mesh, cluster)
         seconds += float(gathered[0])
-    return seconds + part / links.achieved_bandwidth
+    seconds += part / links.achieved_bandwidth
+    exposed = software.exposed_transfers
+    return seconds if exposed is None else seconds * exposed.value
 
 
 @dataclass(frozen=True)

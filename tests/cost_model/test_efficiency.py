@@ -15,7 +15,11 @@ from shardwright.cost_model.efficiency.as_run import in_line
 from shardwright.cost_model.efficiency.figures import Count, Figure, Rate
 from shardwright.cost_model.efficiency.fitting import Unknown, fit
 from shardwright.cost_model.efficiency.recipe import Repetition, recipe_of
-from shardwright.cost_model.efficiency.software import Software, software, software_names
+from shardwright.cost_model.efficiency.software import (
+    Software,
+    software,
+    software_names,
+)
 from shardwright.cost_model.efficiency.unread import unread_recomputation
 from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
 from shardwright.cost_model.streams import Placement, Task
@@ -222,6 +226,8 @@ PLANS = {
     "data=4,zero=3,micro_batch=1": (4, 3, 1),
     "data=4,zero=1,micro_batch=1": (4, 3, 1),
     "tensor=2,pipeline=4,micro_batch=1,recompute=full": (8, 12, 4),
+    "context=2,ring,data=2,micro_batch=1": (4, 3, 1),
+    "context=2,tensor=2,sequence_parallel,micro_batch=2": (4, 3, 1),
 }
 
 
@@ -238,6 +244,14 @@ def test_a_recipe_of_few_blocks_times_a_model_of_many(plan: str, name: str) -> N
     passes = whole.mesh.extent(whole.mesh.in_time) if whole.mesh else 1
     few = program(f"{SMALL},layers={layers}{tied}", plan, devices, 8)
     found = recipe_of(few, SELENE).seconds(timed, Repetition(layers * 2 // stages, passes, stages))
+    assert found == pytest.approx(simulate(whole, timed).step_seconds, rel=1e-9)
+
+
+def test_a_recipe_of_equal_stages_times_stages_of_other_numbers_of_blocks() -> None:
+    timed = SELENE.run_by(profile())
+    whole = program(f"{SMALL},layers=14,tied=false", "pipeline=4,micro_batch=1", 4, 8)
+    few = program(f"{SMALL},layers=8,tied=false", "pipeline=4,micro_batch=1", 4, 8)
+    found = recipe_of(few, SELENE).seconds(timed, Repetition((3, 4, 4, 3), 8, 4))
     assert found == pytest.approx(simulate(whole, timed).step_seconds, rel=1e-9)
 
 
@@ -262,6 +276,22 @@ def test_transfers_that_are_scattered_send_a_part_from_each_rank() -> None:
 
 
 # Fitting
+
+
+def test_a_fit_stays_within_bounds_and_moves_what_is_free() -> None:
+    work = np.array([1.0, 2.0])
+
+    def residuals(values: object) -> np.ndarray:
+        share, factor = np.asarray(values, dtype=float)
+        return np.asarray(np.log(np.array([factor / share, factor]) / work))
+
+    def derivatives(values: object, difference: float) -> np.ndarray:
+        return np.array([[-1.0, 1.0], [0.0, 1.0]])
+
+    unknowns = [Unknown("share", 0.5, 30.0, 1.0), Unknown("factor", 1.0, 30.0)]
+    found = fit(unknowns, residuals, derivatives, np.ones(2), steps=60)  # the best share is 2
+    assert found.values[0] == 1.0
+    assert found.values[1] == pytest.approx(2**0.5, rel=0.02)
 
 
 @settings(max_examples=20, deadline=None)

@@ -16,6 +16,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.recompute import Recompute
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.builder import build_search_space
 from shardwright.tensor import Tensor
@@ -177,6 +178,18 @@ def test_unknown_arguments_of_recompute(positional, named, message) -> None:
     with pytest.raises(ShardwrightError) as caught:
         Block().recompute(*positional, **named)
     assert str(caught.value) == message
+
+
+def test_the_rule_of_operators_saves_attention_and_every_other_product() -> None:
+    graph = load("llama:layers=2,hidden=16,heads=2,kv_heads=1,inner=32,vocabulary=8").graph
+    marked = set(Recompute("operators").run(graph).recomputed)
+    assert marked < set(Recompute("full").run(graph).recomputed)
+    products = ("matmul", "scaled_dot_product_attention")
+    block = [n for n in graph.nodes if n.scope.startswith("blocks/0") and n.operator in products]
+    kept = [node.scope.rpartition("/")[2] for node in block if node.name not in marked]
+    again = [node.scope.rpartition("/")[2] for node in block if node.name in marked]
+    assert kept == ["query", "value", "attention", "projection", "gate", "down"]
+    assert again == ["key", "up"]
 
 
 @pytest.mark.parametrize(

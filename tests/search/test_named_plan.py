@@ -34,7 +34,10 @@ WRONG = (
     ("schedule=gpipe", "`schedule=gpipe` orders the stages of a pipeline, and the plan has one"),
     ("pipeline=2,chunks=2,schedule=1f1b", "the schedule `1f1b` has one chunk for each device"),
     ("pipeline=2,schedule=interleaved", "the schedule `interleaved` needs at least 2 chunks"),
-    ("recompute=all", "`recompute` of the plan is `all`, expected none, selective or full"),
+    (
+        "recompute=all",
+        "`recompute` of the plan is `all`, expected none, selective, operators or full",
+    ),
     ("sequence_parallel=1,tensor=2", "`sequence_parallel` of the plan has the value `1`, expected"),
     ("sequence_parallel", "`sequence_parallel` splits activations over tensor ranks, and"),
     ("chunks=2", "`chunks=2` interleaves stages, and the plan has one stage; leave `chunks` out"),
@@ -64,7 +67,7 @@ def test_a_wrong_plan_is_refused_with_one_sentence(text, message):
         pipeline=st.integers(2, 16),
         chunks=st.integers(1, 4),
         micro_batch=st.none() | st.integers(1, 8),
-        recompute=st.sampled_from(("none", "selective", "full")),
+        recompute=st.sampled_from(("none", "selective", "operators", "full")),
         zero=st.sampled_from((0, 1, 2, 3)),
         sequence_parallel=st.booleans(),
     )

@@ -1,0 +1,99 @@
+"""Profiles of training software: their options, float8, what they hide."""
+
+import pytest
+
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.efficiency.as_run import is_linear
+from shardwright.cost_model.efficiency.recipe import Repetition, recipe_of
+from shardwright.cost_model.efficiency.software import software, software_options
+from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
+from shardwright.cost_model.timeline import simulate
+from shardwright.ir.errors import ClusterError
+from tests.cost_model.test_efficiency import SELENE, SMALL, figure, profile, program, rate
+
+
+def test_an_option_changes_its_figures_alone() -> None:
+    plain, timed = software("torchtitan"), software("torchtitan+eager")
+    assert plain is not None
+    assert timed is not None
+    assert timed.name == "torchtitan+eager"
+    assert timed.pointwise.value > plain.pointwise.value
+    assert timed.model_copy(update={"pointwise": plain.pointwise, "name": "torchtitan"}) == plain
+    assert software_options("megatron") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("megatron+float8", "software `megatron` has no option `float8`; it has no options"),
+        ("ideal+float8", "software `ideal` has no option `float8`; it has no options"),
+        (
+            "torchtitan+fast",
+            "software `torchtitan` has no option `fast`; there are eager, float8, float8_rowwise, "
+            "async_tensor",
+        ),
+        (
+            "torchtitan+eager+eager",
+            "software `torchtitan+eager+eager` gives `eager` twice; give it once",
+        ),
+        (
+            "torchtitan+float8+float8_rowwise",
+            "software `torchtitan+float8+float8_rowwise` has two options that change `float8`; "
+            "leave one out",
+        ),
+    ],
+)
+def test_wrong_options_are_told(text: str, sentence: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        software(text)
+    assert str(caught.value) == sentence
+
+
+def test_float8_computes_products_of_blocks_alone_and_needs_a_rate() -> None:
+    lower, plain = profile(float8=figure(1), host=figure(0)), profile(host=figure(0))
+    with pytest.raises(ClusterError, match="has no peak rate of it; leave the option out, or add"):
+        SELENE.run_by(lower)
+    fast = cluster("h100-3200g")
+    graph = program(f"{SMALL},layers=3", "tensor=2,data=2,micro_batch=1,recompute=full", 4, 8)
+    passes = Repetition(3, 4)
+    steps = {}
+    for name, one in (("plain", plain), ("lower", lower)):
+        timed = fast.run_by(one)
+        steps[name] = simulate(graph, timed).step_seconds
+        assert recipe_of(graph, fast).seconds(timed, passes) == pytest.approx(steps[name], rel=1e-9)
+    linear = [node for node in graph.nodes if is_linear(node)]
+    assert {node.operator for node in linear} == {"matmul", "contract_leading"}
+    assert all("blocks/" in node.scope for node in linear)
+    products = [n for n in graph.nodes if n.operator in {"matmul", "contract_leading"}]
+    assert len(linear) < len(products)  # not the head
+    assert steps["lower"] < steps["plain"]
+
+
+def test_what_a_ring_computes_is_not_hidden_with_what_it_sends() -> None:
+    graph = program(f"{SMALL},layers=2", "context=2,ring,micro_batch=1", 2, 2)
+    hidden, whole = (
+        simulate(graph, SELENE.run_by(profile(exposed_activations=rate(share), host=figure(0))))
+        for share in (1e-9, 1)
+    )
+    assert hidden.compute_seconds == whole.compute_seconds
+    assert hidden.compute_seconds <= hidden.step_seconds <= whole.step_seconds
+
+
+def test_transfers_that_are_hidden_take_their_share() -> None:
+    graph = program(f"{SMALL},layers=4", "pipeline=2,micro_batch=2", 2, 16)
+    steps = [
+        simulate(graph, SELENE.run_by(profile(exposed_transfers=share))).step_seconds
+        for share in (rate(1e-9), rate(1.0), None)
+    ]
+    assert steps[0] < steps[1]
+    assert steps[1] == steps[2]
+
+
+def test_kernels_of_a_software_change_fused_attention_alone() -> None:
+    attention = Work("attention", "float16", 1e12, 1e6, (Product(1, 1, 1),))
+    twice, once = (
+        work_seconds(attention, SELENE.run_by(profile(attention="fused", kernels=kernels)))
+        for kernels in (figure(2), None)
+    )
+    launch = SELENE.device.launch_seconds
+    assert once - launch == pytest.approx(2 * (twice - launch))
