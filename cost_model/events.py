@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwright.cost_model.streams import Placement
 from shardwright.ir.graph import Node
 
@@ -53,6 +56,35 @@ class Event:
         return self.placement.resources
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentEvent:
+    """The execution of one segment of a pipeline by a device group.
+
+    Parameters
+    ----------
+    group : int
+        The device group.
+    stage : int or None
+        The stage; None for work before or after the loop over micro-batches.
+    part : str
+        ``forward``, ``backward`` or ``weights``; ``before`` or ``after`` the loop.
+    micro_batch : int
+        The micro-batch; 0 outside of the loop.
+    start, seconds : float
+        Start and duration.
+    computing : float
+        Seconds of computation.
+    """
+
+    group: int
+    stage: int | None
+    part: str
+    micro_batch: int
+    start: float
+    seconds: float
+    computing: float
+
+
 @dataclass(frozen=True)
 class Record:
     """What happens in a step, and when.
@@ -69,12 +101,19 @@ class Record:
     simulated : tuple of Event
         The events as they were simulated, where further passes over micro-batches repeat: those
         that follow start later than here.
+    segments : tuple of SegmentEvent
+        The segments of all device groups of a pipeline.
+    group_kinds : tuple of array of shape (moments, kinds)
+        Of each device group of a pipeline its live bytes, by `buffers.KINDS`, at the moments of
+        `group_live_bytes`.
     """
 
     events: tuple[Event, ...]
     live_bytes: tuple[tuple[float, float], ...]
     group_live_bytes: tuple[tuple[tuple[float, float], ...], ...] = ()
     simulated: tuple[Event, ...] = ()
+    segments: tuple[SegmentEvent, ...] = ()
+    group_kinds: tuple[NDArray[np.float64], ...] = ()
 
 
 @dataclass(frozen=True)

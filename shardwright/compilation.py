@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from shardwright.arguments import DatasetStrategy
@@ -9,10 +10,15 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.trace import SearchTrace
+from shardwright.compiler.page.compact import compact_tables
+from shardwright.compiler.page.document import page_document
+from shardwright.compiler.page.page import write_page
 from shardwright.compiler.plans.document import InputDocument
 from shardwright.compiler.plans.files import write_plan
 from shardwright.compiler.plans.plan import Plan, make_plan
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.timeline import simulate, with_window
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.graph import Graph
 from shardwright.ir.html import html_table
@@ -68,9 +74,42 @@ class Compilation:
         return f"<Compilation {self.plan.document.summary}>"
 
     def _repr_html_(self) -> str:
-        """Return the table that a notebook shows."""
+        """Return the tables that a notebook shows: the compact form of the page."""
         rows = {**self.plan.document.table, "compiled in": seconds_text(self.compiled.seconds)}
-        return html_table("compilation", rows.items())
+        tables = compact_tables(self.compiled, self.cluster)
+        return html_table("compilation", rows.items()) + tables
+
+    def timeline_within(self, limit: float) -> Timeline:
+        """Return the timeline whose memory the plan states; of one that does not fit, the fastest.
+
+        Parameters
+        ----------
+        limit : float
+            Memory limit of a device in bytes.
+        """
+        memory, program = self.plan.document.memory, self.plan.program
+        if memory.window_bytes is not None:
+            return with_window(program, self.cluster, memory.window_bytes)
+        fits = memory.peak_bytes <= limit
+        return simulate(program, self.cluster, limit if fits else inf)
+
+    def write_page(self, path: str | Path, timeline: Timeline | None = None) -> Path:
+        """Write a page for people to look at, which needs no network.
+
+        It has the model with its layouts, the timeline, the memory, the communication with its
+        reasons, the strategies and the search. Another file that is no page is never replaced.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        timeline : Timeline, optional
+            The timeline of a step; by default that whose memory the plan states.
+        """
+        limit = self.plan.document.memory.limit
+        timeline = timeline or self.timeline_within(inf if limit is None else limit)
+        write_page(Path(path), page_document(self.plan, self.compiled, self.cluster, timeline))
+        return Path(path)
 
     def write(self, directory: str | Path, ranks: list[int] | None = None) -> Path:
         """Write the plan; see `write_plan`."""

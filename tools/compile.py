@@ -5,6 +5,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from shardwright.compiler.page.page import check_page
 from shardwright.compiler.plans.files import (
     check_replaceable,
     file_names,
@@ -26,6 +27,7 @@ from shardwright.tools.documents import (
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,
+    add_html,
     add_model,
     compile_model,
     graphs_folder,
@@ -58,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the timeline of a step, for chrome://tracing",
     )
+    add_html(output)
     extent = output.add_mutually_exclusive_group()
     extent.add_argument("--full", action="store_true", help="print every row of every table")
     extent.add_argument("--brief", action="store_true", help="print a short report")
@@ -75,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_graphs(graphs)
     if arguments.trace is not None:
         check_file(arguments.trace, _TRACE, _is_trace)
+    if arguments.html is not None:
+        _check_page(arguments)
     try:
         compilation = compile_model(arguments.model, arguments)
     except NoPlanError as error:
@@ -88,12 +93,22 @@ def run(arguments: argparse.Namespace) -> int:
         compilation.compiled.passes.write(graphs, detail)
     if arguments.trace is not None:
         write_file(arguments.trace, to_chrome_trace(timeline).encode(), _TRACE, _is_trace)
+    if arguments.html is not None:
+        compilation.write_page(arguments.html, timeline)
     if arguments.json:
         print_document(compile_document(compilation, limit, directory, timeline))
     else:
         extent = FULL if arguments.full else BRIEF if arguments.brief else USUAL
         print_compilation(compilation, timeline, directory, extent)
     return 0
+
+
+def _check_page(arguments: argparse.Namespace) -> None:
+    check_page(arguments.html)
+    if arguments.trace is not None and arguments.trace.resolve() == arguments.html.resolve():
+        raise UsageError(
+            f"`--trace` and `--html` name the same file, `{arguments.html}`", hint="name two files"
+        )
 
 
 def _print_no_plan(error: NoPlanError, arguments: argparse.Namespace) -> None:

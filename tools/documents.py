@@ -19,7 +19,6 @@ from shardwright.compiler.saved.offloaded import offloaded
 from shardwright.compiler.saved.recomputed import recomputed
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.timeline import simulate, with_window
 from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.operators.models.precision import MASTER
 from shardwright.proof import Proof
@@ -190,11 +189,7 @@ def _decided(document: PlanDocument) -> dict[str, Any]:
 
 def timeline_of(compilation: Compilation, limit: float) -> Timeline:
     """Return the timeline whose memory a plan states; of one that does not fit, the fastest."""
-    memory, program = compilation.plan.document.memory, compilation.plan.program
-    if memory.window_bytes is not None:
-        return with_window(program, compilation.cluster, memory.window_bytes)
-    fits = memory.peak_bytes <= limit
-    return simulate(program, compilation.cluster, limit if fits else math.inf)
+    return compilation.timeline_within(limit)
 
 
 def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from shardwright.compilation import Compilation
+from shardwright.compiler.page.page import check_page
 from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import IDEAL, software, software_names
@@ -17,7 +18,7 @@ from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import compile_document, print_document, timeline_of
 from shardwright.tools.named_plans import compile_named
-from shardwright.tools.options import add_compile_options, add_model, memory_limit
+from shardwright.tools.options import add_compile_options, add_html, add_model, memory_limit
 from shardwright.tools.report import groups_text, training_text
 from shardwright.tools.tables import styled, width
 
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(software_names())} (default: {IDEAL})",
     )
     parser.set_defaults(devices=None)
+    add_html(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -56,10 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     plan, run_by = NamedPlan.parse(arguments.plan), software(arguments.software)
     if arguments.devices is None:
         arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))
+    if arguments.html is not None:
+        check_page(arguments.html)
     compilation = compile_named(arguments.model, arguments)
     limit = memory_limit(arguments, compilation.cluster)
     timed = replace(compilation, cluster=compilation.cluster.run_by(run_by))
     timeline = timeline_of(timed, limit)
+    if arguments.html is not None:
+        timed.write_page(arguments.html, timeline)
     document = compile_document(compilation, limit, timeline=timeline)
     if run_by is not None:
         document["software"] = run_by.name

@@ -61,6 +61,16 @@ def add_compile_options(
     _add_training_options(parser.add_argument_group("training step"))
 
 
+def add_html(parser: _Arguments) -> None:
+    """Add the option that writes a page."""
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a page with the model, timeline, memory, communication and search",
+    )
+
+
 def refuse_compile_options(
     arguments: argparse.Namespace, allowed: Sequence[str], reason: str
 ) -> None:

@@ -63,10 +63,13 @@ class WalkedGroup:
     levels : tuple of (float, float, float)
         Bytes before, at most in, and after each segment: those before the loop, those of the
         actions of the schedule, and those after the loop.
+    kinds : array of shape (2 segments, kinds)
+        Bytes at most in and after each segment, in turn, by kind.
     """
 
     peak: Rise
     levels: tuple[tuple[float, float, float], ...]
+    kinds: Bytes
 
     @property
     def most_bytes(self) -> float:
@@ -132,6 +135,7 @@ class _Walk:
     program: GroupProgram
     holders: Counter[str] = field(default_factory=Counter)  # live values in each buffer
     levels: list[tuple[float, float, float]] = field(default_factory=list)
+    kinds: list[Bytes] = field(default_factory=list)
 
     def through(self, segments: GroupSegments | None) -> WalkedGroup:
         """Walk through a step."""
@@ -145,7 +149,8 @@ class _Walk:
         self.now = self.now - self._freed(program.dead_after_loop)
         for rise in self._rises(program.after, segments.after if segments else None):
             self._add(rise)
-        return WalkedGroup(self.highest, tuple(self.levels))
+        kinds = np.vstack(self.kinds) if self.kinds else np.zeros((0, len(KINDS)))
+        return WalkedGroup(self.highest, tuple(self.levels), kinds)
 
     def _rises(self, runs: Iterable[Run], timed: Sequence[TimedSegment] | None) -> Iterator[Rise]:
         """Yield what the nodes outside of the loop do, in one segment or in several."""
@@ -169,6 +174,7 @@ class _Walk:
         peaks = levels[:-1] + np.array([rises[segment].peak for segment in order])
         totals, tops = levels.sum(axis=1), peaks.sum(axis=1)
         self.levels += zip(totals[:-1].tolist(), tops.tolist(), totals[1:].tolist(), strict=True)
+        self.kinds.append(np.stack([peaks, levels[1:]], axis=1).reshape(-1, len(KINDS)))
         at = int(tops.argmax())
         if tops[at] > self.highest.peak.sum():
             self.highest = Rise(peaks[at], rises[order[at]].at, self.now)
@@ -180,6 +186,7 @@ class _Walk:
             self.highest = Rise(peak, rise.at, self.now)
         self.now = self.now + rise.left
         self.levels.append((before, float(peak.sum()), float(self.now.sum())))
+        self.kinds += (peak, self.now)
 
     def _rise(self, runs: Iterable[Run]) -> Rise:
         """Return what some nodes do in program order."""

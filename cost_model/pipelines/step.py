@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.events import Event, Record, Timeline, in_least_window
+from shardwright.cost_model.events import (
+    Event,
+    Record,
+    SegmentEvent,
+    Timeline,
+    in_least_window,
+)
 from shardwright.cost_model.pipelines.memory import PipelineMemory, WalkedGroup
 from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
 from shardwright.dataflow.schedule_paths import (
@@ -169,7 +175,13 @@ class _Step:
         live = [_live_bytes(*pair) for pair in zip(self.runs, self.walked, strict=True)]
         peaks = [float(walked.peak.peak.sum()) for walked in self.walked]
         most = live[peaks.index(max(peaks))]
-        return Record(tuple(self._events()), most, tuple(live))
+        return Record(
+            tuple(self._events()),
+            most,
+            tuple(live),
+            segments=tuple(self._segments()),
+            group_kinds=tuple(walked.kinds for walked in self.walked),
+        )
 
     # The simulation
 
@@ -274,6 +286,17 @@ class _Step:
             for begin, micro_batch, timed in runs:
                 if micro_batch < most:
                     yield from self._events_of(group, begin, micro_batch, timed)
+
+    def _segments(self) -> Iterator[SegmentEvent]:
+        """Yield the segments of all groups."""
+        for group, (own, runs) in enumerate(zip(self.segments, self.runs, strict=True)):
+            names: dict[int, tuple[int | None, str]] = {id(t): (None, "before") for t in own.before}
+            names |= {id(t): (None, "after") for t in own.after}
+            names |= {id(timed): segment for segment, timed in own.loop.items()}
+            for begin, number, timed in runs:
+                where = names[id(timed)]
+                spent = begin, timed.seconds, timed.compute_seconds
+                yield SegmentEvent(group, *where, number, *spent)
 
     def _events_of(
         self, group: GroupProgram, begin: float, micro_batch: int, timed: TimedSegment

@@ -103,7 +103,7 @@ def test_notebooks_show_tables(compilation):
         table = item._repr_html_()
         assert table.startswith("<table><caption>")
         assert table.endswith("</table>")
-        assert len(table) < 4000
+        assert len(table) < 8000
 
 
 def test_tables_escape_names():

@@ -124,6 +124,40 @@ def test_a_trace_replaces_traces_only(capsys, here):
     assert not (here / "plans").exists()
 
 
+# Pages
+
+
+@pytest.mark.parametrize("command", ["compile", "estimate"])
+def test_a_page_replaces_pages_only(capsys, here, command):
+    arguments = [command, MLP, "--devices", "2", "--html", "page.html"]
+    arguments += ["--plan", "data=2"] if command == "estimate" else []
+    for _ in range(2):
+        assert run(capsys, *arguments) == (0, "")
+    assert "<!-- a page of shardwright -->" in (here / "page.html").read_text()[:60]
+    (here / "page.html").write_text("<!doctype html>mine")
+    if command == "compile":
+        (here / "plans").rename("before")
+    assert run(capsys, *arguments) == (
+        2,
+        "the page cannot be written: a file that is something else is there (in page.html); name "
+        "another file",
+    )
+    assert (here / "page.html").read_text() == "<!doctype html>mine"
+    assert not (here / "plans").exists()
+
+
+def test_a_page_into_no_folder(capsys, here):
+    code, error = run(capsys, "compile", MLP, "--devices", "2", "--html", "none/page.html")
+    assert (code, error) == (2, "the page cannot be written: there is no folder `none`")
+    assert [*here.iterdir()] == []
+
+
+def test_a_page_and_a_trace_in_one_file(capsys, here):
+    code, error = run(capsys, "compile", MLP, "--devices", "2", "--html", "a", "--trace", "a")
+    assert (code, error) == (2, "`--trace` and `--html` name the same file, `a`; name two files")
+    assert [*here.iterdir()] == []
+
+
 # Solutions of instances
 
 

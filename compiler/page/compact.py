@@ -1,0 +1,51 @@
+"""The compact form of the page, which a notebook shows: tables of strategies and communication."""
+
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.page.communication import communication_document
+from shardwright.compiler.page.strategies import strategies_document
+from shardwright.cost_model.cluster import Cluster
+from shardwright.ir.html import html_table
+from shardwright.ir.units import bytes_text, seconds_text
+
+_ROWS = 12  # of a table
+
+
+def compact_tables(compiled: Compiled, cluster: Cluster) -> str:
+    """Return the operators and the redistributions that take most time, as HTML.
+
+    Parameters
+    ----------
+    compiled : Compiled
+        The compiled model.
+    cluster : Cluster
+        The devices that times are predicted for.
+    """
+    operators = sorted(strategies_document(compiled, cluster), key=lambda row: -row["seconds"])
+    moves = communication_document(compiled, cluster)
+    chosen = [
+        (_times(row["count"], row["path"]), row["strategy"], seconds_text(row["seconds"]))
+        for row in operators[:_ROWS]
+    ]
+    sent = [
+        (
+            _times(row["layers"], row["collectives"]),
+            bytes_text(row["bytes"]),
+            seconds_text(row["seconds"]),
+            row["reason"],
+        )
+        for row in moves[:_ROWS]
+    ]
+    tables = html_table(_title("strategies", operators), chosen, ("operator", "over axes", "time"))
+    if sent:
+        headings = ("collectives", "sends", "time", "reason")
+        tables += html_table(_title("communication", moves), sent, headings)
+    return tables
+
+
+def _times(count: int, text: str) -> str:
+    return f"{count}x {text}" if count > 1 else text
+
+
+def _title(name: str, rows: list[dict[str, object]]) -> str:
+    more = len(rows) - _ROWS
+    return f"{name}, and {more} more rows" if more > 0 else name

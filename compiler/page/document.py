@@ -1,0 +1,81 @@
+"""The document of a page: all its numbers; the page only draws them."""
+
+from typing import Any
+
+from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.outer.account import outcomes_text, search_document
+from shardwright.compiler.page.communication import communication_document
+from shardwright.compiler.page.memory import memory_document
+from shardwright.compiler.page.model import model_document
+from shardwright.compiler.page.strategies import strategies_document
+from shardwright.compiler.page.timelines import timeline_document
+from shardwright.compiler.plans.plan import Plan
+from shardwright.compiler.rates import rates
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.events import Timeline
+
+
+def page_document(
+    plan: Plan, compiled: Compiled, cluster: Cluster, timeline: Timeline
+) -> dict[str, Any]:
+    """Return the document of the page of a compilation.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    compiled : Compiled
+        The compilation.
+    cluster : Cluster
+        The devices; as a training software runs them, where the timeline is that of one.
+    timeline : Timeline
+        The timeline of a step, of the memory that the plan states.
+    """
+    return {
+        "plan": _plan(plan, compiled, cluster, timeline),
+        "model": model_document(compiled, cluster),
+        "timeline": timeline_document(timeline),
+        "memory": memory_document(compiled.source, plan.program, timeline, plan.document.memory),
+        "communication": communication_document(compiled, cluster),
+        "strategies": strategies_document(compiled, cluster),
+        "search": _search(plan, compiled),
+    }
+
+
+def _plan(plan: Plan, compiled: Compiled, cluster: Cluster, timeline: Timeline) -> dict[str, Any]:
+    document, software = plan.document, cluster.software
+    return {
+        "model": document.model,
+        "devices": document.devices,
+        "cluster": document.cluster.name,
+        "software": None if software is None else software.name,
+        "mesh": {axis.name: axis.size for axis in document.device_mesh.of_ranks.axes},
+        "stages": max(plan.program.stages, 1),
+        "schedule": plan.program.schedule,
+        "micro_batches": document.micro_batches,
+        "mode": document.mode,
+        "search": document.search,
+        "precision": document.precision,
+        "optimizer": document.optimizer.kind,
+        "serial_step_seconds": document.predicted_step_seconds,
+        "overlapped_step_seconds": timeline.step_seconds,
+        **rates(plan, compiled, cluster.device, timeline.step_seconds).document,
+    }
+
+
+def _search(plan: Plan, compiled: Compiled) -> dict[str, Any]:
+    document, trace = plan.document, compiled.trace
+    return {
+        "status": document.status,
+        "how": document.how,
+        "objective": document.objective,
+        "objective_is": document.objective_is,
+        "in_seconds": document.cost_model == "time",
+        "lower_bound": document.lower_bound,
+        "lower_bound_covers": document.bound_covers,
+        "gap": document.gap,
+        "certificate": document.certificate,
+        "pin_prices": dict(document.pin_prices),
+        "outcomes": None if trace is None else outcomes_text(trace),
+        "trace": search_document(trace),
+    }

@@ -1,0 +1,234 @@
+"""The page: its numbers are those of the plan, the timeline and the program."""
+
+import json
+import re
+import shutil
+import subprocess
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.compiler.accounting import operator_costs, traffic
+from shardwright.compiler.outer.account import search_document
+from shardwright.compiler.page.document import page_document
+from shardwright.compiler.page.memory import highest
+from shardwright.compiler.page.page import page_text
+from shardwright.compiler.page.timelines import Entry, rows_of, shortened
+
+GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64"
+CASES = {
+    "one stage": {},
+    "micro-batches": {"micro_batches": 4, "mesh": "4"},
+    "pipeline": {"stages": 2, "micro_batches": 4},
+    "interleaved": {"plan": "pipeline=2,chunks=2,data=2,micro_batch=2"},
+    "zero 3": {"plan": "data=4,zero=3"},
+    "recomputed": {"mode": "data_parallel", "recompute": "full"},
+    "searched": {"mesh": "search"},
+    "one device": {"mode": "stand_alone"},
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def compilation(request):
+    options = dict(CASES[request.param])
+    devices = 1 if options.get("mode") == "stand_alone" else 4
+    return sw.compile(GPT, devices, cluster="cpu", gap=0.1, **options)
+
+
+@pytest.fixture(scope="module")
+def timeline(compilation):
+    limit = compilation.plan.document.memory.limit
+    return compilation.timeline_within(inf if limit is None else limit)
+
+
+@pytest.fixture(scope="module")
+def document(compilation, timeline):
+    found = page_document(compilation.plan, compilation.compiled, compilation.cluster, timeline)
+    text = page_text(found)
+    return json.loads(re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def operators(boxes):
+    for box in boxes:
+        if "children" in box:
+            yield from operators(box["children"])
+        else:
+            yield box
+
+
+def test_the_head_is_that_of_the_plan(compilation, timeline, document):
+    plan, found = compilation.plan.document, document["plan"]
+    assert found["model"] == plan.model
+    assert found["devices"] == plan.devices
+    assert found["serial_step_seconds"] == pytest.approx(plan.predicted_step_seconds, rel=1e-8)
+    assert found["overlapped_step_seconds"] == pytest.approx(timeline.step_seconds, rel=1e-8)
+    assert found["micro_batches"] == plan.micro_batches
+    search = document["search"]
+    assert search["objective"] == pytest.approx(plan.objective, rel=1e-8)
+    assert search["lower_bound"] == pytest.approx(plan.lower_bound, rel=1e-8)
+    assert search["certificate"] == plan.certificate
+    trace = search_document(compilation.search_trace)
+    assert (search["trace"] is None) == (trace is None)
+    if trace is not None:
+        assert len(search["trace"]["tried"]) == len(trace["tried"])
+
+
+def test_every_operator_is_in_one_box_and_no_time_is_lost(compilation, document):
+    compiled, model = compilation.compiled, document["model"]
+    boxes = list(operators(model["boxes"]))
+    assert sum(box["count"] for box in boxes) == len(compiled.source) == model["operators"]
+    assert len(boxes) == model["drawn"]
+    assert [box["id"] for box in boxes] == list(range(len(boxes)))
+    costs = operator_costs(compiled, compilation.cluster)
+    total = sum(cost.seconds for cost in costs)
+    drawn = sum(box["seconds"] for box in boxes) + model["other_seconds"]
+    assert drawn == pytest.approx(total, rel=1e-7)
+    assert sum(row["seconds"] for row in document["strategies"]) == pytest.approx(total, rel=1e-7)
+
+
+def test_a_box_is_equal_to_every_operator_that_it_stands_for(compilation, document):
+    source, program = compilation.compiled.source, compilation.plan.program
+    named = {node.name: node for node in source.nodes}
+    for box in operators(document["model"]["boxes"]):
+        node = named[box["name"]]
+        assert [read["tensor"] for read in box["reads"]] == list(node.operands)
+        for made, result in zip(box["makes"], node.results, strict=True):
+            value = program.values[result.name]
+            assert made["layout"] == (str(value.layout.at(None)) if value.layout else "")
+
+
+def test_the_rows_of_the_timeline_hold_all_of_its_seconds(timeline, document):
+    expected = {}
+    for event in timeline.events:
+        for row in rows_of(event) if event.seconds else ():
+            key = event.group, row
+            expected[key] = expected.get(key, 0.0) + event.seconds
+    found = {(row["group"], row["name"]): row for row in document["timeline"]["rows"]}
+    assert found.keys() == expected.keys()
+    for key, row in found.items():
+        assert row["busy_seconds"] == pytest.approx(expected[key], rel=1e-8)
+        assert sum(entry[2] for entry in row["entries"]) == pytest.approx(expected[key], rel=1e-6)
+        assert sum(entry[4] for entry in row["entries"]) == row["nodes"]
+
+
+def test_the_segments_of_a_pipeline_and_its_bubble_fill_the_step(compilation, timeline, document):
+    segments, groups = document["timeline"]["segments"], compilation.plan.mesh.stages
+    assert bool(segments["count"]) == (groups > 1)
+    if groups > 1:
+        entries = segments["entries"]
+        busy = sum(entry[6] for entry in entries)
+        free = groups * timeline.bubble_seconds
+        assert busy + free == pytest.approx(groups * timeline.step_seconds, rel=1e-6)
+        in_loop = [entry for entry in entries if entry[1] is not None]
+        stages, passes = compilation.plan.program.stages, compilation.plan.document.micro_batches
+        assert len(in_loop) == 2 * stages * passes
+        for group in range(groups):
+            own = sorted(entry[4:6] for entry in entries if entry[0] == group)
+            assert all(b[0] >= a[1] * (1 - 1e-7) for a, b in pairwise(own))
+
+
+def test_the_series_of_memory_reach_the_peak_of_the_plan(compilation, document):
+    memory, plan = document["memory"], compilation.plan.document.memory
+    assert memory["peak_bytes"] == plan.peak_bytes
+    assert memory["by_kind"] == pytest.approx(plan.by_kind)
+    highest_of_all = [max(map(sum, series["bytes"])) for series in memory["series"]]
+    assert max(highest_of_all) == pytest.approx(plan.peak_bytes, rel=1e-6, abs=5)
+    assert max(s["peak_bytes"] for s in memory["series"]) == pytest.approx(plan.peak_bytes)
+    if plan.by_group:
+        assert highest_of_all == pytest.approx(plan.by_group, rel=1e-6, abs=5)
+    else:
+        at_peak = {kind: 0.0 for kind in memory["kinds"]}
+        for layer in memory["layers"]:
+            for kind, nbytes in layer["bytes"].items():
+                at_peak[kind] += nbytes
+        assert sum(at_peak.values()) == pytest.approx(plan.peak_bytes, rel=1e-6, abs=50)
+
+
+def test_the_communication_is_all_traffic_of_the_program(compilation, document):
+    program = compilation.plan.program
+    # With stages the plan counts the device group that sends most.
+    expected = {} if program.stages else traffic(program)
+    rows = document["communication"]
+    assert sum(row["count"] for row in rows) >= sum(v.count for v in expected.values())
+    if expected:
+        assert sum(row["bytes"] for row in rows) == pytest.approx(
+            sum(volume.bytes for volume in expected.values()), rel=1e-7
+        )
+    assert all(row["reason"] for row in rows)
+
+
+# Folding
+
+
+def test_equal_layers_are_one_box_with_their_count(document, compilation):
+    if compilation.plan.document.mode == "stand_alone":
+        blocks = next(b for b in document["model"]["boxes"] if b.get("scope") == "blocks")
+        assert [(box["scope"], box["count"]) for box in blocks["children"]] == [("0 to 2", 3)]
+
+
+# Shortening
+
+
+def test_shortened_rows_keep_counts_and_seconds():
+    random = np.random.default_rng(0)
+    for count in (10, 500, 5000):
+        seconds = random.exponential(1.0, count) ** 3
+        gaps = random.exponential(0.2, count) * random.integers(0, 2, count)
+        starts = np.cumsum(seconds + gaps) - seconds
+        entries = [
+            Entry(float(a), float(a + s), float(s), str(i))
+            for i, (a, s) in enumerate(zip(starts, seconds, strict=True))
+        ]
+        found, threshold = shortened(entries, 300)
+        assert sum(entry.count for entry in found) == count
+        assert sum(entry.busy for entry in found) == pytest.approx(seconds.sum())
+        assert all(e.busy >= threshold for e in found if e.count == 1 and not e.is_short)
+        assert all(a.end <= b.start + 1e-9 for a, b in pairwise(found))
+        assert len(found) == count if count <= 300 else len(found) <= 300
+
+
+def test_a_shortened_series_keeps_its_peak_and_order():
+    totals = np.random.default_rng(1).random(1000)
+    kept = list(highest(totals, 37))
+    assert len(kept) == 37
+    assert kept == sorted(kept)
+    assert totals[kept].max() == totals.max()
+
+
+# The page in a browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_chromium_draws_every_view(tmp_path):
+    compilation = sw.compile("mlp:batch=8", 4, cluster="cpu", mesh="search", micro_batches="search")
+    path = compilation.write_page(tmp_path / "page.html")
+    script = (
+        "<script>(() => { const said = []; for (const name of Object.keys(VIEWS)) {"
+        " try { said.push(VIEWS[name][1](JSON.parse(document.getElementById('document')"
+        ".textContent)).map((e) => e.querySelector('h2').textContent).join('+')); }"
+        " catch (error) { said.push(`${name}: ${error}`); } }"
+        " document.body.setAttribute('data-said', said.join('; ')); })();</script>"
+    )
+    path.write_text(path.read_text().replace("</body>", f"{script}</body>"))
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu"]
+    command += ["--disable-dev-shm-usage", f"--user-data-dir={tmp_path}", "--dump-dom"]
+    run = subprocess.run(
+        [*command, "--virtual-time-budget=2000", path.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    said = re.search(r'data-said="([^"]*)"', run.stdout)[1]
+    views = [text.split("+") for text in said.split("; ")]
+    assert views[0] == ["Model"]
+    assert views[1][-1] == "Streams"
+    assert views[2][0] == "Memory over the step"
+    assert views[3:5] == [["Communication"], ["Strategies"]]
+    assert views[5][:2] == ["Certificate", "Front"]
+    assert "<canvas" in run.stdout or 'class="row"' in run.stdout
