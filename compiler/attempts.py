@@ -267,7 +267,7 @@ class Attempts:
     def _is_near(self, cost: float, bound: float) -> bool:
         return relative_gap(cost, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
-    def probe(self) -> Attempt:
+    def probe(self) -> "Probe":
         """Search once within the limits; the program may not fit, but the bound is of every plan.
 
         Raises
@@ -276,14 +276,14 @@ class Attempts:
             If there is no plan by the account of the search, or none was found.
         """
         try:
-            first = self.attempt(self.limits)
+            first = self.found(self.limits)
         except NoPlanError:
             if not self.request.recomputes:
                 raise
         else:
             if first.result.unlimited or not self.request.recomputes:
                 return first
-        return replace(self, recomputes=True).attempt(self.limits)
+        return replace(self, recomputes=True).found(self.limits)
 
     @property
     def is_fine(self) -> bool:
@@ -306,15 +306,24 @@ class Attempts:
         if limits.memory_limit != self.limits.memory_limit and not self._left():
             self.time_note.note()
             raise NotFoundError("no time is left to search within a tighter limit")
-        limits = replace(limits, time_limit=_SHARE * self._left())
+        return self.found(limits).emit()
+
+    def found(self, limits: SearchOptions) -> "Probe":
+        """Search within limits and a share of the time that is left.
+
+        Raises
+        ------
+        NoPlanError
+            If there is none, or none was found.
+        """
         try:
-            result = self._solved(limits)
+            result = self._solved(replace(limits, time_limit=_SHARE * self._left()))
         except NoPlanError:
             self._build_by_rule()
             raise
         if not result.unlimited:
             self._build_by_rule()
-        return self._emit(limits, result)
+        return Probe(self, limits, result)
 
     def _solved(self, limits: SearchOptions) -> SearchResult:
         """Search within limits, and note whether the time limit ended that.
@@ -410,6 +419,29 @@ class Attempts:
         return Attempt(
             limits, result, emitted.program, emitted.memory, emitted.records, self.recomputes
         )
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A search whose plan is not emitted yet: often its bound is all that matters.
+
+    Parameters
+    ----------
+    attempts : Attempts
+        The searches that it is one of.
+    limits : SearchOptions
+        Its limits.
+    result : SearchResult
+        The plan by the account of the search.
+    """
+
+    attempts: Attempts
+    limits: SearchOptions
+    result: SearchResult
+
+    def emit(self) -> Attempt:
+        """Emit the plan; its program may not fit."""
+        return self.attempts._emit(self.limits, self.result)
 
 
 def _better(one: Attempt, other: Attempt, bound: float) -> Attempt:

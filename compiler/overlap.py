@@ -16,6 +16,7 @@ Kelley, "The cutting-plane method for solving convex programs", 1960.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -73,6 +74,22 @@ class Candidate:
     def step_seconds(self) -> float:
         """The overlapped step."""
         return self.timeline.step_seconds
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A search by weights whose plan is emitted only where the bound leaves a gap.
+
+    Parameters
+    ----------
+    lower_bound : float
+        Proven: no plan has a shorter overlapped step.
+    attempts : callable
+        Emits the plan, whose program may not fit, then others.
+    """
+
+    lower_bound: float
+    attempts: Callable[[], Sequence[Attempt]]
 
 
 @dataclass(frozen=True)
@@ -135,8 +152,7 @@ class OverlapSearch:
     attempt : callable
         Returns the plan of one search by weights, whose program may not fit; raises `NoPlanError`.
     probe : callable
-        Returns the plan of a search by weights, whose program may not fit and whose lower bound is
-        of every plan, then others; raises `NoPlanError`.
+        Makes a search by weights whose lower bound is of every plan; raises `NoPlanError`.
     mesh, cluster : Mesh, Cluster
         Where the plans run.
     limits : SearchOptions
@@ -164,7 +180,7 @@ class OverlapSearch:
 
     fit: Callable[[float], Attempt]
     attempt: Callable[[ResourceWeights], Attempt]
-    probe: Callable[[ResourceWeights], Sequence[Attempt]]
+    probe: Callable[[ResourceWeights], Probed]
     mesh: Mesh
     cluster: Cluster
     limits: SearchOptions
@@ -255,16 +271,21 @@ class OverlapSearch:
     def _searched(self, weights: Floats, bound: float) -> float | None:
         """Search by weights, and return the greater bound; None if the time ended the search."""
         self.searches += 1
+        begin = time.perf_counter()
         try:
-            attempts = self.probe(self._as_weights(weights))
+            probed = self.probe(self._as_weights(weights))
         except NoPlanError:  # a plan fits, so only the time can have ended the search
             self.time_note.note()
             return None
-        if attempts[0].result.lower_bound >= bound:
-            bound = attempts[0].result.lower_bound
+        self.seconds += time.perf_counter() - begin
+        if probed.lower_bound >= bound:
+            bound = probed.lower_bound
             self.center = self.center if self._is_compute(weights) else weights
-        for attempt in attempts:
-            self._meet(attempt)
+        if not self._is_near(bound):
+            first, *others = probed.attempts()
+            self._consider(first)
+            for attempt in others:
+                self._meet(attempt)
         return bound
 
     def widened(self, bound: float, step_seconds: float) -> Overlapped | None:

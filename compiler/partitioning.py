@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from shardwright.compiler.attempts import Attempts, Bucketed
+from shardwright.compiler.attempts import Attempts, Bucketed, Probe
 from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
 from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.limits.frontier import MemoryFrontier
@@ -16,6 +16,7 @@ from shardwright.compiler.overlap import (
     Candidate,
     Overlapped,
     OverlapSearch,
+    Probed,
     candidate_of,
     to_be_bucketed,
 )
@@ -47,6 +48,7 @@ _ROUGHER = 2e-2  # gap of searches by weights that bound nothing
 _FOR_CANDIDATE = 1 / 8  # of the time left that such a search may take
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
 _LARGE = 200  # operators of a program
+_SMALL_GAP = 3  # of the gap that is allowed: a large program is not searched by rules for less
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ class Partitioning(Partitioned):
         if further is not None:
             found = further
             best = self._faster(best, to_be_bucketed(further.candidates), found)
-        if not found.is_short:
+        if not found.is_short and found.gap(best.step_seconds) > self._gap_of_rules:
             best = self._fastest_of(best, found, self._by_rule)
         frontier = MemoryFrontier(self._attempts(search.first_weights))
         best = self._fastest_of(best, found, frontier.plans)
@@ -236,6 +238,12 @@ class Partitioning(Partitioned):
             best = self._faster(best, [candidate_of(attempt, self.cluster, limit)], found)
             steps.append(best.step_seconds)
         return best
+
+    @property
+    def _gap_of_rules(self) -> float:
+        """The gap up to which no plans are built by rule: that takes as long as the search."""
+        is_large = len(self.source) > _LARGE
+        return self.options.gap * (_SMALL_GAP if is_large else 1)
 
     def _is_near(self, best: Bucketed, found: Overlapped) -> bool:
         return found.gap(best.step_seconds) <= self.options.gap
@@ -311,14 +319,21 @@ class Partitioning(Partitioned):
 
         def freed(weights: ResourceWeights) -> Attempt:
             attempts = replace(self._attempts(weights), deadline=deadline)
-            found = _priced(attempts, lambda: attempts.attempt(limits))
-            return replace(found, result=replace(found.result, unlimited=True))
+            return _as_unlimited(_priced(attempts, lambda: attempts.attempt(limits)))
+
+        def probed(weights: ResourceWeights) -> Probed:
+            attempts = replace(self._attempts(weights), deadline=deadline)
+            _build(attempts)
+            probe = attempts.found(limits)
+            return Probed(
+                probe.result.lower_bound, lambda: [_as_unlimited(_emitted_as_priced(probe))]
+            )
 
         try:
             return OverlapSearch(
                 self._fit,
                 freed,
-                lambda weights: [freed(weights)],
+                probed,
                 *(self.mesh, self.cluster, self.limits, deadline),
                 intervals=self._intervals,
                 passes=self.options.passes,
@@ -374,15 +389,20 @@ class Partitioning(Partitioned):
         attempts = self._attempts(weights)
         return _priced(attempts, lambda: attempts.attempt(self.limits))
 
-    def _probe(self, weights: ResourceWeights) -> list[Attempt]:
-        """Return the plan of one search by weights, and where it does not fit, one that does."""
+    def _probe(self, weights: ResourceWeights) -> Probed:
+        """Make one search by weights."""
         attempts = self._attempts(weights)
         if self.limits.gap:  # a rough bound is a bound, and memory makes good ones take long
             rough = replace(self.limits, gap=max(self.limits.gap, _ROUGH))
             attempts = replace(attempts, limits=rough)
-        first = _priced(attempts, attempts.probe)
-        limit = self.limits.limit_bytes
-        if first.fits(limit) or not attempts.is_fine:
+        _build(attempts)
+        probe = attempts.probe()
+        return Probed(probe.result.lower_bound, partial(self._probed, attempts, probe))
+
+    def _probed(self, attempts: Attempts, probe: Probe) -> list[Attempt]:
+        """Return the plan of a search by weights, and where it does not fit, one that does."""
+        first = _emitted_as_priced(probe)
+        if first.fits(self.limits.limit_bytes) or not attempts.is_fine:
             return [first]
         try:
             return [first, _priced(attempts, attempts.fit)]
@@ -428,6 +448,20 @@ def _priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
     NoPlanError
         If there is none, or none was found.
     """
+    built = _build(attempts)
+    found = search()
+    _check_cost(found, attempts.request.profile)
+    return replace(found, result=replace(found.result, seconds=found.result.seconds + built))
+
+
+def _build(attempts: Attempts) -> float:
+    """Build the problem of some searches, and return how long that took.
+
+    Raises
+    ------
+    NotFoundError
+        If no time is left.
+    """
     begin = time.perf_counter()
     try:
         _ = attempts.request.space
@@ -436,10 +470,19 @@ def _priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
             raise
         attempts.time_note.note()
         raise NotFoundError("no time is left to build the problem") from error
-    built = time.perf_counter() - begin
-    found = search()
-    _check_cost(found, attempts.request.profile)
-    return replace(found, result=replace(found.result, seconds=found.result.seconds + built))
+    return time.perf_counter() - begin
+
+
+def _as_unlimited(attempt: Attempt) -> Attempt:
+    """Return a plan of a search without the memory limit."""
+    return replace(attempt, result=replace(attempt.result, unlimited=True))
+
+
+def _emitted_as_priced(probe: Probe) -> Attempt:
+    """Return the plan of a search with its program, if that costs as the search said."""
+    found = probe.emit()
+    _check_cost(found, probe.attempts.request.profile)
+    return found
 
 
 def _check_cost(attempt: Attempt, profile: CostProfile) -> None:
