@@ -380,7 +380,8 @@ class CompileOptions:
 
     def limits_on(self, cluster: Cluster, progress: Progress | None) -> SearchOptions:
         """Return the limits of a search for a cluster."""
-        return SearchOptions(self.memory_on(cluster), self.time_limit, self.gap, progress)
+        limits = self.memory_on(cluster), self.time_limit, self.gap, progress
+        return SearchOptions(*limits, asked_seconds=self.time_limit)
 
     def check_search_of_stages(self) -> None:
         """Refuse what no search for the stages of a pipeline covers.

@@ -121,7 +121,7 @@ def no_assignment(options: SearchOptions, *, proven: bool) -> NoPlanError:
     """Return the error of an exact search without an assignment."""
     if not proven:
         return NotFoundError(
-            f"no plan was found within the time limit of {options.time_limit:g} s",
+            f"no plan was found within {options.time_text}",
             hint="allow more time, or more memory",
         )
     return InfeasibleError(f"no plan connects every tensor with its readers{_within(options)}")

@@ -1,4 +1,5 @@
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -184,6 +185,15 @@ def test_no_plan_in_time_is_told_from_no_plan_at_all(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(solving, "solve", lambda *_, **__: unknown)
     with pytest.raises(NotFoundError, match="no plan was found within the time limit of 7 s"):
         search(space_of(multilayer_perceptron(), 2), options=SearchOptions(time_limit=7))
+    left = SearchOptions(time_limit=0.0, asked_seconds=60.0)
+    with pytest.raises(NotFoundError, match="no plan was found within the time limit of 60 s"):
+        search(space_of(multilayer_perceptron(), 2), options=left)
+
+
+def test_the_time_limit_of_the_user_is_told_whatever_is_left_of_it() -> None:
+    limits = CompileOptions(time_limit=60).limits_on(CPU, None)
+    assert limits.since(time.perf_counter() - 59.5).time_limit < 1
+    assert limits.since(time.perf_counter() - 59.5).time_text == "the time limit of 60 s"
 
 
 def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
