@@ -58,7 +58,7 @@ class Tell(Callback):
         print(f"step {run.total_steps} {run.loss.hex()}", flush=True)
 
 
-model.train(EPOCHS, dataset, [Checkpoints("checkpoints", every=7, keep=2), Tell()])
+model.train(EPOCHS, dataset, [Tell(), Checkpoints("checkpoints", every=7, keep=2)])
 """
 
 
