@@ -1,27 +1,17 @@
-"""Plans of ever tighter memory limits, where the gap to the lower bound stays wide.
+"""Plans of one stage within ever tighter memory limits, where the gap to the bound stays wide.
 
 The cost of a plan by weights of the resources is at most its overlapped step. So the least such
-cost within some memory bounds the steps of all plans that take no more, and it rises as the memory
-falls. The searches go down from the memory limit, each just below the memory of the plan before,
-until no plan within less memory can be faster than the fastest plan. What a tighter limit would
-give by these weights is then among the plans that were met, so more memory does not make it slower.
+cost within some memory bounds the steps of all plans that take no more.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.fitting import Attempt
+from shardwright.compiler.limits.tighter import SHARE, Within, is_small, within_tighter_limits
 from shardwright.ir.errors import NoPlanError
-from shardwright.search.space.space import SearchSpace
-from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
-
-_OPTIONS = 600  # of a problem up to which tighter limits are searched
-_SEARCHES = 40  # at most
-_SHARE = 1 / 4  # of the time left that they may take
 
 
 @dataclass(frozen=True)
@@ -39,28 +29,23 @@ class MemoryFrontier:
     def plans(self, shortest: Callable[[], float]) -> Iterator[Attempt]:
         """Yield the plans that fit, until none within less memory is faster than `shortest`."""
         limits = self.attempts.limits
-        searches, near = self._searches(), max(limits.gap, OPTIMALITY_GAP)
-        known = self.attempts.request.space  # no larger, and built in any case
-        if _is_large(known) or _is_large(searches.space):
+        searches, known = self._searches(), self.attempts.request.space  # built in any case
+        if not all(is_small(sum(space.problem.sizes)) for space in (known, searches.space)):
             return
-        memory_limit = limits.limit_bytes
-        for _ in range(_SEARCHES):
+
+        def search(memory_limit: float) -> Within[Attempt] | None:
             try:
                 found = searches.attempt(replace(limits, memory_limit=memory_limit))
             except NoPlanError:
-                break
+                return None
+            return Within(found.result.lower_bound, found.result.memory_bytes, found)
+
+        for found in within_tighter_limits(search, limits.limit_bytes, shortest, limits.gap):
             if found.fits(limits.limit_bytes):
                 yield found
-            if relative_gap(shortest(), found.result.lower_bound) <= near:
-                break
-            memory_limit = float(np.nextafter(found.result.memory_bytes, 0.0))
 
     def _searches(self) -> Attempts:
         """Return the searches in their share of the time, which decide what is recomputed."""
         now, attempts = time.perf_counter(), self.attempts
-        end = now + _SHARE * max(attempts.deadline - now, 0.0)
+        end = now + SHARE * max(attempts.deadline - now, 0.0)
         return replace(attempts, recomputes=attempts.request.recomputes, deadline=end)
-
-
-def _is_large(space: SearchSpace) -> bool:
-    return sum(space.problem.sizes) > _OPTIONS

@@ -113,6 +113,22 @@ class CutBounds:
             best = max(best, found, key=lambda one: one.value)
         return best
 
+    def within(self, memory_limit: float) -> "CutBounds":
+        """Return the bounds within another memory limit, in bytes."""
+        once = None if self.once is None else self.once.within(memory_limit)
+        return replace(self, problems=self.problems.within(memory_limit), once=once, met={})
+
+    def of(self, cut: Cut) -> float:
+        """Return a bound on the steps of the pipelines of a cut; infinite if none fits."""
+        self._price(cut)
+        stages = enumerate(pairwise(cut))
+        bound = max(float(self.steps[s, i, j]) for s, (i, j) in stages) + self.problems.constant
+        if bound == inf or self.schedule.micro_batches == 1:
+            return bound
+        paths = [*(self._counts(path) for path in bounding_paths(self.schedule))]
+        paths.append(self._critical(cut))
+        return max(bound, *(self._length(path, cut) for path in paths))
+
     def rounding(self, step_seconds: float) -> float:
         """Return what the bound is too high by at most, for plans that take no longer than that."""
         counts = 2 * (self.schedule.micro_batches + self.schedule.stages)

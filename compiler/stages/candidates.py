@@ -111,9 +111,21 @@ class CandidateBuilder:
     lowering: LowerRedistributions
     level: int
 
-    def fitting(self, cut: Cut, plans: StagePlans) -> Candidate | None:
-        """Return the pipeline of a cut whose program fits; None where none was found."""
-        limits = self.memory_limits(cut, plans)
+    def fitting(
+        self, cut: Cut, plans: StagePlans, memory_limit: float | None = None
+    ) -> Candidate | None:
+        """Return the pipeline of a cut whose program fits; None where none was found.
+
+        Parameters
+        ----------
+        cut : tuple of int
+            The cut.
+        plans : StagePlans
+            What finds plans of stages.
+        memory_limit : float, optional
+            Bytes that a device group may take by these plans; by default the limit of the user.
+        """
+        limits = self.memory_limits(cut, plans, memory_limit)
         for step in range(_TIGHTENINGS):
             staged = self.staged(cut, plans, limits)
             if staged is None:
@@ -125,12 +137,15 @@ class CandidateBuilder:
             limits = self._tightened(staged, limits, excess, step)
         return None
 
-    def memory_limits(self, cut: Cut, plans: StagePlans) -> list[float | None]:
-        """Return the memory that each stage of a cut may take.
+    def memory_limits(
+        self, cut: Cut, plans: StagePlans, memory_limit: float | None = None
+    ) -> list[float | None]:
+        """Return the memory that each stage of a cut may take; see `fitting`.
 
         The stages of one device group share its memory by what they take without a limit.
         """
-        schedule, most = self.schedule, self.limits.memory_limit
+        schedule = self.schedule
+        most = self.limits.memory_limit if memory_limit is None else memory_limit
         if most is None or schedule.chunks == 1:
             return [most] * schedule.stages
         free = self.staged(cut, plans, [inf] * schedule.stages)

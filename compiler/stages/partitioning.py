@@ -9,6 +9,7 @@ from itertools import combinations
 from math import comb, inf
 
 from shardwright.compiler.fitting import bounded
+from shardwright.compiler.limits.pipelines import PipelineFrontier
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Emitted, Partitioned
 from shardwright.compiler.search_request import SearchRequest
@@ -234,10 +235,12 @@ class PipelinePartitioning(Partitioned):
         target = least.value * (1 + self.limits.gap)
         end = self.began + self.options.time_limit
         race = Race(self.builder, target, end, self.time_note)
-        for cut in self._cuts(least):
+        cuts = [*self._cuts(least)]
+        for cut in cuts:
             for plans in self._kinds:
                 race.enter(cut, plans)
         self._enter_named(race, least)
+        PipelineFrontier(race, self.bounds, cuts, self._kinds).enter()
         if race.best is not None:
             for plans in self._kinds:
                 race.enter_from_last(race.best.cut, plans)

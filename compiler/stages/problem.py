@@ -29,6 +29,7 @@ from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.time_note import TimeNote
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 MANY = 2**26
 """Passes over micro-batches of a problem whose cost is that of the passes alone."""
@@ -48,7 +49,15 @@ class _Searched:
     begin: int
     least: float
     plan: StagePlan | None
+    limit: float = inf
     is_limited: bool = True
+
+    def answers(self, limit: float) -> bool:
+        """Return whether it is what a search within another limit finds, too."""
+        least = self.limit if self.plan is None else self.plan.memory_bytes
+        if self.least == inf:  # nothing fits
+            least = 0.0
+        return least <= limit <= self.limit
 
 
 @dataclass
@@ -84,6 +93,10 @@ class StageProblems:
         Notes whether the time limit ended a search.
     interners : dict
         What the problems share, and others with the same profile.
+    searches : int
+        Number of plans that were searched.
+    options : int
+        Number of options of the largest problem that was searched.
     """
 
     request: SearchRequest
@@ -95,7 +108,8 @@ class StageProblems:
     time_note: TimeNote = field(default_factory=TimeNote)
     interners: dict[Hashable, Interner] = field(default_factory=dict)
     searches: int = 0
-    _found: dict[Hashable, _Searched] = field(default_factory=dict)
+    options: int = 0
+    _found: dict[Hashable, list[_Searched]] = field(default_factory=dict)
     _free: dict[Hashable, _Unlimited] = field(default_factory=dict)
     _within_passes: dict[Hashable, float] = field(default_factory=dict)
     _passes: dict[Hashable, float] = field(default_factory=dict)
@@ -113,6 +127,10 @@ class StageProblems:
         if isinstance(self.request.options.loss_scale, DynamicLossScale):
             return 0.0  # a step may be skipped, and the first group alone decides
         return self.request.profile.constant()
+
+    def within(self, memory_limit: float) -> "StageProblems":
+        """Return the problems within another memory limit, which share what is known."""
+        return replace(self, limits=replace(self.limits, memory_limit=memory_limit))
 
     # Bounds and plans
 
@@ -154,11 +172,10 @@ class StageProblems:
 
     def bound(self, begin: int, end: int, in_flight: int) -> StageBound:
         """Return bounds of a stage that runs some blocks."""
-        limit = self.limits.memory_limit
-        found = self._searched(begin, end, in_flight, limit)
+        found = self._searched(begin, end, in_flight, self.limits.memory_limit)
         passes = self._of_passes(begin, end, MANY)
         if found.least < inf and found.is_limited and found.plan is not None:
-            passes = max(passes, self._passes_within(begin, end, in_flight, limit, MANY))
+            passes = max(passes, self._passes_within(begin, end, in_flight, found.limit, MANY))
         return StageBound(passes / MANY if found.least < inf else inf, found.least)
 
     def seconds(self, begin: int, end: int, passes: float) -> float:
@@ -168,11 +185,10 @@ class StageProblems:
     def seconds_within(self, begin: int, end: int, in_flight: int, passes: float) -> float:
         """Return a bound of some passes of a stage, and of what it does once."""
         least = self._of_passes(begin, end, passes)
-        limit = self.limits.memory_limit
-        plan = self._searched(begin, end, in_flight, limit).plan
-        if plan is not None and plan.unlimited:
+        found = self._searched(begin, end, in_flight, self.limits.memory_limit)
+        if found.plan is not None and found.plan.unlimited:
             return least
-        return max(least, self._passes_within(begin, end, in_flight, limit, passes))
+        return max(least, self._passes_within(begin, end, in_flight, found.limit, passes))
 
     def plan(
         self,
@@ -227,11 +243,14 @@ class StageProblems:
         if memory <= (self.limits.limit_bytes if memory_limit is None else memory_limit):
             plan = StagePlan(free.result.decisions, free.result.cost, memory, unlimited=True)
             return _Searched(free.begin, least, plan, is_limited=False)
-        own = *key, memory_limit, in_flight
-        if own not in self._found:
+        limit = self.limits.limit_bytes if memory_limit is None else memory_limit
+        searched = self._found.setdefault((*key, in_flight), [])
+        known = next((found for found in searched if found.answers(limit)), None)
+        if known is None:
             self.searches += 1
-            self._found[own] = self._search(begin, end, in_flight, memory_limit, received, least)
-        return self._found[own]
+            known = self._search(begin, end, in_flight, limit, received, least)
+            searched.append(known)
+        return known
 
     def _unlimited(
         self,
@@ -320,7 +339,7 @@ class StageProblems:
         begin: int,
         end: int,
         in_flight: int,
-        memory_limit: float | None,
+        memory_limit: float,
         received: Mapping[str, Layout],
         least: float,
     ) -> _Searched:
@@ -328,10 +347,10 @@ class StageProblems:
         try:
             found, within = self._within(request, memory_limit)
         except InfeasibleError:
-            return _Searched(begin, inf, None)
+            return _Searched(begin, inf, None, memory_limit)
         except NoPlanError:
-            return _Searched(begin, least, None)
-        return _Searched(begin, max(least, within), _plan(found))
+            return _Searched(begin, least, None, memory_limit)
+        return _Searched(begin, max(least, within), _plan(found), memory_limit)
 
     def rough_plan(
         self, request: SearchRequest, space: SearchSpace, memory_limit: float
@@ -375,6 +394,8 @@ class StageProblems:
             found = self._solved(request, request.space, memory_limit)
             return found, found.lower_bound
         again = self._solved(request, request.recompute_space, memory_limit)
+        if relative_gap(again.cost, again.lower_bound) <= OPTIMALITY_GAP:
+            return again, again.lower_bound
         try:
             plain = self._solved(request, request.space, memory_limit)
         except NoPlanError:
@@ -450,6 +471,7 @@ class StageProblems:
         left = max(self.deadline - time.perf_counter(), 0.0)
         limits = replace(self.limits, memory_limit=memory_limit, time_limit=_SHARE * left)
         limits = limits if gap is None else replace(limits, gap=gap)
+        self.options = max(self.options, sum(space.problem.sizes))
         try:
             result = request.solve(space, limits)
         except NotFoundError:

@@ -107,9 +107,10 @@ class Race:
             return False
         self._entered.add((cut, id(plans)))
         found = self.builder.fitting(cut, plans)
-        return found is not None and self._keep(found, plans)
+        return found is not None and self.keep(found, plans)
 
-    def _keep(self, found: Candidate, plans: StagePlans) -> bool:
+    def keep(self, found: Candidate, plans: StagePlans) -> bool:
+        """Keep a pipeline that fits if it leads; return whether it does."""
         if found.step.seconds >= self.seconds:
             return False
         self.best, self.plans = found, plans
@@ -129,7 +130,7 @@ class Race:
             return
         found = self.builder.emitted(cut, decisions)
         if self.builder.fits(found):
-            self._keep(found, plans)
+            self.keep(found, plans)
 
     def enter_if_promising(self, cut: Cut, plans: StagePlans) -> bool:
         """Emit a candidate only if it can lead, by the seconds of its stage plans."""
@@ -208,7 +209,7 @@ class Race:
             found = self.builder.fitting(cut, plans)
             if found is not None:
                 self._ratio = self._ratio or found.step.seconds / entrant.estimate
-                self._keep(found, plans)
+                self.keep(found, plans)
             return
         for level in plans.problems.levels:
             staged = self._staged(cut, plans.at_level(level))
@@ -217,7 +218,7 @@ class Race:
                 continue
             found = self.builder.emitted(cut, [plan.decisions for plan in staged])
             if self.builder.fits(found):
-                self._keep(found, plans.at_level(level))
+                self.keep(found, plans.at_level(level))
                 return
 
     # Local improvement

@@ -60,7 +60,7 @@ def test_the_searches_end_where_no_plan_within_less_memory_is_faster(attempts: A
 def test_a_large_problem_is_not_searched(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardwright.compiler.limits.frontier._OPTIONS", 1)
+    monkeypatch.setattr("shardwright.compiler.limits.tighter._OPTIONS", 1)
     assert not list(MemoryFrontier(attempts).plans(lambda: math.inf))
 
 

@@ -1,0 +1,129 @@
+"""Pipelines of stages within ever tighter memory limits, where the gap to the bound stays wide.
+
+Pipelines are planned for every smaller limit as for one of the user: the stages within it, and
+where the program of a device group exceeds it, its stages within less. That gives other pipelines
+only below the memory of plans and programs that fit, so these are the limits that are tried.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from math import inf
+
+import numpy as np
+
+from shardwright.compiler.limits.tighter import SHARE, Within, is_small, within_tighter_limits
+from shardwright.compiler.stages.bounds import CutBounds
+from shardwright.compiler.stages.cuts import Cut
+from shardwright.compiler.stages.problem import StageProblems
+from shardwright.compiler.stages.race import Race
+from shardwright.compiler.stages.stage_plans import StagePlan
+from shardwright.cost_model.memory import peak_memory
+from shardwright.ir.decisions import Decisions
+
+_TIGHTENINGS = 20  # of the limits of stages whose device group exceeds its memory
+_Staging = Callable[[Cut, StageProblems, Sequence[float | None]], list[StagePlan] | None]
+
+
+@dataclass(frozen=True)
+class _Emitted:
+    """The decisions of the stages of a pipeline, and the memory of each device group."""
+
+    stages: list[Decisions]
+    group_bytes: Sequence[float]
+
+
+@dataclass(eq=False)
+class PipelineFrontier:
+    """The pipelines of some cuts whose stages are planned within ever tighter limits.
+
+    Parameters
+    ----------
+    race : Race
+        Gets the pipelines.
+    bounds : CutBounds
+        Bounds of the stages.
+    cuts : sequence of tuple of int
+        The cuts.
+    kinds : sequence of StageProblems
+        The problems by which stages are planned.
+    """
+
+    race: Race
+    bounds: CutBounds
+    cuts: Sequence[Cut]
+    kinds: Sequence[StageProblems]
+    _emitted: dict[Cut, list[_Emitted]] = field(default_factory=dict)
+
+    def enter(self) -> None:
+        """Let pipelines race, until none of their cuts within less memory is faster."""
+        race, now = self.race, time.perf_counter()
+        limits, end = race.builder.limits, now + SHARE * max(race.deadline - now, 0.0)
+
+        def search(cut: Cut, limit: float) -> Within[None] | None:
+            if race.is_over or not self._is_small or race.time_note.is_late(end):
+                return None
+            return self._within(cut, limit)
+
+        for cut in self.cuts:
+            within = partial(search, cut)
+            for _ in within_tighter_limits(
+                within, limits.limit_bytes, lambda: race.seconds, limits.gap
+            ):
+                pass
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether the problems of the stages of all cuts together are small."""
+        stages = len(self.cuts) * self.race.builder.schedule.stages
+        return all(is_small(stages * plans.options) for plans in self.kinds)
+
+    def _within(self, cut: Cut, limit: float) -> Within[None] | None:
+        """Let the pipelines of a cut race that are planned within a limit."""
+        bound = self.bounds.within(limit).of(cut)
+        if bound == inf:
+            return None
+        builder, taken = self.race.builder, [0.0]
+        ways: tuple[_Staging, ...] = builder.staged, builder.staged_from_last
+        for plans, staging in product(self.kinds, ways):
+            for staged, groups in self._planned(cut, plans, staging, limit):
+                taken += (*_counted(staged, len(groups)), *groups)
+        return Within(bound, max(bytes_ for bytes_ in taken if bytes_ <= limit), None)
+
+    def _planned(
+        self, cut: Cut, plans: StageProblems, staging: _Staging, limit: float
+    ) -> Iterator[tuple[list[StagePlan], Sequence[float]]]:
+        """Yield the stages of pipelines until one is within a limit, with the memory of groups."""
+        limits = self.race.builder.memory_limits(cut, plans, limit)
+        for _ in range(_TIGHTENINGS):
+            staged = staging(cut, plans, limits)
+            if staged is None:
+                return
+            groups = self._group_bytes(cut, [plan.decisions for plan in staged], plans)
+            yield staged, groups
+            if max(groups) <= limit:
+                return
+            for stage, plan in enumerate(staged):
+                if groups[stage % len(groups)] > limit:
+                    limits[stage] = float(np.nextafter(plan.memory_bytes, 0.0))
+
+    def _group_bytes(
+        self, cut: Cut, stages: list[Decisions], plans: StageProblems
+    ) -> Sequence[float]:
+        """Return the memory of each group of a pipeline, which races where it is another one."""
+        emitted, builder = self._emitted.setdefault(cut, []), self.race.builder
+        for one in emitted:
+            if one.stages == stages:
+                return one.group_bytes
+        found = builder.emitted(cut, stages)
+        emitted.append(_Emitted(stages, peak_memory(found.program).by_group))
+        if builder.fits(found):
+            self.race.keep(found, plans)
+        return emitted[-1].group_bytes
+
+
+def _counted(staged: Sequence[StagePlan], groups: int) -> list[float]:
+    """Return the memory that the stages of each device group take, by the account of the search."""
+    return [sum(plan.memory_bytes for plan in staged[group::groups]) for group in range(groups)]
