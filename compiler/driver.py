@@ -20,11 +20,12 @@ from shardwright.compiler.names import check_tensor_names
 from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
 from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
+from shardwright.compiler.outer.drafts import Drafting
 from shardwright.compiler.outer.entries import Found
 from shardwright.compiler.outer.judge import CompileOne, LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
-from shardwright.compiler.partitioning import Emitted, Partitioning
+from shardwright.compiler.partitioning import Emitted
 from shardwright.compiler.pipelines import (
     as_asked,
     canonical_form,
@@ -347,9 +348,8 @@ def _partitioned(
             search = PipelinePartitioning(source, cluster, mesh, options, passes, progress, level)
             return search.draft() if is_draft else search.emit()
         emissions = {} if known is None else known.emissions
-        return Partitioning(
-            source, cluster, mesh, options, passes, progress, emissions, known
-        ).emit()
+        one = Drafting(source, cluster, mesh, options, passes, progress, emissions, known)
+        return one.draft() if is_draft else one.emit()
     mesh = _mesh_of_stage(cluster, devices, options, mesh, stages)
     if is_searched(options):
         options = stages.in_options(options)

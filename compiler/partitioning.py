@@ -142,7 +142,7 @@ class Partitioning(Partitioned):
         attempts, request = self._serial, self._serial.request
         if request.simulates_step and request.minimizes_step:
             return self._fastest(attempts)
-        found = _priced(attempts, attempts.fit)
+        found = priced(attempts, attempts.fit)
         prices = pin_prices(request, found.result, found, self.deadline)
         if request.simulates_step:
             bucketed = attempts.with_buckets(found)
@@ -153,19 +153,7 @@ class Partitioning(Partitioned):
 
     def _fastest(self, attempts: Attempts) -> Emitted:
         """Return the plan with the least overlapped step."""
-        search = OverlapSearch(
-            self._fit,
-            self._attempt,
-            self._probe,
-            *(self.mesh, self.cluster, self.limits, self.deadline),
-            within=self._within,
-            relaxed=self._relaxed,
-            by_rule=lambda shortest: self._by_rule(shortest, with_heuristics=True),
-            is_large=len(self.source) > _LARGE,
-            intervals=self._intervals,
-            passes=self.options.passes,
-            time_note=self.time_note,
-        )
+        search = self._overlap_search
         found = search.run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = self._faster(self._in_buckets(fastest, found), others, found)
@@ -185,6 +173,22 @@ class Partitioning(Partitioned):
         result = found.result(best.attempt, step.seconds)
         best = replace(best, attempt=replace(best.attempt, result=result))
         return self._emitted(best, self._serial_pin_prices(attempts), step.memory)
+
+    @cached_property
+    def _overlap_search(self) -> OverlapSearch:
+        return OverlapSearch(
+            self._fit,
+            self._attempt,
+            self._probe,
+            *(self.mesh, self.cluster, self.limits, self.deadline),
+            within=self._within,
+            relaxed=self._relaxed,
+            by_rule=lambda shortest: self._by_rule(shortest, with_heuristics=True),
+            is_large=len(self.source) > _LARGE,
+            intervals=self._intervals,
+            passes=self.options.passes,
+            time_note=self.time_note,
+        )
 
     def _in_least_memory(self, bucketed: Bucketed, tolerance: float) -> SimulatedStep:
         assert bucketed.timeline is not None
@@ -319,7 +323,7 @@ class Partitioning(Partitioned):
 
         def freed(weights: ResourceWeights) -> Attempt:
             attempts = replace(self._attempts(weights), deadline=deadline)
-            return _as_unlimited(_priced(attempts, lambda: attempts.attempt(limits)))
+            return _as_unlimited(priced(attempts, lambda: attempts.attempt(limits)))
 
         def probed(weights: ResourceWeights) -> Probed:
             attempts = replace(self._attempts(weights), deadline=deadline)
@@ -355,7 +359,7 @@ class Partitioning(Partitioned):
             end = now + _FOR_CANDIDATE * max(self.deadline - now, 0.0)
             searches = replace(attempts, recomputes=recomputes, deadline=end)
             with suppress(NoPlanError):
-                yield _priced(searches, partial(searches.attempt, limits))
+                yield priced(searches, partial(searches.attempt, limits))
 
     def _by_rule(
         self, shortest: Callable[[], float], with_heuristics: bool = False
@@ -370,7 +374,7 @@ class Partitioning(Partitioned):
     def _fit(self, share: float) -> Attempt:
         """Return the plan of the least serial step within a share of the memory limit."""
         attempts = replace(self._serial, limits=self._limits_within(share))
-        return _priced(attempts, attempts.fit)
+        return priced(attempts, attempts.fit)
 
     def _limits_within(self, share: float) -> SearchOptions:
         limit = self.limits.memory_limit
@@ -387,7 +391,7 @@ class Partitioning(Partitioned):
     def _attempt(self, weights: ResourceWeights) -> Attempt:
         """Return the plan of one search by weights, whose program may not fit."""
         attempts = self._attempts(weights)
-        return _priced(attempts, lambda: attempts.attempt(self.limits))
+        return priced(attempts, lambda: attempts.attempt(self.limits))
 
     def _probe(self, weights: ResourceWeights) -> Probed:
         """Make one search by weights."""
@@ -405,7 +409,7 @@ class Partitioning(Partitioned):
         if first.fits(self.limits.limit_bytes) or not attempts.is_fine:
             return [first]
         try:
-            return [first, _priced(attempts, attempts.fit)]
+            return [first, priced(attempts, attempts.fit)]
         except NoPlanError:
             return [first]
 
@@ -440,7 +444,7 @@ def _by_step(attempt: Attempt, step_seconds: float) -> Attempt:
     return replace(attempt, result=result)
 
 
-def _priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
+def priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
     """Return the plan of a search, with the time of building the problem, if it costs as said.
 
     Raises

@@ -171,6 +171,11 @@ class Entry(Generic[T]):
         return self.is_running and self.asked not in SHORT
 
     @property
+    def is_ready(self) -> bool:
+        """Whether its estimate is as good as one without a program can be."""
+        return self.is_sketched or self.configuration.stages == 1
+
+    @property
     def has_begun(self) -> bool:
         """Whether a program of it that is searched was to be emitted."""
         return self.asked not in (*SHORT, BUILDING)

@@ -1,7 +1,7 @@
 """The order in which configurations are priced, and compiled by their estimates.
 
 First the seeds are priced: of every number of device groups the mesh with the fewest axes, in about
-eight times as many micro-batches, and of one stage in 1, 4 and 16. Then the configuration of the
+eight times as many micro-batches, and of one stage in 1, 2, 4 and 16. Then the configuration of the
 least estimate is sketched, as long as that is below the best plan: its stages are planned within
 the memory limit, which makes the estimate a good one. If it is still the least, the configuration
 is compiled. In turn with that, the others are priced: those near the least estimates first, then
@@ -27,10 +27,10 @@ _FARTHER = 0.03  # by which an estimate may be higher for each factor of two
 _UNEVEN = 1.1  # the same, where the outermost axis divides a micro-batch unevenly
 _BEST = 6  # least estimates, near which others are expected
 _HOPE = 1.15  # times the best plan: what is expected above it is priced last
-_ALONE = 1.45  # times the least estimate, of what is compiled first in one stage
+_SETTLED = 12  # meshes and micro-batches, further ones, that are priced before a compilation
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
-_SOME = (1, 4, 16)  # micro-batches of the seeds of one stage
+_SOME = (1, 2, 4, 16)  # micro-batches of the seeds of one stage
 _BESIDE = {BUILDING: 0, DRAFTING: 6}  # answers of short tasks that are taken before a long one's
 _BESIDE_SEARCH = 16  # the same of one that is searched
 
@@ -53,10 +53,6 @@ def _estimate(entry: Entry[T]) -> float:
 
 def _first(pair: tuple[float, Configuration]) -> float:
     return pair[0]
-
-
-def _has_stages(entry: Entry[T]) -> bool:
-    return entry.configuration.stages > 1
 
 
 def _steps(one: Configuration, other: Configuration) -> float:
@@ -143,9 +139,18 @@ class PricedOrder(Generic[T]):
         chosen = self._promising(best)
         if chosen is not None and (compiles or not unpriced):
             return chosen
+        if chosen is None and best is not None and best.is_open and self._is_settled:
+            return Chosen([best], self.compilation)
         if unpriced:
             return Chosen(self._group(unpriced, self._expected(unpriced, best)), PRICING)
         return Chosen([], PRICING) if running or self._is_compiling else None
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether enough is priced, and answered, to compile the best draft."""
+        priced = {_key(entry) for entry in self.entries if entry.is_priced}
+        enough = len(priced) >= len(self._seeds) + _SETTLED
+        return enough and not any(entry.is_compiling for entry in self.entries)
 
     @property
     def _is_compiling(self) -> bool:
@@ -158,23 +163,19 @@ class PricedOrder(Generic[T]):
         best of every few sketches is compiled in any case.
         """
         cost = inf if best is None or best.found is None else best.found.cost
-        drafted = [e for e in self.entries if e.is_compiling and e.is_sketched]
+        drafted = [e for e in self.entries if e.is_compiling and e.is_ready]
         cost = min([cost, *map(_estimate, drafted), *(e.named_seconds for e in self.entries)])
         open_ones = [e for e in self.entries if e.is_open and e.is_priced and not e.has_begun]
-        if alone := self._alone(open_ones, cost):
-            return Chosen(alone, self.compilation)
-        found = [e for e in open_ones if e.estimate is not None and e.estimate < cost]
+        found = [e for e in open_ones if _estimate(e) < cost]
         if best is None:
             found = self._simple(found)
-        ready = [entry for entry in found if entry.is_sketched or not _has_stages(entry)]
+        ready = [entry for entry in found if entry.is_ready]
         if sum(entry.is_compiling for entry in self.entries) >= _COMPILED:
             found, ready = [entry for entry in found if entry not in ready], []
         if not found:
             return None
         least = min(ready if ready and self._has_sketched_enough else found, key=_estimate)
-        if not _has_stages(least):
-            return Chosen([least], self.compilation)
-        return Chosen([least], DRAFTING if least.is_sketched else SKETCHING)
+        return Chosen([least], DRAFTING if least.is_ready else SKETCHING)
 
     @property
     def _has_sketched_enough(self) -> bool:
@@ -183,24 +184,9 @@ class PricedOrder(Generic[T]):
         compiled = sum(entry.is_sketched and entry.has_begun for entry in self.entries)
         return sketched >= _SKETCHED * (1 + compiled)
 
-    def _alone(self, priced: list[Entry[T]], cost: float) -> list[Entry[T]]:
-        """Return what has one stage and is not much slower than others, while none is compiled.
-
-        Estimates leave out what pipelines wait for, and what one stage hides.
-        """
-        ones = [entry for entry in self.entries if entry.configuration.stages == 1]
-        if any(one.has_begun or one.outcome for one in ones):
-            return []
-        least = min([cost / _ALONE, *map(_estimate, priced)])
-        near = [one for one in priced if one.configuration.stages == 1]
-        near = [one for one in near if _estimate(one) <= _ALONE * least]
-        return [min(near, key=_estimate)] if near else []
-
     def _simple(self, among: list[Entry[T]]) -> list[Entry[T]]:
-        """Return those of some configurations that have a plan soon: of several stages, but few."""
-        staged = [entry for entry in among if _has_stages(entry)]
-        few = [entry for entry in staged if entry.configuration.stages <= _STAGES]
-        return few or staged or among
+        """Return those of some configurations that have a plan soon: of few stages."""
+        return [one for one in among if one.configuration.stages <= _STAGES] or among
 
     def _expected(
         self, unpriced: Sequence[Entry[T]], best: Entry[T] | None
