@@ -312,7 +312,7 @@ class _Bounded:
     seconds : float
         Of the passes within any memory.
     limited_seconds : float
-        The same within the memory limit; of several groups, if all had the memory together.
+        The same within the memory limit, in one group.
     kinds : tuple of BlockKind
         Of the blocks within any memory.
     """
@@ -346,14 +346,13 @@ class _Part:
     def bounded(self, problems: StageProblems) -> _Bounded:
         """Return bounds of all blocks."""
         begin = time.perf_counter()
-        blocks = PricedBlocks(problems, self.passes, self.deadline - begin)
-        in_flight = (self.groups + 1) / 2  # on average, as in `1f1b`
+        has_prices = self.groups == 1 and self.limit_bytes < inf
+        blocks = PricedBlocks(problems, self.passes, self.deadline - begin, has_prices)
         scale = MANY if self.passes == MANY else 1.0
         free = blocks.total(0.0, 1)
         limited = free.seconds
-        if self.limit_bytes < inf:
-            limit = self.groups * self.limit_bytes
-            limited, _ = best_price(lambda price: blocks.total(price, in_flight), limit)
+        if has_prices:
+            limited, _ = best_price(lambda price: blocks.total(price, 1), self.limit_bytes)
         kinds = tuple(BlockKind(n, one.seconds / scale) for n, one in blocks.kinds(0.0, 1))
         return _Bounded(free.seconds / scale, limited / scale, kinds)
 

@@ -125,11 +125,14 @@ class PricedBlocks:
         How often an operator of the loop counts.
     seconds_of_search : float
         Time that each search may take.
+    has_prices : bool
+        Whether memory has prices: without them, nothing is recomputed.
     """
 
     problems: StageProblems
     passes: float
     seconds_of_search: float
+    has_prices: bool = True
     _known: dict[Hashable, PricedBlock] = field(default_factory=dict)
     _kinds: list[Hashable] = field(default_factory=list)
 
@@ -171,6 +174,8 @@ class PricedBlocks:
 
     def _priced_block(self, block: int) -> PricedBlock:
         space = self._space(block, 1)
+        if not self.has_prices:
+            return PricedBlock(space.problem, [None] * len(space.problem.variables), list)
         held = _at_turn(space)
 
         @cache
@@ -186,7 +191,8 @@ class PricedBlocks:
         request = problems.request_of(
             block, block + 1, in_flight, self.passes, free_ends=True, uncounted=common
         )
-        return request.recompute_space if request.recomputes else request.space
+        recomputes = self.has_prices and request.recomputes
+        return request.recompute_space if recomputes else request.space
 
 
 def _sum_of(usages: Sequence[Array | None], assignment: Sequence[int]) -> float:
