@@ -446,3 +446,15 @@ def test_named_plans_change_the_answer_only_where_they_are_better(seed):
     account = [(e.outcome, e.bound, e.proof, e.found and e.found.cost) for e in entries]
     _, _, others = found(2, named=True)
     assert account == [(e.outcome, e.bound, e.proof, e.found and e.found.cost) for e in others]
+
+
+def test_one_stage_of_the_least_estimate_is_drafted_before_pipelines_and_compiled_at_last():
+    one = Configuration(Mesh((MeshAxis("x", 8, 0),)), 2)
+    two = Configuration(Mesh((MeshAxis("x", 4, 0),)), 8, 2, 1, "1f1b")
+    drawn = {one: Drawn((1.0, 1.0), 1.4), two: Drawn((1.0, 1.0), 2.0)}
+    judge = PricedJudge(drawn, estimates={one: 1.5, two: 1.6}, sketches={two: 2.1})
+    search, entries = searched(judge)
+    assert judge.drafted == [one]  # its draft, of 1.54, is below the estimate of the other
+    assert search.best.configuration == one
+    assert search.best.found.cost == 1.4
+    assert {entry.outcome for entry in entries} == {"compiled"}
