@@ -491,8 +491,8 @@ def _emitted_as_priced(probe: Probe) -> Attempt:
 
 def _check_cost(attempt: Attempt, profile: CostProfile) -> None:
     """Refuse a program that does not cost what the search said, before gradients are fused."""
-    priced = [record for record in attempt.records if record.name == profile.priced_after]
-    emitted, result = profile.program_cost(priced[0].graph), attempt.result
+    records = [record for record in attempt.records if record.name == profile.priced_after]
+    emitted, result = profile.program_cost(records[0].graph), attempt.result
     if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
         raise PassError(
             f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.partitioning import Partitioning
+from shardwright.compiler.outer.drafts import Drafting
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import serial_seconds, simulate
@@ -20,7 +20,7 @@ POD = cluster("a100-pod")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
 
 
-def search(memory: float = inf, objective: str = "overlapped") -> Partitioning:
+def search(memory: float = inf, objective: str = "overlapped") -> Drafting:
     options = CompileOptions(
         micro_batches=2,
         optimizer=Optimizer("adam"),
@@ -29,7 +29,7 @@ def search(memory: float = inf, objective: str = "overlapped") -> Partitioning:
     )
     gpt = load_model("gpt:layers=2,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512")
     source = Canonicalize().run(gpt.graph)
-    return Partitioning(source, POD, MESH, options, PassManager(), None)
+    return Drafting(source, POD, MESH, options, PassManager(), None)
 
 
 @pytest.mark.parametrize("objective", ["overlapped", "serial"])
