@@ -33,6 +33,7 @@ from shardwright.tools.options import (
     graphs_folder,
     memory_limit,
 )
+from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.report import BRIEF, FULL, USUAL, print_compilation
 
 _TRACE = "the trace"
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile, write the plan, and print the report."""
+    read_plan_file(arguments)
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)
     directory = _directory(arguments)
     graphs, detail = graphs_folder(arguments.dump_ir)

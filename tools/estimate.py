@@ -19,6 +19,7 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import compile_document, print_document, timeline_of
 from shardwright.tools.named_plans import compile_named
 from shardwright.tools.options import add_compile_options, add_html, add_model, memory_limit
+from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.report import groups_text, training_text
 from shardwright.tools.tables import styled, width
 
@@ -33,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plan",
         required=True,
         metavar="PLAN",
-        help="the degrees: `tensor=8,data=4,zero=1,sequence_parallel`",
+        help="the degrees: `tensor=8,data=4,zero=1,sequence_parallel`; or a script with the flags "
+        "of Megatron (.sh, .args), or a TOML file of torchtitan",
     )
     parser.add_argument(
         "--software",
@@ -55,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     InfeasibleError
         If it does not fit; the figures are printed first.
     """
+    read_plan_file(arguments)
     plan, run_by = NamedPlan.parse(arguments.plan), software(arguments.software)
     if arguments.devices is None:
         arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))

@@ -4,6 +4,7 @@ from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
 from shardwright.nn.layers import Dense
+from shardwright.nn.normalization import RMSNorm
 from shardwright.tensor import Tensor, apply
 
 
@@ -28,6 +29,10 @@ class GroupedQueryAttention(Cell):
         How the weights of the first products and of the last begin.
     dtype : str
         Element type of the parameters.
+    has_bias : bool
+        Whether the products of queries, keys and values have biases.
+    norm_epsilon : float, optional
+        Of a normalization of each head of queries and keys; without one there is none.
     """
 
     def __init__(
@@ -41,6 +46,8 @@ class GroupedQueryAttention(Cell):
         weight_init: str | None = None,
         out_init: str | None = None,
         dtype: str = "float32",
+        has_bias: bool = False,
+        norm_epsilon: float | None = None,
     ) -> None:
         if num_heads % num_kv_heads or (head_size is None and hidden_size % num_heads):
             raise ModelError(
@@ -52,18 +59,27 @@ class GroupedQueryAttention(Cell):
         self.causal = causal
         self.rotary = None if rotary_base is None else ops.RotaryEmbedding(base=rotary_base)
 
-        def dense(inputs: int, outputs: int, init: str | None) -> Dense:
-            return Dense(inputs, outputs, init, has_bias=False, dtype=dtype)
+        def dense(outputs: int) -> Dense:
+            zeros = "zeros" if has_bias and weight_init is not None else None
+            sizes = (hidden_size, outputs, weight_init, zeros)
+            return Dense(*sizes, has_bias=has_bias, dtype=dtype)
 
-        self.query = dense(hidden_size, num_heads * head, weight_init)
-        self.key = dense(hidden_size, num_kv_heads * head, weight_init)
-        self.value = dense(hidden_size, num_kv_heads * head, weight_init)
-        self.projection = dense(num_heads * head, hidden_size, out_init or weight_init)
+        self.query = dense(num_heads * head)
+        self.key = dense(num_kv_heads * head)
+        self.value = dense(num_kv_heads * head)
+        last = (num_heads * head, hidden_size, out_init or weight_init)
+        self.projection = Dense(*last, has_bias=False, dtype=dtype)
+        norm = norm_epsilon is not None
+        self.query_norm = RMSNorm(head, norm_epsilon or 0.0, dtype) if norm else None
+        self.key_norm = RMSNorm(head, norm_epsilon or 0.0, dtype) if norm else None
 
     def construct(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend; a mask is ``[batch, head, query, key]``, each but the last whole or one."""
-        query = self._turned(self._by_head(self.query(x), self.num_heads))
-        key = self._turned(self._by_head(self.key(x), self.num_kv_heads))
+        query = self._by_head(self.query(x), self.num_heads)
+        key = self._by_head(self.key(x), self.num_kv_heads)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key = self._turned(query), self._turned(key)
         value = self._by_head(self.value(x), self.num_kv_heads)
         masks = () if mask is None else (mask,)
         operands = (query, key, value, *masks)

@@ -1,5 +1,7 @@
 """Llama 3 and Mixtral: decoders with shared heads, gated feed-forwards and experts."""
 
+from dataclasses import dataclass
+
 from shardwright import nn, ops
 from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
@@ -9,15 +11,45 @@ from shardwright.tracing import Definition, InputSpec, trace
 _INIT = "normal(0.02)"
 
 
+@dataclass(frozen=True)
+class Variant:
+    """What relatives of Llama do otherwise.
+
+    Parameters
+    ----------
+    tied : bool
+        Whether the head has the table of words.
+    head : int
+        Features of a head of attention; 0 where the heads share the hidden size.
+    qkv_bias : bool
+        Whether the products of queries, keys and values have biases (Qwen 2).
+    qk_norm : bool
+        Whether each head of queries and keys is normalized (Qwen 3).
+    epsilon : float
+        Of the normalizations.
+    """
+
+    tied: bool = False
+    head: int = 0
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    epsilon: float = 1e-5
+
+
 class Block(nn.Cell):
     """Attention and a feed-forward, each with a normalization and a residual connection."""
 
     def __init__(
-        self, hidden: int, attention: nn.GroupedQueryAttention, feed_forward: nn.Cell, dtype: str
+        self,
+        hidden: int,
+        attention: nn.GroupedQueryAttention,
+        feed_forward: nn.Cell,
+        dtype: str,
+        epsilon: float,
     ) -> None:
-        self.norm1 = nn.RMSNorm(hidden, 1e-5, dtype)
+        self.norm1 = nn.RMSNorm(hidden, epsilon, dtype)
         self.attention = attention
-        self.norm2 = nn.RMSNorm(hidden, 1e-5, dtype)
+        self.norm2 = nn.RMSNorm(hidden, epsilon, dtype)
         self.feed_forward = feed_forward
 
     def construct(self, x: Tensor) -> Tensor:
@@ -41,28 +73,42 @@ class Decoder(nn.Cell):
         dtype: str,
         experts: int = 0,
         capacity: float = 1.25,
+        variant: "Variant | None" = None,
     ) -> None:
+        own = Variant() if variant is None else variant
+
         def mixture() -> nn.MixtureOfExperts:
             sizes = (hidden, inner, experts)
             return nn.MixtureOfExperts(*sizes, 2, capacity, weight_init=_INIT, dtype=dtype)
 
         def block(i: int) -> Block:
             attention = nn.GroupedQueryAttention(
-                hidden, heads, kv_heads, rotary_base=base, weight_init=_INIT, dtype=dtype
+                hidden,
+                heads,
+                kv_heads,
+                own.head or None,
+                rotary_base=base,
+                weight_init=_INIT,
+                dtype=dtype,
+                has_bias=own.qkv_bias,
+                norm_epsilon=own.epsilon if own.qk_norm else None,
             )
             dense = nn.GatedFeedForward(hidden, inner, weight_init=_INIT, dtype=dtype)
-            return Block(hidden, attention, self.experts[i] if experts else dense, dtype)
+            feed_forward = self.experts[i] if experts else dense
+            return Block(hidden, attention, feed_forward, dtype, own.epsilon)
 
         self.experts = [mixture() for _ in range(layers if experts else 0)]
         self.embedding = nn.Embedding(vocabulary, hidden, _INIT, dtype)
         self.blocks = nn.SequentialCell([block(i) for i in range(layers)])
-        self.norm = nn.RMSNorm(hidden, 1e-5, dtype)
-        self.head = Parameter(initializer(_INIT, (vocabulary, hidden), dtype))
+        self.norm = nn.RMSNorm(hidden, own.epsilon, dtype)
+        table = (vocabulary, hidden)
+        self.head = None if own.tied else Parameter(initializer(_INIT, table, dtype))
         self.matmul = ops.MatMul(transpose_b=True)
 
     def construct(self, tokens: Tensor) -> Tensor:
         """Return the scores of the next token at every position."""
-        return self.matmul(self.norm(self.blocks(self.embedding(tokens))), self.head)
+        table = self.embedding.embedding_table if self.head is None else self.head
+        return self.matmul(self.norm(self.blocks(self.embedding(tokens))), table)
 
 
 class BalancedLoss(nn.Cell):
@@ -98,9 +144,16 @@ def llama(
     vocabulary: int = 128_256,
     base: float = 500_000.0,
     dtype: str = "float32",
+    tied: bool = False,
+    head: int = 0,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
+    epsilon: float = 1e-5,
 ) -> Definition:
-    """Llama 3 (Meta, 2024); by default the one of 8B parameters."""
-    network = Decoder(layers, hidden, heads, kv_heads, inner, vocabulary, base, dtype)
+    """Llama 3 (Meta, 2024), by default the one of 8B parameters; Mistral 7B, Qwen 2 and 3."""
+    variant = Variant(tied, head, qkv_bias, qk_norm, epsilon)
+    sizes = (layers, hidden, heads, kv_heads, inner, vocabulary, base, dtype)
+    network = Decoder(*sizes, variant=variant)
     specs = _text(batch, sequence, vocabulary)
     return trace(network, specs, loss_fn=nn.CrossEntropyLoss(), name="llama")
 

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import isfinite
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.communication import world
-from shardwright.ir.errors import ModelError
+from shardwright.frontends import configs
+from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition, trace
@@ -83,7 +85,9 @@ def load(model: str, ranks: int = 1) -> Definition:
         ``file.py:function`` with sizes in the same way, a function that returns a `Definition` or
         the arguments of `trace`: ``(network, inputs)`` or ``(network, inputs, loss_fn)``, or those
         of `from_torch`: ``(module, example_inputs)`` or ``(module, example_inputs, loss)``; or an
-        ONNX file, ``file.onnx``, with the sizes of `from_onnx`. A preset of a large language model
+        ONNX file, ``file.onnx``, with the sizes of `from_onnx`; or a ``config.json`` of Hugging
+        Face, a script of Megatron or a TOML file of torchtitan, with the sizes of the model of the
+        zoo that it describes. A preset of a large language model
         comes with Adam and a precision; see `assumed_precision`.
     ranks : int
         Number of ranks that a hand-written parallel program is traced for.
@@ -107,6 +111,8 @@ def load(model: str, ranks: int = 1) -> Definition:
         if dot and not rest.partition(":")[0]:
             return from_onnx(Path(path + ".onnx"), rest[1:])
         name, _, sizes = model.partition(":")
+        if configs.is_model(name):
+            return _from_config(name, sizes)
         base, own = PRESETS.get(name, (name, ""))
         if base not in MODELS:
             known = {**MODELS, **PRESETS}
@@ -122,11 +128,22 @@ def assumed_precision(model: str) -> str | None:
     """Return the precision that is assumed for a model by its name; None where none is.
 
     A preset of a large language model is trained by Adam in bfloat16, with float32 parameters,
-    unless its name says the element type of all parameters.
+    unless its name says the element type of all parameters. A file of another system says it.
     """
     name, _, sizes = model.partition(":")
+    if configs.is_model(name):
+        return str(configs.read_model(name).options["precision"])
     keys = {item.partition("=")[0].strip() for item in sizes.split(",")}
     return _PRECISION if name in LANGUAGE_MODELS and "dtype" not in keys else None
+
+
+def _from_config(name: str, sizes: str) -> Definition:
+    """Return the model that a file of another system describes."""
+    found = configs.read_model(name)
+    for sentence in found.told():
+        warnings.warn(f"`{name}`: {sentence}", ShardwrightWarning, stacklevel=2)
+    definition: Definition = _called(MODELS[found.model], name, sizes, found.sizes_text)
+    return replace(definition, optimizer=_ADAM, precision=found.options["precision"])
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

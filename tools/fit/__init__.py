@@ -14,6 +14,7 @@ from shardwright.tools.fit.report import print_answers, print_several
 from shardwright.tools.fit.subject import Subject
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import add_memory, add_model, add_number, add_training_types
+from shardwright.tools.plan_files import read_types
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             "`--price-per-hour` has no effect without the tokens to train on",
             hint="add `--tokens 1e12`",
         )
+    read_types(arguments)
     subject = Subject(arguments)
     if arguments.tokens is not None and subject.tokens is None:
         raise UsageError(

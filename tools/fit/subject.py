@@ -1,6 +1,7 @@
 """The model of `fit`: its program at any sequence length, and plans that are built."""
 
 import argparse
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from shardwright.compiler.options import OPTION_NAMES
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.cost_model.model_flops import batch_size
-from shardwright.ir.errors import NoPlanError, OptionError
+from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightWarning
 from shardwright.models import training_definition, with_size
 from shardwright.tools.options import compile_arguments
 from shardwright.tracing import Definition
@@ -49,7 +50,10 @@ class Subject:
         """
         definition = self.definition
         if sequence is not None:
-            definition, _ = training_definition(with_size(self.name, SEQUENCE, sequence), None, 1)
+            with warnings.catch_warnings():  # they were told of the model itself
+                warnings.simplefilter("ignore", ShardwrightWarning)
+                name = with_size(self.name, SEQUENCE, sequence)
+                definition, _ = training_definition(name, None, 1)
         given = {**self._options, **options}
         asked = with_own_options(asked_options(given, None, ()), definition, given)
         asked = replace(asked, micro_batches=1)

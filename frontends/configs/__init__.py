@@ -1,0 +1,11 @@
+"""Models and plans in the files of other systems: what they say in words of this one.
+
+`read_model` returns a model of the zoo with its sizes, `read_plan` the degrees of a named plan and
+options of a compilation. Every field or flag is read, is known to change neither step nor memory,
+or is refused by its name.
+"""
+
+from shardwright.frontends.configs.files import is_model, is_plan, read_model, read_plan
+from shardwright.frontends.configs.reading import Reading
+
+__all__ = ["Reading", "is_model", "is_plan", "read_model", "read_plan"]

@@ -1,0 +1,81 @@
+"""Which files of other systems are read, by their endings."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from shardwright.frontends.configs import huggingface, megatron, torchtitan
+from shardwright.frontends.configs.reading import Reading
+from shardwright.ir.errors import ModelError
+
+_MODELS = (".json", ".toml", ".sh", ".args")
+_PLANS = (".toml", ".sh", ".args")
+
+
+def is_model(name: str) -> bool:
+    """Return whether a name is a file that may describe a model."""
+    return name.endswith(_MODELS)
+
+
+def is_plan(name: str) -> bool:
+    """Return whether a name is a file that may describe a plan."""
+    return name.endswith(_PLANS)
+
+
+def read_model(name: str) -> Reading:
+    """Return what a file says of a model.
+
+    Raises
+    ------
+    ModelError
+        If it describes none, or says something that is not supported.
+    """
+    found = _read(name, with_model=True)
+    if not found.model:
+        raise found.error("it describes no model", "name the model, and give the file as the plan")
+    return found
+
+
+def read_plan(name: str, *, with_model: bool) -> Reading:
+    """Return what a file says of a plan.
+
+    Parameters
+    ----------
+    name : str
+        The file.
+    with_model : bool
+        Whether the model is that of the file; else what it says of one is left alone.
+
+    Raises
+    ------
+    ModelError
+        If it says something that is not supported.
+    """
+    return _read(name, with_model=with_model)
+
+
+def _read(name: str, *, with_model: bool) -> Reading:
+    path = Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ModelError(f"cannot read `{name}`: {reason}") from error
+    if path.suffix == ".json":
+        return huggingface.read(name, _table(name, text, json.loads, "JSON"))
+    if path.suffix == ".toml":
+        return torchtitan.read(
+            name, _table(name, text, tomllib.loads, "TOML"), with_model=with_model
+        )
+    return megatron.read(name, text, with_model=with_model)
+
+
+def _table(name: str, text: str, load: Any, kind: str) -> dict[str, Any]:
+    try:
+        found = load(text)
+    except ValueError as error:
+        raise ModelError(f"the file must be {kind}: {error}", where=name) from error
+    if not isinstance(found, dict):
+        raise ModelError(f"the file must hold fields, found {type(found).__name__}", where=name)
+    return found

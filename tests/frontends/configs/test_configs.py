@@ -1,0 +1,276 @@
+"""Models and plans of other systems: sizes as published, and every field read, known or refused."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from shardwright.frontends import configs
+from shardwright.ir.errors import ModelError, ShardwrightWarning
+from shardwright.tools.main import main
+from shardwright.zoo import assumed_precision, load
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+}
+SMALL_LLAMA = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "tie_word_embeddings": True,
+}
+QWEN2 = {
+    **LLAMA,
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+}
+QWEN3 = {
+    **LLAMA,
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "vocab_size": 151936,
+    "head_dim": 128,
+    "tie_word_embeddings": True,
+}
+# The numbers of parameters are those of the published models.
+PUBLISHED = {
+    "Llama 3 8B": (LLAMA, 8_030_261_248),
+    "Llama 3.2 1B": ({**LLAMA, **SMALL_LLAMA}, 1_235_814_400),
+    "Mistral 7B v0.3": ({**LLAMA, "model_type": "mistral", "vocab_size": 32768}, 7_248_023_552),
+    "Qwen 2 7B": (QWEN2, 7_615_616_512),
+    "Qwen 3 0.6B": (QWEN3, 596_049_920),
+    "Mixtral 8x7B": (
+        {**LLAMA, "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8},
+        46_702_792_704,
+    ),
+    "GPT-2": ({"model_type": "gpt2"}, 124_439_808),
+    "BERT base": ({"model_type": "bert"}, 109_514_298),
+}
+
+SCRIPT = """#!/bin/bash
+GPUS=8
+NODES=${NODES:-2}
+TP=4   # ranks of a node
+DISTRIBUTED="--nproc_per_node $GPUS --nnodes $NODES"
+MODEL=(
+    --num-layers 4 --hidden-size 256 --ffn-hidden-size 512
+    --num-attention-heads 8 --group-query-attention --num-query-groups 4
+    --seq-length 128 --position-embedding-type rope --normalization RMSNorm --swiglu
+    --untie-embeddings-and-output-weights --disable-bias-linear
+    --hidden-dropout 0 --attention-dropout 0.0 --vocab-size 1000
+)
+torchrun $DISTRIBUTED pretrain_gpt.py "${MODEL[@]}" \\
+    --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size 2 --bf16 \\
+    --num-layers-per-virtual-pipeline-stage 1 \\
+    --sequence-parallel --use-distributed-optimizer --micro-batch-size 1 \\
+    --global-batch-size $((8 * $NODES)) --recompute-granularity full \\
+    --recompute-method uniform --recompute-num-layers 1 --lr 1e-4 --overlap-grad-reduce
+"""
+TOML = """
+[job]
+description = "a test"
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = 8
+tensor_parallel_degree = 2
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def written(folder: Path, name: str, content: object) -> str:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.ir.errors.ShardwrightWarning")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_model_has_as_many_parameters_as_published(name, tmp_path):
+    fields, count = PUBLISHED[name]
+    assert load(written(tmp_path, "config.json", fields) + ":batch=1").parameter_count == count
+
+
+def test_sizes_of_the_user_hold_and_the_precision_is_the_files(tmp_path):
+    name = written(tmp_path, "config.json", {**LLAMA, "torch_dtype": "float16"})
+    with pytest.warns(ShardwrightWarning, match="8192 tokens, the longest"):
+        found = load(f"{name}:batch=2,sequence=64,layers=1")
+    assert found.graph.inputs[0].type.shape == (2, 64)
+    assert found.precision == "float16" == assumed_precision(name)
+    assert found.optimizer is not None
+    assert found.optimizer.kind == "adam"
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"model_type": "gemma"}, "`gemma`, which is no model of the zoo"),
+        ({"hidden_act": "gelu"}, "`hidden_act` is `gelu`"),
+        ({"attention_bias": True}, "`attention_bias` is `true`"),
+        ({"attention_dropout": 0.1}, "`attention_dropout` is `0.1`"),
+        ({"sliding_window": 4096}, "`sliding_window` is `4096`"),
+        ({"layer_types": ["sliding_attention"]}, "`layer_types`"),
+        ({"num_hidden_layers": 0}, "`num_hidden_layers` is `0`, expected an integer"),
+        ({"hidden_size": None}, "there is no `hidden_size`"),
+        ({"rope_theta": "many"}, "`rope_theta` is `many`, expected a number"),
+        ({"tie_word_embeddings": "yes"}, "expected true or false"),
+        ({"quantization_config": {"bits": 4}}, r"`quantization_config` \(.*\) is not supported"),
+        ({"torch_dtype": "float8_e4m3fn"}, "`torch_dtype` is `float8_e4m3fn`"),
+    ],
+)
+def test_a_field_that_changes_the_model_is_refused_by_name(changed, match, tmp_path):
+    name = written(tmp_path, "config.json", {**LLAMA, **changed})
+    with pytest.raises(ModelError, match=match):
+        configs.read_model(name)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"), [("{", "must be JSON"), ("[]", "must hold fields"), (None, "cannot read")]
+)
+def test_a_file_that_is_no_config_is_refused(content, match, tmp_path):
+    name = str(tmp_path / "config.json")
+    if content is not None:
+        written(tmp_path, "config.json", content)
+    with pytest.raises(ModelError, match=match):
+        configs.read_model(name)
+
+
+def test_a_script_of_megatron_is_a_model_and_a_plan(tmp_path):
+    found = configs.read_plan(written(tmp_path, "train.sh", SCRIPT), with_model=True)
+    assert found.plan_text == (
+        "tensor=4,pipeline=2,micro_batch=1,chunks=2,zero=1,recompute=full,sequence_parallel"
+    )
+    assert found.devices == 16
+    assert found.options == {
+        "precision": "bfloat16",
+        "reduce_type": "float32",
+        "accumulate_type": "float32",
+        "optimizer": "adam",
+    }
+    assert found.model == "llama"
+    assert found.sizes["vocabulary"] == 1024  # a multiple of 128 for each of 4 tensor ranks
+    assert found.sizes["batch"] == 16
+    assert not found.sizes["tied"]
+    assert found.no_effect == ["lr"]
+    assert found.software == ["overlap-grad-reduce"]
+
+
+@pytest.mark.parametrize(
+    ("added", "match"),
+    [
+        ("--fp8-format hybrid", "the flag `--fp8-format hybrid` is not supported"),
+        ("--num-experts 8", "the flag `--num-experts 8`"),
+        ("--no-such-flag", "the flag `--no-such-flag` is not supported"),
+        ("--recompute-num-layers 2", "`--recompute-num-layers` is `1` and `2`"),
+        ("--data-parallel-sharding-strategy optim", "it needs `--use-megatron-fsdp`"),
+        ("--optimizer muon", "`--optimizer` is `muon`"),
+        ("--add-position-embedding", "the flag `--add-position-embedding`"),
+        ("--rotary-percent 0.5", "`--rotary-percent` is `0.5`"),
+    ],
+)
+def test_a_flag_that_is_not_supported_is_refused_by_name(added, match, tmp_path):
+    name = written(tmp_path, "train.sh", f"{SCRIPT.rstrip()} {added}\n")
+    with pytest.raises(ModelError, match=match):
+        configs.read_plan(name, with_model=True)
+
+
+@pytest.mark.parametrize(
+    ("removed", "match"),
+    [
+        ("--swiglu", "no model of the zoo has swiglu off"),
+        ("--disable-bias-linear", "linear layers have biases"),
+        ("--hidden-dropout 0 ", "`--hidden-dropout` is 0.1 unless given"),
+        ("--vocab-size 1000", "there is no `--vocab-size`"),
+        ("--micro-batch-size 1", "there is no `--micro-batch-size`"),
+    ],
+)
+def test_a_flag_that_is_missing_is_told(removed, match, tmp_path):
+    name = written(tmp_path, "train.sh", SCRIPT.replace(removed, ""))
+    with pytest.raises(ModelError, match=match):
+        configs.read_plan(name, with_model=True)
+
+
+def test_several_values_of_a_flag_without_effect_are_allowed(tmp_path):
+    text = SCRIPT.rstrip() + " --lr 2e-4\n"
+    found = configs.read_plan(written(tmp_path, "train.sh", text), with_model=True)
+    assert found.no_effect == ["lr"]
+
+
+def test_a_plan_for_another_model_leaves_the_model_of_the_script_alone(tmp_path):
+    found = configs.read_plan(written(tmp_path, "train.sh", SCRIPT), with_model=False)
+    assert not found.model
+    assert any("not read: num-layers" in note for note in found.notes)
+
+
+def test_torchtitan_is_a_model_and_a_plan(tmp_path):
+    found = configs.read_plan(written(tmp_path, "train.toml", TOML), with_model=True)
+    assert found.plan_text == (
+        "tensor=2,sequence_parallel,zero=3,data=8,micro_batch=2,recompute=full"
+    )
+    assert (found.model, found.sizes) == ("llama", {"layers": 32, "sequence": 4096})
+    assert found.options["local_batch"] == 2
+    assert found.options["reduce_type"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ('mode = "full"', 'mode = "selective"', "activation_checkpoint.mode"),
+        ("shard_degree = 8", "shard_degree = 8\ndata_parallel_replicate_degree = 2", "hybrid"),
+        ('flavor = "8B"', 'flavor = "9B"', "`llama3` `9B` is not known"),
+        ("seq_len = 4096", "seq_len = 4096\nenable_cpu_offload = true", "enable_cpu_offload"),
+        ("tensor_parallel_degree = 2", "expert_parallel_degree = 2", "expert_parallel_degree"),
+        ("[job]", "[float8]\nx = 1\n[job]", r"`float8` \(.*\) is not supported"),
+    ],
+)
+def test_a_key_that_is_not_supported_is_refused_by_name(old, new, match, tmp_path):
+    name = written(tmp_path, "train.toml", TOML.replace(old, new))
+    with pytest.raises(ModelError, match=match):
+        configs.read_plan(name, with_model=True)
+
+
+def test_estimate_reads_model_and_plan_of_a_script(tmp_path, capsys):
+    name = written(tmp_path, "train.sh", SCRIPT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main(["estimate", name, "--plan", name, "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["named_plan"] == (
+        "tensor=4,pipeline=2,data=2,micro_batch=1,chunks=2,recompute=full,zero=1,sequence_parallel"
+    )
+    assert (found["devices"], found["micro_batches"]) == (16, 8)
+    assert found["accumulate_type"] == "float32"
+    assert "filled up to 1024" in captured.err
+
+
+def test_options_of_the_command_line_hold_before_those_of_the_file(tmp_path, capsys):
+    name = written(tmp_path, "train.sh", SCRIPT)
+    options = ["--devices", "8", "--precision", "float16", "--batch", "8"]
+    assert main(["estimate", name, "--plan", name, "--json", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["devices"], found["precision"]) == (8, "float16")
+    assert "zero" not in found["named_plan"]
