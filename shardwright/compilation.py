@@ -1,7 +1,7 @@
 """A compilation: the plan of a model for a cluster, and how the compiler came to it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
@@ -41,11 +41,14 @@ class Compilation:
         The graphs after every pass, times and decisions.
     cluster : Cluster
         The cluster it was compiled for.
+    lines : mapping of str to str
+        The line of the model's own code that applies each operator, by name: ``model.py:12``.
     """
 
     plan: Plan
     compiled: Compiled
     cluster: Cluster
+    lines: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def search_trace(self) -> SearchTrace | None:
@@ -108,7 +111,8 @@ class Compilation:
         """
         limit = self.plan.document.memory.limit
         timeline = timeline or self.timeline_within(inf if limit is None else limit)
-        write_page(Path(path), page_document(self.plan, self.compiled, self.cluster, timeline))
+        where = self.plan, self.compiled, self.cluster, timeline
+        write_page(Path(path), page_document(*where, lines=self.lines))
         return Path(path)
 
     def write(self, directory: str | Path, ranks: list[int] | None = None) -> Path:
@@ -175,7 +179,7 @@ class Request:
             initial=definition.initial,
             seed=self.seed,
         )
-        return Compilation(plan, compiled, self.cluster)
+        return Compilation(plan, compiled, self.cluster, definition.lines)
 
     def _input_layouts(self, mesh: Mesh | None) -> dict[str, Layout]:
         if mesh is None:

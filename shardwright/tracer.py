@@ -1,9 +1,14 @@
 """The tracer: records what a network does to its tensors as nodes of a graph."""
 
+import os
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,6 +23,7 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, SplitCounts
 from shardwright.operators.models.optimizer import Optimizer
 
+_PACKAGE, _LIBRARY = Path(__file__).parent, Path(os.__file__).parent
 _CURRENT: ContextVar["Tracer | None"] = ContextVar("tracer", default=None)
 
 
@@ -55,6 +61,7 @@ class Tracer(Builder):
         self.offloaded: dict[str, None] = {}
         self.stages: dict[str, int] = {}
         self.messages: list[tuple[int, tuple[tuple[int, int], ...], Value]] = []  # not received yet
+        self.lines: dict[str, str] = {}  # of the model's own code, by node
         self.gradients_mean = False
         self._gradient_factor = 1.0
         self._updated: dict[int, str | None] | None = None
@@ -81,6 +88,21 @@ class Tracer(Builder):
         self.scope = self._scopes.get(id(cell), outer)
         yield
         self.scope = outer  # not after an error: its message names the inner scope
+
+    def emit_all(
+        self,
+        operator: str,
+        *operands: Value,
+        name: str | None = None,
+        like: Value | None = None,
+        **attributes: Attribute,
+    ) -> tuple[Value, ...]:
+        """Emit an operator, and note the line of the model that applies it; see `Builder`."""
+        results = super().emit_all(operator, *operands, name=name, like=like, **attributes)
+        line = _line_of_model()
+        if line:
+            self.lines[results[0].name] = line
+        return results
 
     def recompute(self, begin: int, kept: Collection[str]) -> None:
         """Mark the nodes from `begin` on as recomputed, but those that make a value of `kept`."""
@@ -266,6 +288,27 @@ class Tracer(Builder):
             following = self.emit("add_scalar", self._step, name="step.next", value=1)
             self.updates.append((self._step.name, following.name))
         return self._step
+
+
+def _line_of_model() -> str:
+    """Return the innermost line of the model's own code that is running; empty for none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if _is_of_model(name):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _is_of_model(file: str) -> bool:
+    """Return whether code is that of a model: of the user, or of the zoo."""
+    path = Path(file)
+    if _PACKAGE in path.parents:
+        return _PACKAGE / "zoo" in path.parents
+    library = _LIBRARY in path.parents and "site-packages" not in path.parts
+    return not library and not file.startswith("<")
 
 
 def is_tracing() -> bool:

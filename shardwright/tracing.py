@@ -75,6 +75,8 @@ class Definition:
         The parameters of the network, by name.
     gradients_mean : bool
         Whether a hand-written parallel program is trained on the mean of the losses of all ranks.
+    lines : mapping of str to str
+        The line of the model's own code that applies each operator, by node: ``model.py:12``.
     """
 
     graph: Graph
@@ -89,6 +91,7 @@ class Definition:
     micro_batches: int = 1
     holders: Mapping[str, Parameter] = field(default_factory=dict, repr=False)
     gradients_mean: bool = False
+    lines: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name} {spec.type}" for spec in self.inputs)
@@ -197,6 +200,7 @@ def trace(
         _micro_batches(network, loss_fn),
         {name: parameter for name, parameter in named.items() if name in graph.values},
         tracer.gradients_mean,
+        tracer.lines,
     )
 
 

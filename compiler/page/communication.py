@@ -1,6 +1,6 @@
 """Communication on the page: each redistribution with its reason, equal layers folded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.compiler.compiled import Compiled
@@ -11,8 +11,12 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
 from shardwright.ir.units import pattern
 
+_MOST_LINES = 4  # of a row
 
-def communication_document(compiled: Compiled, cluster: Cluster) -> list[dict[str, Any]]:
+
+def communication_document(
+    compiled: Compiled, cluster: Cluster, lines: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """Return the redistributions of a step, most seconds first; equal ones of layers are one row.
 
     Parameters
@@ -21,11 +25,13 @@ def communication_document(compiled: Compiled, cluster: Cluster) -> list[dict[st
         The compiled model.
     cluster : Cluster
         The devices that times are predicted for.
+    lines : mapping of str to str, optional
+        The line of the model's own code that applies each operator, by name.
     """
     moves: dict[str, list[Collective]] = {}
     for item in collectives(compiled, cluster):
         moves.setdefault(item.move, []).append(item)
-    facts = _Facts(compiled.program, cluster)
+    facts = _Facts(compiled.program, cluster, lines or {})
     folds: dict[object, list[list[Collective]]] = {}
     for steps in moves.values():
         key = facts.steps(steps), pattern(steps[0].reason), facts.queue(steps[0])
@@ -37,9 +43,10 @@ def communication_document(compiled: Compiled, cluster: Cluster) -> list[dict[st
 class _Facts:
     """What is known of the nodes of a program, by name."""
 
-    def __init__(self, program: Graph, cluster: Cluster) -> None:
+    def __init__(self, program: Graph, cluster: Cluster, lines: Mapping[str, str]) -> None:
         nodes = program.nodes
         self.times = {n.name: t for n, t in zip(nodes, times_run(program), strict=True)}
+        self.lines = lines
         placed = placements(program, cluster)
         self.placed = {n.name: where for n, where in zip(nodes, placed, strict=True)}
 
@@ -50,6 +57,11 @@ class _Facts:
     def queue(self, item: Collective) -> str:
         """Return the queue in which a collective waits."""
         return self.placed[item.node.name].queue
+
+    def _lines(self, items: Sequence[Collective]) -> list[str]:
+        """Return the lines of the model that the operators of collectives are from."""
+        found = (self.lines.get(item.operator) for item in items)
+        return list(dict.fromkeys(line for line in found if line))[:_MOST_LINES]
 
     def row(self, fold: Sequence[Sequence[Collective]]) -> dict[str, Any]:
         """Return the row of a redistribution in equal layers."""
@@ -67,4 +79,5 @@ class _Facts:
             "phase": first.node.provenance.phase,
             "reason": reason if len(fold) == 1 else pattern(reason),
             "operator": first.operator,
+            "lines": self._lines(items),
         }

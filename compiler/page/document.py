@@ -1,13 +1,19 @@
 """The document of a page: all its numbers; the page only draws them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.outer.account import outcomes_text, search_document
+from shardwright.compiler.page.alternatives import alternatives
 from shardwright.compiler.page.communication import communication_document
 from shardwright.compiler.page.memory import memory_document
 from shardwright.compiler.page.model import model_document
-from shardwright.compiler.page.strategies import strategies_document
+from shardwright.compiler.page.strategies import (
+    middle_operators,
+    strategies_document,
+    with_alternatives,
+)
 from shardwright.compiler.page.timelines import timeline_document
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
@@ -16,7 +22,12 @@ from shardwright.cost_model.events import Timeline
 
 
 def page_document(
-    plan: Plan, compiled: Compiled, cluster: Cluster, timeline: Timeline
+    plan: Plan,
+    compiled: Compiled,
+    cluster: Cluster,
+    timeline: Timeline,
+    *,
+    lines: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the document of the page of a compilation.
 
@@ -30,14 +41,20 @@ def page_document(
         The devices; as a training software runs them, where the timeline is that of one.
     timeline : Timeline
         The timeline of a step, of the memory that the plan states.
+    lines : mapping of str to str, optional
+        The line of the model's own code that applies each operator, by name.
     """
+    lines = lines or {}
+    operators = strategies_document(compiled, cluster)
+    others = alternatives(compiled, plan.document, cluster, middle_operators(operators))
     return {
         "plan": _plan(plan, compiled, cluster, timeline),
-        "model": model_document(compiled, cluster),
+        "model": model_document(compiled, cluster, lines),
         "timeline": timeline_document(timeline),
         "memory": memory_document(compiled.source, plan.program, timeline, plan.document.memory),
-        "communication": communication_document(compiled, cluster),
-        "strategies": strategies_document(compiled, cluster),
+        "communication": communication_document(compiled, cluster, lines),
+        "strategies": with_alternatives(operators, others),
+        "no_alternatives": others.missing,
         "search": _search(plan, compiled),
     }
 

@@ -10,7 +10,9 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.graph import Graph, Node, Value
 
 
-def model_document(compiled: Compiled, cluster: Cluster) -> dict[str, Any]:
+def model_document(
+    compiled: Compiled, cluster: Cluster, lines: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the model, folded by scope.
 
     Parameters
@@ -19,6 +21,8 @@ def model_document(compiled: Compiled, cluster: Cluster) -> dict[str, Any]:
         The compiled model.
     cluster : Cluster
         The devices that times are predicted for.
+    lines : mapping of str to str
+        The line of the model's own code that applies each operator, by name.
     """
     costs = operator_costs(compiled, cluster)
     boxes = folded(_Boxes(compiled).all(costs))
@@ -30,6 +34,7 @@ def model_document(compiled: Compiled, cluster: Cluster) -> dict[str, Any]:
             "operator": box.operator,
             "name": box.name,
             "scope": box.scope,
+            "line": lines.get(box.name, ""),
             "count": len(box.positions),
             "strategy": box.strategy,
             "split_counts": box.split_counts,

@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwright.compiler.accounting import OperatorCost, operator_costs
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.page.alternatives import Alternatives
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.units import pattern
 
@@ -19,11 +20,46 @@ def strategies_document(compiled: Compiled, cluster: Cluster) -> list[dict[str, 
     cluster : Cluster
         The devices that times are predicted for.
     """
+    return [_row(fold) for fold in _folds(compiled, cluster)]
+
+
+def with_alternatives(rows: list[dict[str, Any]], others: Alternatives) -> list[dict[str, Any]]:
+    """Return the operators with the other strategies of the middle one of equal ones.
+
+    Parameters
+    ----------
+    rows : list of dict
+        The operators.
+    others : Alternatives
+        The other strategies of the operators.
+    """
+    return [{**row, "alternatives": _listed(row, others)} for row in rows]
+
+
+def middle_operators(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the operator in the middle of the equal ones of each row."""
+    return [name for row in rows for name in _middle(row["operators"])]
+
+
+def _middle(names: Sequence[str]) -> Sequence[str]:
+    return names[len(names) // 2 :][:1]
+
+
+def _listed(row: dict[str, Any], others: Alternatives) -> list[dict[str, Any]]:
+    return [
+        {"strategy": str(other.strategy), "seconds": other.seconds}
+        for name in _middle(row["operators"])
+        for other in others.by_operator.get(name, ())
+    ]
+
+
+def _folds(compiled: Compiled, cluster: Cluster) -> list[list[OperatorCost]]:
+    """Return the costs of operators; those of equal layers together."""
     folds: dict[object, list[OperatorCost]] = {}
     for cost in operator_costs(compiled, cluster):
         if cost.seconds or cost.communication:
             folds.setdefault(_key(compiled, cost), []).append(cost)
-    return [_row(fold) for fold in folds.values()]
+    return [*folds.values()]
 
 
 def _key(compiled: Compiled, cost: OperatorCost) -> object:
@@ -45,7 +81,6 @@ def _row(fold: Sequence[OperatorCost]) -> dict[str, Any]:
         "strategy": str(first.strategy or ""),
         "seconds": sum(cost.seconds for cost in fold),
         "communication": _traffic(fold),
-        "alternatives": [],
     }
 
 

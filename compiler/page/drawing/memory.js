@@ -44,7 +44,7 @@ function seriesOptions(report, series) {
     tooltip: { trigger: "axis", valueFormatter: bytesText },
     xAxis: { type: "value", min: 0, max: report.timeline.step_seconds, axisLabel: { formatter: secondsText }, axisPointer: { label: { formatter: (point) => secondsText(point.value) } } },
     yAxis: { type: "value", max: highest * 1.04, interval: bytesInterval(highest), axisLabel: { formatter: bytesText, showMaxLabel: false } },
-    dataZoom: [{ type: "slider", height: 20, bottom: 12, labelFormatter: secondsText }, { type: "inside" }],
+    dataZoom: [{ type: "slider", showDataShadow: false, height: 20, bottom: 12, labelFormatter: secondsText }, { type: "inside" }],
     series: lines,
   };
 }

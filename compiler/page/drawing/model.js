@@ -163,9 +163,10 @@ function edgePath(edge, lane) {
 function showDetail(state, box) {
   const content = box.content;
   const priced = state.report.strategies.find((row) => row.operators.includes(content.name));
-  state.detail.replaceChildren(
+  state.detail.replaceChildren(...[
     make("h3", {}, `${content.scope ? `${content.scope}/` : ""}${content.operator}`),
     content.count > 1 ? make("p", {}, `${content.count} equal ones; the first is \`${content.name}\``) : make("p", {}, `\`${content.name}\``),
+    content.line ? fact("line", content.line) : null,
     fact("strategy", content.strategy || "not split"),
     fact("split counts", content.split_counts || "none"),
     fact("time", secondsText(content.seconds)),
@@ -175,12 +176,12 @@ function showDetail(state, box) {
     make("h3", {}, "makes"),
     ...content.makes.map((result) => tensorElement(result.tensor, result.type, result.layout || "whole", "", false)),
     ...alternativesElements(priced),
-  );
+  ].filter(Boolean));
 }
 
 function alternativesElements(row) {
   if (!row || !row.alternatives.length) return [];
-  return [make("h3", {}, "other strategies, and what they cost more"),
+  return [make("h3", {}, "other strategies, and what each costs more"),
     ...row.alternatives.map((other) => fact(secondsText(other.seconds), other.strategy || "not split"))];
 }
 

@@ -160,6 +160,43 @@ def test_the_communication_is_all_traffic_of_the_program(compilation, document):
     assert all(row["reason"] for row in rows)
 
 
+MINE = """\
+import shardwright as sw
+from shardwright import nn
+
+
+class Network(nn.Cell):
+    def __init__(self):
+        self.first = nn.Dense(64, 32)
+        self.second = nn.Dense(32, 8)
+
+    def construct(self, x):
+        x = self.first(x)
+        return self.second(x)
+
+
+def network():
+    inputs = (
+        sw.InputSpec("x", sw.TensorType("float32", (16, 64))),
+        sw.InputSpec("label", sw.TensorType("int32", (16,)), 8),
+    )
+    return Network(), inputs, nn.CrossEntropyLoss()
+"""
+
+
+def test_operators_and_collectives_have_the_lines_of_the_model(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    model = f"{tmp_path / 'mine.py'}:network"
+    found = sw.compile(model, 2, cluster="cpu", mode="data_parallel")
+    lines = {name: line for name, line in found.lines.items() if "matmul" in name}
+    assert lines == {"matmul_0": "mine.py:11", "matmul_1": "mine.py:12"}
+    where = found.plan, found.compiled, found.cluster, found.timeline_within(inf)
+    document = page_document(*where, lines=found.lines)
+    told = {row["reason"]: row["lines"] for row in document["communication"]}
+    assert told["adds up each rank's part of the gradient of first.weight"] == ["mine.py:11"]
+    assert told["adds up each rank's part of the gradient of second.weight"] == ["mine.py:12"]
+
+
 # Folding
 
 
