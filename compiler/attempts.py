@@ -15,7 +15,7 @@ from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion
 from shardwright.cost_model.timeline import simulate
-from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError, TimeLimitError
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
@@ -189,7 +189,10 @@ class Attempts:
                     late -= 1
                 attempt = self._emit(self.limits, plan.result)
                 if attempt.fits(limit):
+                    shortest = plans.below()
                     yield attempt if plan.on is None else self._as_emitted(attempt)
+                    if plans.below() < shortest:  # it is the fastest so far
+                        plans.add(plan.richer(limit - attempt.memory.peak_bytes))
                     continue
             plans.add(plan.thriftier())
 
@@ -290,6 +293,22 @@ class Attempts:
         """Whether the problem is small enough to search every limit."""
         return sum(self.space.problem.sizes) <= (_FINE_RECOMPUTING if self.recomputes else _FINE)
 
+    def built(self) -> SearchSpace:
+        """Return the problem that is searched.
+
+        Raises
+        ------
+        NotFoundError
+            If it was not built before the deadline, where plans may be known without it.
+        """
+        try:
+            return self.space
+        except TimeLimitError as error:
+            if not math.isfinite(self.request.deadline):
+                raise
+            self.time_note.note()
+            raise NotFoundError("no time is left to build the problem") from error
+
     @property
     def space(self) -> SearchSpace:
         """The problem that is searched."""
@@ -333,7 +352,7 @@ class Attempts:
         NoPlanError
             If there is no plan, or none was found.
         """
-        method, space = self.request.method, self.space
+        method, space = self.request.method, self.built()
         try:
             result = self.request.solve(space, limits)
         except NotFoundError:

@@ -211,8 +211,8 @@ class OverlapSearch:
         bound = self._first_bound()
         if self.is_short and self.is_large:
             bound = max(bound, self._bound_without_limit())
-            self._meet_within(bound)
             self._meet_by_rule(bound)
+            self._meet_within(bound)
         if self.found and (self._is_near(bound) or self.is_large):
             return self._raised(bound)
         self.searches += 1
@@ -244,7 +244,8 @@ class OverlapSearch:
         """Search by the first weights, and return the bound if memory does not matter there."""
         try:
             first = self.attempt(self._as_weights(self.center))
-        except NoPlanError:  # the search that fits a plan says why
+        except NoPlanError:  # the search that fits a plan says why, if plans by rule do not fit
+            self.is_short = self.is_large
             return 0.0
         self.searches += 1
         if not first.result.unlimited:

@@ -33,7 +33,7 @@ from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, TimeLimitError
+from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
@@ -365,7 +365,8 @@ class Partitioning(Partitioned):
         self, shortest: Callable[[], float], with_heuristics: bool = False
     ) -> Iterator[Attempt]:
         """Yield plans built by rule that fit and may have a shorter step."""
-        searched = [one.request for weights, one in self._searches.items() if weights is not None]
+        searches = [one.request for weights, one in self._searches.items() if weights is not None]
+        searched = [request for request in searches if request.is_built]
         queue = self._serial.by_rule_fastest(searched, shortest, with_heuristics=with_heuristics)
         for attempt in queue:
             _check_cost(attempt, self._serial.request.profile)
@@ -459,21 +460,9 @@ def priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
 
 
 def _build(attempts: Attempts) -> float:
-    """Build the problem of some searches, and return how long that took.
-
-    Raises
-    ------
-    NotFoundError
-        If no time is left.
-    """
+    """Build the problem of some searches, and return how long that took; see `Attempts.built`."""
     begin = time.perf_counter()
-    try:
-        _ = attempts.request.space
-    except TimeLimitError as error:
-        if not math.isfinite(attempts.request.deadline):
-            raise
-        attempts.time_note.note()
-        raise NotFoundError("no time is left to build the problem") from error
+    replace(attempts, recomputes=False).built()
     return time.perf_counter() - begin
 
 

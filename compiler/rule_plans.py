@@ -2,8 +2,9 @@
 
 Expert plans (data and tensor ranks with every ZeRO stage, sequence parallel, context and expert
 ranks where the model has them) are built on the axes of any mesh. Where memory is short, plans of
-the heuristics are candidates, too, and so are all plans with recomputation of attention or of whole
-blocks. They are points of the search space, so bounds on all plans hold for them.
+the heuristics are candidates, too, and so are all plans with recomputation of attention, of cheap
+operators or of whole blocks; what a plan leaves of the memory is filled by recomputing less in its
+last blocks. They are points of the search space, so bounds on all plans hold for them.
 
 A plan is estimated from below before its program is emitted: by its serial cost, or by the loads of
 its resources, weighted as in searches that were made.
@@ -11,21 +12,19 @@ its resources, weighted as in searches that were made.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Literal
 
+from shardwright.compiler.saved.marks import MARKS, Mark, MarkedPrograms
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import ShardwrightError, StrategyError, TimeLimitError
-from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.recompute import Recompute
 from shardwright.search.driver import search
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.heuristics.expert_plans import ExpertMesh, ExpertWalk, expert_walks
@@ -38,7 +37,7 @@ from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import Identity
 
 _BY_RULE = ("fully_sharded", "data_parallel", "tensor_parallel", ShardingPropagation.name)
-_MARKS: tuple[Literal["", "selective", "full"], ...] = ("", "selective", "full")
+_FILLED = 0.8  # of the memory that a plan leaves: gathers ahead and late reductions take some
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,16 @@ class RulePlan:
         The axes that it was built on, where some were merged.
     thriftier : callable
         Returns the same plan with more recomputation; None where there is no more.
+    richer : callable
+        Returns the same plan with less recomputation, which takes about so many bytes more; None
+        where there is none.
     """
 
     least_cost: float
     result: SearchResult
     on: ExpertMesh | None
     thriftier: "Callable[[], RulePlan | None]"
+    richer: "Callable[[float], RulePlan | None]" = lambda _: None
 
 
 class PlanQueue:
@@ -75,7 +78,7 @@ class PlanQueue:
     """
 
     def __init__(self, plans: Iterable[RulePlan], below: Callable[[], float]) -> None:
-        self._below, self._number = below, count()
+        self.below, self._number = below, count()
         self._queue: list[tuple[float, int, RulePlan]] = []
         for plan in plans:
             self.add(plan)
@@ -87,7 +90,7 @@ class PlanQueue:
 
     def __iter__(self) -> Iterator[RulePlan]:
         """Yield and remove the plans, with those that are added meanwhile."""
-        while self._queue and self._queue[0][0] < self._below():
+        while self._queue and self._queue[0][0] < self.below():
             yield heappop(self._queue)[-1]
 
 
@@ -174,7 +177,7 @@ class RulePlans:
         """
         end = time.perf_counter() + self.request.options.time_limit
         late = replace(self, deadline=end, _spaces={}, _too_large=set())
-        mark = len(_MARKS) - 1 if self._recomputes else 0
+        mark = len(MARKS) - 1 if self._recomputes else 0
         for walk in late._walks():
             methods = walk.methods(self.request.options.passes)
             plans = (late._plan(walk, method, (), mark) for method in methods)
@@ -213,19 +216,68 @@ class RulePlans:
         self, walk: ExpertWalk, method: ByName, searched: Sequence[SearchRequest], mark: int
     ) -> RulePlan | None:
         """Return a plan with so much recomputation, or with the next more that there is."""
-        marks = _MARKS if self._recomputes else _MARKS[:1]
+        marks = MARKS if self._recomputes else MARKS[:1]
         for position in range(mark, len(marks)):
-            on, name = walk.on, marks[position]
-            result = self._result(on.mesh, method, method.plan, name)
+            name = marks[position]
+            result = self._result(walk.on.mesh, method, method.plan, name)
             if result is None:
                 continue
-            bounds = self._weighted_costs(walk, name, searched, result)
-            least = max(bounds, default=result.cost)
-            decisions = on.refined(result.decisions, self._mesh)
             following = partial(self._plan, walk, method, searched, position + 1)
-            merged = on if on.mesh != self._mesh else None
-            return RulePlan(least, replace(result, decisions=decisions), merged, following)
+            richer = partial(self._filled, walk, method, searched, position)
+            return self._made(walk, searched, result, name, following, richer)
         return None
+
+    def _made(
+        self,
+        walk: ExpertWalk,
+        searched: Sequence[SearchRequest],
+        result: SearchResult,
+        mark: Mark,
+        thriftier: Callable[[], RulePlan | None],
+        richer: Callable[[float], RulePlan | None] = lambda _: None,
+    ) -> RulePlan:
+        on = walk.on
+        least = max(self._weighted_costs(walk, mark, searched, result), default=result.cost)
+        decisions = on.refined(result.decisions, self._mesh)
+        merged = on if on.mesh != self._mesh else None
+        return RulePlan(least, replace(result, decisions=decisions), merged, thriftier, richer)
+
+    def _filled(
+        self,
+        walk: ExpertWalk,
+        method: ByName,
+        searched: Sequence[SearchRequest],
+        position: int,
+        spare_bytes: float,
+    ) -> RulePlan | None:
+        """Return a plan that recomputes less in as many blocks as the memory has room for."""
+        key, blocks = (walk.on.mesh, method, method.plan), len(self._sources.blocks)
+        result = self._result(*key, MARKS[position])
+        for mark in reversed(MARKS[:position]):
+            other = self._result(*key, mark)
+            if result is not None and other is not None and blocks:
+                each = (other.memory_bytes - result.memory_bytes) / blocks
+                room = int(_FILLED * spare_bytes / each) if each > 0 else 0
+                less = partial(self._with_less, walk, method, searched, MARKS[position], mark)
+                return less(min(room, blocks - 1))
+        return None
+
+    def _with_less(
+        self,
+        walk: ExpertWalk,
+        method: ByName,
+        searched: Sequence[SearchRequest],
+        mark: Mark,
+        other: Mark,
+        last: int,
+    ) -> RulePlan | None:
+        """Return a plan that recomputes less in the last blocks; in fewer, where that is much."""
+        mixed = Mark(mark.rule, other.rule, last)
+        result = self._result(walk.on.mesh, method, method.plan, mixed) if last > 0 else None
+        if result is None:
+            return None
+        fewer = partial(self._with_less, walk, method, searched, mark, other, last // 2)
+        return self._made(walk, searched, result, mixed, fewer)
 
     def _least_cost(
         self,
@@ -281,7 +333,7 @@ class RulePlans:
     def _weighted_costs(
         self,
         walk: ExpertWalk,
-        mark: str,
+        mark: Mark,
         searched: Sequence[SearchRequest],
         result: SearchResult,
     ) -> list[float]:
@@ -299,13 +351,13 @@ class RulePlans:
 
     def _by_heuristics(self) -> Iterator[RulePlan]:
         for name in _BY_RULE if self.are_allowed else ():
-            for mark in (_MARKS[0], _MARKS[-1]) if self._recomputes else _MARKS[:1]:
+            for mark in (MARKS[0], MARKS[-1]) if self._recomputes else MARKS[:1]:
                 result = self._result(self._mesh, name, name, mark)
                 if result is not None:
                     yield RulePlan(result.cost, result, None, lambda: None)
 
     def _result(
-        self, mesh: Mesh, method: str | SearchMethod, key: object, mark: str
+        self, mesh: Mesh, method: str | SearchMethod, key: object, mark: Mark
     ) -> SearchResult | None:
         """Return the plan of a method; None if the model does not allow it, or no time is left."""
         key = key, mesh, mark
@@ -319,7 +371,7 @@ class RulePlans:
             except ShardwrightError:
                 self._results[key] = None
             else:
-                how = f"{found.how}, recompute={mark}" if mark else found.how
+                how = f"{found.how}, recompute={mark.text}" if mark.rule else found.how
                 self._results[key] = replace(found, how=how)
         return self._results.get(key)
 
@@ -339,22 +391,14 @@ class RulePlans:
         return self.time_note.is_late(self.deadline)
 
     @cached_property
-    def _sources(self) -> Mapping[str, Graph | None]:
-        """The program with marks of what is recomputed; None where nothing can be marked so."""
-        return {mark: self._marked(mark) for mark in _MARKS}
+    def _sources(self) -> MarkedPrograms:
+        return MarkedPrograms(self.request.source)
 
-    def _marked(self, mark: Literal["", "selective", "full"]) -> Graph | None:
-        source = self.request.source
-        try:
-            return Recompute(mark).run(source) if mark else source
-        except StrategyError:  # the model has no repeated block, or no attention
-            return None
-
-    def _space(self, mesh: Mesh, mark: str, *, regather: bool) -> SearchSpace | None:
+    def _space(self, mesh: Mesh, mark: Mark, *, regather: bool) -> SearchSpace | None:
         """Return the space of all options; None if the mesh is too fine, or no time is left."""
         key = mesh, mark, regather
         if key not in self._spaces:
-            source = self._sources[mark]
+            source = self._sources.of(mark)
             if source is None or self._is_late:
                 return None
             options = replace(
@@ -368,7 +412,7 @@ class RulePlans:
                 source=source,
                 planner=self._planner(mesh),
                 options=options,
-                known_micro=None if mark else self.request.micro,
+                known_micro=None if mark.rule else self.request.micro,
                 emissions={},
             )
             try:

@@ -154,6 +154,11 @@ class SearchRequest:
         """The problem, with all pins."""
         return self.space_with(self.options.pins)
 
+    @property
+    def is_built(self) -> bool:
+        """Whether the problem was built: the time limit may have ended that."""
+        return "space" in self.__dict__
+
     @cached_property
     def recompute_space(self) -> SearchSpace:
         """The problem, with all pins, in which the search decides what is saved for backward."""

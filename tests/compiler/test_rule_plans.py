@@ -137,12 +137,37 @@ def test_a_plan_that_does_not_fit_recomputes_more() -> None:
     thriftier = plain.thriftier()
     assert thriftier is not None
     assert thriftier.result.how == "data=4, recompute=selective"
-    most = thriftier.thriftier()
+    more = thriftier.thriftier()
+    assert more is not None
+    assert more.result.how == "data=4, recompute=operators"
+    most = more.thriftier()
     assert most is not None
     assert most.result.how == "data=4, recompute=full"
     assert most.thriftier() is None
     assert plain.result.cost <= thriftier.result.cost < most.result.cost
     assert plain.result.memory_bytes > most.result.memory_bytes
+
+
+def test_a_plan_that_leaves_memory_recomputes_less_in_its_last_blocks() -> None:
+    sizes = "layers=4,hidden=32,heads=4,batch=16,sequence=32,vocabulary=32"
+    graph = zoo.load(f"gpt:{sizes}").graph
+    plan = {one.result.how: one for one in built(graph).rules.cheapest(1e9)}["data=4"]
+    levels = [plan]
+    while (more := levels[-1].thriftier()) is not None:
+        levels.append(more)
+    less, most = levels[-2:]
+    room = less.result.memory_bytes - most.result.memory_bytes
+    assert room > 0
+    some = most.richer(0.7 * room)
+    assert some is not None
+    assert some.result.how == "data=4, recompute=full, operators in the last 2 blocks"
+    assert less.result.memory_bytes > some.result.memory_bytes > most.result.memory_bytes
+    assert less.result.cost < some.result.cost < most.result.cost
+    fewer = some.thriftier()
+    assert fewer is not None
+    assert fewer.result.how == "data=4, recompute=full, operators in the last 1 blocks"
+    assert fewer.thriftier() is None
+    assert most.richer(0.0) is None
 
 
 def test_where_the_searches_find_nothing_a_plan_by_rule_that_fits_is_the_answer(
