@@ -93,14 +93,14 @@ def run(
     return {n: assemble(graph, n, communicator.collect(fetched[n]), mesh) for n in names}
 
 
-def difference(found: Array, right: Array) -> float:
-    """Return the largest difference, relative to the largest element."""
+def difference(found: Array, right: Array, least: float = 1e-30) -> float:
+    """Return the largest difference, relative to the largest element, which is at least `least`."""
     found, right = np.asarray(found, np.float64), np.asarray(right, np.float64)
     if found.shape != right.shape:
         return float("inf")
     if not right.size:
         return 0.0
-    return float(np.abs(found - right).max() / max(float(np.abs(right).max()), 1e-30))
+    return float(np.abs(found - right).max() / max(float(np.abs(right).max()), least))
 
 
 def outputs_differ(module: torch.nn.Module, inputs: Any) -> float:
@@ -115,6 +115,14 @@ def outputs_differ(module: torch.nn.Module, inputs: Any) -> float:
         difference(found[n], t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy())
         for n, t in pairs
     )
+
+
+def _least(gradients: Mapping[str, Array]) -> float:
+    """Return what the largest element of a gradient counts as at least.
+
+    Some gradients are zero but for rounding, such as those of biases of keys.
+    """
+    return 1e-6 * max((float(np.abs(g).max()) for g in gradients.values()), default=1.0)
 
 
 @dataclass
@@ -152,7 +160,8 @@ def gradients_differ(module: torch.nn.Module, inputs: Any) -> Gradients:
     names = {n: gradient_name(n) for n in right if n in trained}
     wanted = [graph.outputs[0], *(g for g in names.values() if g in graph.values)]
     found = run(graph, imported.initial, arrays_of(imported, inputs), wanted)
-    worst = [difference(found.get(g, np.zeros(())), right[n]) for n, g in names.items()]
+    least = _least(right)
+    worst = [difference(found.get(g, np.zeros(())), right[n], least) for n, g in names.items()]
     return Gradients(
         difference(found[graph.outputs[0]], loss.detach().numpy()),
         max(worst, default=0.0),
@@ -179,5 +188,6 @@ def on_ranks(
     tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
     feed = {v.name: t.numpy() for v, t in zip(program.inputs, tensors, strict=True)}
     found = run(program, plan.initial, feed, wanted, plan.mesh)
-    worst = [difference(found[g], right[n]) for n, g in names.items()]
+    least = _least(right)
+    worst = [difference(found[g], right[n], least) for n, g in names.items()]
     return difference(found[program.outputs[0]], loss.detach().numpy()), max(worst)

@@ -1,6 +1,7 @@
 """One node of an exported graph, as its converter sees it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,22 @@ from shardwright.frontends.torch.table import Operand
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
+
+
+@dataclass
+class Notes:
+    """What converters remember of the nodes before.
+
+    Parameters
+    ----------
+    views : dict of str to Value
+        The tensors that reshaped ones are made of.
+    causal : dict of int to (Constant, bool)
+        Masks that were compared with the causal one, by their identity.
+    """
+
+    views: dict[str, Value] = field(default_factory=dict)
+    causal: dict[int, tuple[Constant, bool]] = field(default_factory=dict)
 
 
 class Call:
@@ -24,8 +41,8 @@ class Call:
         The operator, such as ``aten.add.Tensor``.
     results : tuple of TensorType
         Types of its results in PyTorch.
-    views : dict of str to Value
-        The tensors that reshaped ones are made of.
+    notes : Notes
+        What is remembered of the nodes before.
     """
 
     def __init__(
@@ -33,10 +50,10 @@ class Call:
         emission: Emission,
         operator: str,
         results: tuple[TensorType, ...],
-        views: dict[str, Value],
+        notes: Notes,
     ) -> None:
         self.emission = emission
-        self.views = views
+        self.notes = notes
         self.operator = operator
         self.results = results
 
@@ -92,11 +109,11 @@ class Call:
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """Return a value in another shape, of a reshaped one by a single reshape."""
         shape = tuple(int(n) for n in shape)
-        source = self.views.get(value.name, value)
+        source = self.notes.views.get(value.name, value)
         if source.type.shape == shape:
             return source
         found = self.emit("reshape", source, shape=shape)
-        self.views[found.name] = source
+        self.notes.views[found.name] = source
         return found
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:

@@ -15,7 +15,7 @@ from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.call import Call, Notes
 from shardwright.frontends.torch.places import module_path
 from shardwright.frontends.torch.stored import ModuleTensor, computed
 from shardwright.frontends.torch.table import CONVERTERS, Converter
@@ -46,7 +46,7 @@ class Importer:
         self.emission = Emission()
         self.names, self.tensors = names, tensors
         self.entered: dict[str, Any] = {}
-        self.views: dict[str, Value] = {}
+        self.notes = Notes()
         self.node: fx.Node | None = None
 
     # Inputs
@@ -169,8 +169,11 @@ class Importer:
         converter = CONVERTERS.get(str(target)) or CONVERTERS.get(packet)
         if converter is None:
             raise UnsupportedError(f"the operator {target}")
-        results = _types(node.meta.get("val"))
-        call = Call(self.emission, str(target), results, self.views)
+        sample = node.meta.get("val")
+        if isinstance(sample, torch.Tensor) and not _has_elements(sample):
+            return _as_constants(torch.empty(sample.shape, dtype=sample.dtype))
+        results = _types(sample)
+        call = Call(self.emission, str(target), results, self.notes)
         bound = self._bound(call, converter, target, arguments, keywords)
         mark = len(self.emission.build.nodes)
         try:
@@ -207,8 +210,9 @@ class Importer:
             return found
         name = self.emission.build.unique_name(plain_name(node.name))
         renamed = self.emission.renamed(found, name, mark)
-        if found.name in self.views:
-            self.views[renamed.name] = self.views[found.name]
+        views = self.notes.views
+        if found.name in views:
+            views[renamed.name] = views[found.name]
         return renamed
 
 
@@ -266,7 +270,9 @@ def _types(result: Any) -> tuple[Any, ...]:
 
 
 def _has_elements(result: Any) -> bool:
-    return isinstance(result, torch.Tensor) and 0 not in result.shape
+    if not isinstance(result, torch.Tensor):
+        return False
+    return not any(isinstance(n, int) and n == 0 for n in result.shape)
 
 
 def _check_types(target: Any, found: Any, expected: Sequence[Any]) -> None:

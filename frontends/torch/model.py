@@ -3,11 +3,13 @@
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, default_decompositions
 from torch.utils import _pytree as pytree
 
 from shardwright.frontends.common.errors import UnsupportedError
@@ -16,11 +18,13 @@ from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import append_loss
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.importer import Importer
-from shardwright.frontends.torch.places import place
+from shardwright.frontends.torch.places import line_of, place
+from shardwright.frontends.torch.table import is_known
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
 
 _LISTED = 8  # names in a message
+_ROUNDS = 4  # of decomposition
 
 
 def import_module(
@@ -84,18 +88,37 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
         raise ModelError(f"the model is {type(module).__name__}, expected a `torch.nn.Module`")
     arguments, keywords = _arguments(inputs)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
             program = torch.export.export(module, arguments, keywords, strict=False)
-            return program.run_decompositions({})
+            return _decomposed(program.run_decompositions({}))
     except Exception as error:  # PyTorch raises errors of many types
-        text = str(error).strip()
-        line = text.splitlines()[0] if text else ""
+        lines = str(error).strip().splitlines()
+        what = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
         raise ModelError(
-            f"PyTorch cannot export the module ({type(error).__name__}: {line})",
-            hint="`torch.export.export(module, args, kwargs, strict=False)` must succeed; a model "
-            "of transformers wants `config.use_cache = False`",
+            f"PyTorch cannot export the module ({what})", line_of(error), _hint(what)
         ) from error
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Return a program in which operators without a converter are composed of others."""
+    for _ in range(_ROUNDS):
+        unknown = {node.target for node in program.graph.nodes if not is_known(node.target)}
+        table = default_decompositions() if unknown else {}
+        chosen = {target: table[target] for target in unknown if target in table}
+        if not chosen:
+            break
+        program = program.run_decompositions(chosen)
+    return program
+
+
+def _hint(what: str) -> str:
+    """Return what helps against an error of an export."""
+    if "DataDependent" in what:
+        return "let neither shapes nor branches depend on the elements of tensors"
+    if "cache" in what.lower():
+        return "set `config.use_cache = False`"
+    return "`torch.export.export(module, args, kwargs, strict=False)` must succeed"
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

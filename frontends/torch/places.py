@@ -1,6 +1,7 @@
 """Where a node of an exported graph comes from: the module, and the line of the user's code."""
 
 import re
+import traceback
 from pathlib import Path
 
 import torch
@@ -29,6 +30,19 @@ def source_line(node: fx.Node) -> str | None:
     lines = trace[last.end() :].splitlines()
     code = lines[1].strip() if len(lines) > 1 else ""
     return f"{Path(last['file']).name}:{last['line']}" + (f": {code}" if code else "")
+
+
+def line_of(error: Exception) -> str | None:
+    """Return the last line of the module's code that an error passed through."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and not file.is_relative_to(_PYTORCH) and not _is_ours(file):
+            return f"{file.name}:{frame.lineno}: {frame.line}"
+    return None
+
+
+def _is_ours(file: Path) -> bool:
+    return file.resolve().parent == Path(__file__).resolve().parent
 
 
 def place(node: fx.Node) -> str | None:

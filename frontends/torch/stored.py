@@ -11,6 +11,9 @@ from shardwright.frontends.torch.types import array_of, dtype_of
 from shardwright.operators.info import Array
 from shardwright.operators.rule import Shape
 
+# Operators point by point that PyTorch does not tag as such.
+_POINTWISE = {f"aten.__{name}__.Tensor" for name in ("and", "or", "xor")}
+
 
 @dataclass(frozen=True, eq=False)
 class ModuleTensor:
@@ -81,13 +84,22 @@ def computed(
     if torch.Tag.nondeterministic_seeded in tags:
         raise UnsupportedError(f"the operator {target}, which draws random numbers,")
     with torch.no_grad():
-        if torch.Tag.pointwise not in tags:
-            return _all_compressed(target(*arguments, **keywords))
+        if torch.Tag.pointwise not in tags and str(target) not in _POINTWISE:
+            return _all_compressed(_applied(target, arguments, keywords))
         tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
         whole = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
         small = [narrowed(a) if isinstance(a, torch.Tensor) else a for a in arguments]
         result: torch.Tensor = target(*small, **keywords)
         return compressed(result).expand(whole)
+
+
+def _applied(target: Callable[..., Any], arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    """Return the result of an operator, of copies where a view needs each element in its place."""
+    try:
+        return target(*arguments, **keywords)
+    except RuntimeError:
+        whole = [a.contiguous() if isinstance(a, torch.Tensor) else a for a in arguments]
+        return target(*whole, **keywords)
 
 
 def _all_compressed(result: Any) -> Any:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from shardwright.frontends.common.items import Item
 from shardwright.ir.graph import Value
 
@@ -60,3 +62,12 @@ def converts(*operators: str) -> Callable[[Function], Function]:
         return function
 
     return add
+
+
+def is_known(target: object) -> bool:
+    """Return whether an operator of PyTorch has a converter, or is none."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    name = str(target)
+    packet = name.rpartition(".")[0]
+    return name in CONVERTERS or packet in CONVERTERS

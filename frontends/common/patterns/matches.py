@@ -28,6 +28,7 @@ class Matches:
         self.reads = Counter(name for node in graph.nodes for name in node.operands)
         self.reads.update(graph.kept())
         self.trained = {p.name for p in graph.parameters if p.trainable}
+        self.bases: dict[object, float | None] = {}  # of rotary embeddings, by their tables
 
     # Queries
 

@@ -25,7 +25,7 @@ def match_rotary(m: Matches, node: Node) -> Value | None:
             halves = _halves(m, turned)
             if halves != name or m.value(node.name).type != x.type:
                 continue
-            base = _base(_table(m, cos, x), _table(m, sin, x), x.type.dtype)
+            base = _known_base(m, cos, sin, x)
             if base is not None:
                 return m.build.emit("rotary_embedding", x, base=base)
     return None
@@ -67,6 +67,14 @@ def _table(m: Matches, name: str, x: Value) -> Array | None:
     if known is None or known.shape[-2:] != shape[-2:] or known.size != shape[-1] * shape[-2]:
         return None
     return np.asarray(known.reshape(shape[-2:]), np.float64)
+
+
+def _known_base(m: Matches, cos: str, sin: str, x: Value) -> float | None:
+    """Return the base of two tables, which all layers share."""
+    key = (cos, sin, x.type.dtype, x.type.shape[-2:])
+    if key not in m.bases:
+        m.bases[key] = _base(_table(m, cos, x), _table(m, sin, x), x.type.dtype)
+    return m.bases[key]
 
 
 def _base(cos: Array | None, sin: Array | None, dtype: str) -> float | None:

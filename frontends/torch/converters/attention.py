@@ -26,7 +26,7 @@ def _attention(
 ) -> Value:
     q, k, v = (_four(call, x) for x in (query, key, value))
     operands = [q, k, v]
-    if isinstance(attn_mask, Constant) and _is_causal(attn_mask, q, k):
+    if isinstance(attn_mask, Constant) and _known_causal(call, attn_mask, q, k):
         attn_mask, is_causal = None, True
     if attn_mask is not None:
         operands.append(_mask(call, attn_mask, query, k))
@@ -58,6 +58,13 @@ def _mask(call: Call, item: Item, query: Value, key: Value) -> Value:
     mask = call.reshape(mask, (*(1,) * (4 - len(shape)), *shape))
     keys = key.type.shape[2]
     return call.broadcast(mask, (*mask.type.shape[:3], keys))
+
+
+def _known_causal(call: Call, mask: Constant, query: Value, key: Value) -> bool:
+    """Return whether a mask is the causal one; layers share it."""
+    if id(mask) not in call.notes.causal:
+        call.notes.causal[id(mask)] = mask, _is_causal(mask, query, key)
+    return call.notes.causal[id(mask)][1]
 
 
 def _is_causal(mask: Constant, query: Value, key: Value) -> bool:

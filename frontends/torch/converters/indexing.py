@@ -32,6 +32,35 @@ def _embedding(
     return call.emit("where", is_padding, call.emit("stop_gradient", rows), rows)
 
 
+@converts("aten.embedding_bag", "aten._embedding_bag")
+def _embedding_bag(
+    call: Call,
+    weight: Value,
+    indices: Value,
+    offsets: Item,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: Any = None,
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> list[Value | None]:
+    if include_last_offset or padding_idx not in (None, -1):
+        raise UnsupportedError("an embedding bag with a padding index or the end of the last bag")
+    count, bags = indices.type.shape[0], call.result.shape[0]
+    even = np.arange(bags) * (count // bags)
+    if not isinstance(offsets, Constant) or not np.array_equal(offsets.array, even):
+        raise UnsupportedError("bags of an embedding whose sizes differ or depend on data")
+    if mode > 1 or scale_grad_by_freq or count % bags:
+        raise UnsupportedError("an embedding bag of maxima or of gradients by frequency")
+    rows = call.emit("gather", weight, indices, axis=0)
+    if per_sample_weights is not None:
+        rows = call.emit("mul", rows, call.reshape(per_sample_weights, (count, 1)))
+    grouped = call.reshape(rows, (bags, count // bags, rows.type.shape[1]))
+    operator = "reduce_mean" if mode else "reduce_sum"
+    return [call.emit(operator, grouped, axis=(1,)), None, None, None]
+
+
 def positions(call: Call, item: Item, size: int) -> Value:
     """Return positions along a dimension of `size`, counted from the front."""
     if isinstance(item, Constant):

@@ -44,7 +44,7 @@ def _addmm(
     alpha: float = 1,
 ) -> Value:
     a, b = (v for v in (mat1, mat2, batch1, batch2) if v is not None)
-    joined = call.views.get(a.name)  # rows that are joined only for this product
+    joined = call.notes.views.get(a.name)  # rows that are joined only for this product
     if joined is not None and joined.type.shape[-1:] == a.type.shape[-1:] and x.type.rank == 1:
         a = joined
     product = scaled(call, call.emit("matmul", a, b), alpha)

@@ -1,7 +1,7 @@
 """Operators that change shapes: views, slices, joins, repetition, padding."""
 
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -123,9 +123,10 @@ def _unbind(call: Call, x: Value, dim: int = 0) -> list[Value]:
 
 
 @converts("aten.cat", "aten.concat")
-def _cat(call: Call, tensors: list[Value], dim: int = 0) -> Value:
-    dtype = call.result.dtype
-    parts = [call.cast(part, dtype) for part in tensors if part.type.elements]
+def _cat(call: Call, tensors: Item, dim: int = 0) -> Value:
+    dtype, items = call.result.dtype, cast(list[Item], tensors)
+    filled = [i for i in items if not isinstance(i, Constant) or i.size]  # the rest is empty
+    parts = [call.cast(call.value(part), dtype) for part in filled]
     axis = dim % call.result.rank
     return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis)
 
@@ -236,6 +237,11 @@ def _triangle(call: Call, x: Value, diagonal: int = 0) -> Value:
     if x.type.dtype == "bool":
         return call.cast(call.emit(operator, call.cast(x, "int32"), diagonal=diagonal), "bool")
     return call.emit(operator, x, diagonal=diagonal)
+
+
+@converts("aten.copy", "aten.copy_")
+def _copy(call: Call, x: Item, src: Value, non_blocking: _ANY = None) -> Value:
+    return call.broadcast(call.cast(src, call.result.dtype), call.result.shape)
 
 
 # Tensors of known elements in the shape of another
