@@ -43,13 +43,14 @@ class Factors:
         On the seconds of operators.
     links : tuple of float
         On the seconds of communication by each level of the cluster; 1 for levels beyond them.
-    waiting : float
-        On the seconds in which computation waits for communication of parameters.
+    exposed : float, optional
+        Share of the gathers in every pass for which computation waits; by default a quarter beside
+        collectives of tensor ranks, and none without.
     """
 
     compute: float = 1.0
     links: tuple[float, ...] = ()
-    waiting: float = 1.0
+    exposed: float | None = None
 
     def of_level(self, level: int) -> float:
         """Return the factor of a level."""
@@ -116,7 +117,8 @@ class Estimate:
     def durations(self) -> tuple[float, ...]:
         """Seconds of a pass of every stage over a micro-batch."""
         rates = self._samples, self.factors.compute, self.factors.of_level(0)
-        layer, first, last = (part.of(*rates) for part in self.prices.seconds)
+        parts = self.model.seconds(self.plan.tensor, self.plan.recompute)
+        layer, first, last = (part.of(*rates) for part in parts)
         seconds = [size * layer for size in self._sizes]
         seconds[0] += first
         seconds[-1] += last
@@ -157,13 +159,13 @@ class Estimate:
 
     def _with_data(self, seconds: float) -> float:
         """Add gathers and reductions over the data ranks to seconds without them."""
-        zero, waiting = self.plan.zero, self.factors.waiting
-        once = _ONCE.get(zero, 0) * self._gather_seconds + self._copies_seconds
+        once = _ONCE.get(self.plan.zero, 0) * self._gather_seconds + self._copies_seconds
         gathers = self.passes * self._gathers_in_pass * self._gather_seconds
         if self.passes == 1:  # they run concurrently with the pass
             gathers, once = gathers + once, 0.0
-        beside = (1 - _HIDDEN) * gathers if self.plan.tensor > 1 else 0.0
-        return max(seconds + waiting * beside, gathers) + waiting * once
+        usual = 1 - _HIDDEN if self.plan.tensor > 1 else 0.0
+        exposed = usual if self.factors.exposed is None else self.factors.exposed
+        return max(seconds + exposed * gathers, gathers) + once
 
     @property
     def _gathers_in_pass(self) -> float:

@@ -106,4 +106,9 @@ def front(plans: Iterable[Estimate]) -> list[Estimate]:
 
 def least_memory(plans: Iterable[Estimate]) -> Estimate | None:
     """Return the plan that takes the least memory, of equal ones the fastest."""
-    return min(plans, key=lambda one: (one.memory_bytes, one.seconds), default=None)
+    listed = list(plans)
+    least = min((one.memory_bytes for one in listed), default=0.0)
+    equal = [one for one in listed if one.memory_bytes == least]
+    if len(equal) < 2:
+        return equal[0] if equal else None
+    return min(equal, key=lambda one: one.seconds)

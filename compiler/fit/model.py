@@ -105,14 +105,11 @@ class Prices:
     ----------
     layers : LayerPrices
         The parts.
-    seconds : tuple of PartSeconds
-        Of a layer, of what is before all of them, and after.
     first_stored, last_stored : float
         Bytes that are stored of what is before the layers, and after.
     """
 
     layers: LayerPrices
-    seconds: tuple[PartSeconds, ...]
     first_stored: float
     last_stored: float
 
@@ -149,6 +146,7 @@ class FitModel:
     options: CompileOptions
     tells_links: bool = False
     _priced: dict[int, Mapping[str, Prices]] = field(default_factory=dict)
+    _timed: dict[int, Mapping[str, tuple[PartSeconds, ...]]] = field(default_factory=dict)
     _shared: dict[float, SharedParts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -229,20 +227,24 @@ class FitModel:
                 self._priced[tensor] = {}
         return self._priced[tensor]
 
+    def seconds(self, tensor: int, rule: str) -> tuple[PartSeconds, ...]:
+        """Return the seconds of a layer, of what is before all of them, and after."""
+        if tensor not in self._timed:
+            known = {name: one.layers for name, one in self.prices(tensor).items()}
+            fast = self._seconds(known, self.cluster, tensor)
+            told = tensor > 1 and self.tells_links
+            slow = self._seconds(None, _slow(self.cluster), tensor) if told else fast
+            self._timed[tensor] = {
+                name: tuple(map(_part_seconds, own, slow.get(name, own)))
+                for name, own in fast.items()
+            }
+        return self._timed[tensor][rule]
+
     def _prices(self, tensor: int) -> Mapping[str, Prices]:
-        found = self._layer_prices(self.cluster, tensor)
-        seconds = self._seconds(found, self.cluster, tensor)
-        told = tensor > 1 and self.tells_links
-        slower = self._seconds(None, _slow(self.cluster), tensor) if told else seconds
         first, last = (one * self.stored.total / tensor for one in self.end_elements)
         return {
-            rule: Prices(
-                one,
-                tuple(map(_part_seconds, seconds[rule], slower.get(rule, seconds[rule]))),
-                min(first, one.first.stored_bytes),
-                min(last, one.last.stored_bytes),
-            )
-            for rule, one in found.items()
+            rule: Prices(one, min(first, one.first.stored_bytes), min(last, one.last.stored_bytes))
+            for rule, one in self._layer_prices(self.cluster, tensor).items()
         }
 
     def _seconds(

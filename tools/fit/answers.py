@@ -1,6 +1,6 @@
 """The answers of `fit`: what is asked of a model on one number of devices, or on several."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from shardwright.compiler.fit.questions import (
     longest_sequence,
     on_devices,
 )
+from shardwright.compiler.fit.robust import Robust, errors_of, robust
 from shardwright.ir.errors import ShardwrightError
 from shardwright.tools.fit.subject import Subject
 
@@ -56,25 +57,48 @@ class Answers:
         The model.
     devices : int
         Number of devices.
+    errors : mapping of str to float, optional
+        Relative errors of figures that the user states; with them, even none, the robust plan is
+        chosen, else the fastest.
     """
 
-    def __init__(self, subject: Subject, devices: int) -> None:
-        self.subject, self.devices = subject, devices
+    def __init__(
+        self, subject: Subject, devices: int, errors: Mapping[str, float] | None = None
+    ) -> None:
+        self.subject, self.devices, self.stated = subject, devices, errors
         self.model: FitModel = subject.model()
+        self.model.tells_links = errors is not None
         self.plans = family(self.model, devices)
         self.fastest = fastest(self.plans, _CANDIDATES)
 
     @cached_property
+    def robust(self) -> Robust | None:
+        """The robust choice, where it is asked for."""
+        if self.stated is None:
+            return None
+        levels = len(self.model.cluster.for_devices(self.devices))
+        return robust(self.plans, errors_of(self.model.cluster, self.stated, levels))
+
+    @property
+    def preferred(self) -> list[Estimate]:
+        """The plans to build until one fits: the fastest, or those of least regret."""
+        if self.robust is None:
+            return self.fastest
+        candidates, regrets = self.robust.candidates, self.robust.choice.regrets
+        order = sorted(range(len(candidates)), key=regrets.__getitem__)
+        return [candidates[i] for i in order]
+
+    @cached_property
     def built(self) -> tuple[Estimate, Compilation] | None:
-        """The fastest plan that fits once it is built, and its compilation."""
-        return self.subject.built(self.fastest)
+        """The best plan that fits once it is built, and its compilation."""
+        return self.subject.built(self.preferred)
 
     @cached_property
     def subject_plan(self) -> Estimate | None:
         """The plan that changes are told of: the best, or where none fits the smallest."""
         if self.built is not None:
             return self.built[0]
-        return self.fastest[0] if self.fastest else least_memory(self.plans)
+        return self.preferred[0] if self.fastest else least_memory(self.plans)
 
     @cached_property
     def fitting(self) -> list[Estimate]:
@@ -157,8 +181,7 @@ def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Calla
     def most(sequence: int) -> float:
         model = at(sequence)
         plans = family(model, devices, micro_batches=(1,), tensors=(tensor,))
-        found = least_memory(plans)
-        return float("inf") if found is None else found.memory_bytes
+        return min((one.memory_bytes for one in plans), default=float("inf"))
 
     return most
 

@@ -7,6 +7,7 @@ from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.questions import Change, OnDevices, least_devices
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.answers import Answers, Money
+from shardwright.tools.fit.robust import robust_document
 
 FAMILY = (
     "plans of Megatron's family: tensor ranks inside a node with sequence parallelism, 1F1B and "
@@ -38,6 +39,7 @@ def answers_document(answers: Answers, money: Money) -> dict[str, Any]:
         "fewest_devices": None if fewest is None else on_devices_document(fewest, money, answers),
         "best": None if plan is None else estimate_document(plan, money, answers),
         "built": built_document(answers, money),
+        "robust": robust_document(answers.robust),
         "front": [estimate_document(one, money, answers) for one in answers.front],
         "changes": [change_document(change, answers, money) for change in answers.changes],
     }

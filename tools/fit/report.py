@@ -11,6 +11,7 @@ from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.answers import Answers, Money
 from shardwright.tools.fit.document import FAMILY
+from shardwright.tools.fit.robust import print_robust
 from shardwright.tools.tables import print_table, styled, width
 
 _LABEL = 11  # columns
@@ -31,6 +32,8 @@ def print_answers(answers: Answers, money: Money) -> None:
     _line("figures", _figures(answers))
     if plan is not None:
         _print_changes(answers, plan)
+        if answers.robust is not None:
+            print_robust(answers.robust)
         _print_front(answers, money)
 
 
@@ -91,7 +94,8 @@ def _fewest(answers: Answers) -> str:
 
 
 def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
-    name = "best plan" if answers.built is not None else "smallest"
+    best = "best plan" if answers.robust is None else "robust"
+    name = best if answers.built is not None else "smallest"
     _line(name, f"`{plan.plan}`")
     if answers.built is not None:
         _, compilation = answers.built

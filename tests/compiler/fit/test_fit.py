@@ -21,13 +21,12 @@ from shardwright.compiler.fit.questions import (
 )
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
-from shardwright.ir.errors import OptionError
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.named_plan import NamedPlan
 
 CLUSTER = cluster("h100-pod").without_host()
-TEXT = "llama:layers=8,hidden=1024,heads=8,kv_heads=8,inner=2816,sequence=2048,vocabulary=32000"
+TEXT = "llama:layers=8,hidden=1024,heads=2,kv_heads=2,inner=2816,sequence=2048,vocabulary=32000"
 GIB = 2.0**30
 
 
@@ -58,9 +57,7 @@ def test_stored_bytes_are_those_of_mixed_precision_adam():
     "plan",
     [
         "data=16,micro_batch=1,zero=3",
-        "data=16,micro_batch=2,recompute=full,zero=3",
-        "tensor=8,data=2,micro_batch=2,zero=1,sequence_parallel",
-        "tensor=2,pipeline=4,data=2,micro_batch=1,zero=1,sequence_parallel",
+        "tensor=2,data=8,micro_batch=2,zero=1,sequence_parallel",
         "tensor=2,pipeline=2,data=4,micro_batch=1,chunks=2,schedule=interleaved,zero=2,"
         "sequence_parallel",
     ],
@@ -166,12 +163,3 @@ def test_money_is_rate_times_hours():
     assert found.money == pytest.approx(64 * 2.5 * hours)
     assert found.days == pytest.approx(hours / 24)
     assert training(2.0, 1_000_000, 1e12, 64, None).money is None
-
-
-@pytest.mark.parametrize(
-    ("name", "match"), [("mlp", "no repeated layers"), ("mixtral:layers=2", "mixture of experts")]
-)
-def test_models_without_a_family_are_refused(name, match):
-    graph = training_definition(name, None, 1)[0].graph
-    with pytest.raises(OptionError, match=match):
-        FitModel(graph, CLUSTER, CompileOptions())

@@ -1,0 +1,239 @@
+"""The plan of least worst-case regret, where figures of a cluster are known up to an error.
+
+The seconds of operators, those of the links of each level, and the share of the gathers of
+parameters for which computation waits, are each in an interval. The regret of a plan in a case is
+how much longer its step takes than that of the plan that is best in it. The cases are the corners
+of the intervals and the figures as they are said. Where steps are linear in the factors, regret is
+greatest in a corner: it is one less than a quotient of linear functions, which along each factor
+has no maximum inside an interval. Where gathers hide behind computation, or the critical path of a
+pipeline changes, a step is the larger of several such functions, and the corners are a sample.
+
+References
+----------
+Savage, "The theory of statistical decision", 1951: minimax regret.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf
+
+from shardwright.compiler.fit.estimates import AS_SAID, Estimate, Factors
+from shardwright.cost_model.cluster import Cluster
+
+COMPUTE, OVERLAP = "compute", "overlap"
+_BY_CASE = 4  # plans that are candidates because they are among the best of a case
+_TOLD = 0.10  # relative error of what was fitted to measured steps, and of links twice as much
+_PEAK = 0.45  # by which operators at the peaks of a data sheet take longer than measured ones
+_OF_LINKS = 0.67  # the same of links
+_STEPS = 40  # in which an interval is walked to the error at which the choice flips
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Error:
+    """The interval of a figure.
+
+    Parameters
+    ----------
+    name : str
+        ``compute``, ``overlap``, or a level of the cluster.
+    low, high : float
+        Factor on its seconds; of ``overlap``, the share of the gathers in a pass that is exposed.
+    """
+
+    name: str
+    low: float
+    high: float
+
+
+def errors_of(cluster: Cluster, given: Mapping[str, float], levels: int) -> list[Error]:
+    """Return the intervals of the figures of a cluster.
+
+    Rates that were fitted to measured steps err by 10 %, links by 20 %. Rates of data sheets are
+    peaks: measured ones are 0.69 to 0.9 of them for operators, and 0.6 to 0.97 for links.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The cluster.
+    given : dict of str to float
+        Relative errors that the user states, which hold in both directions; of ``overlap`` the
+        largest exposed share.
+    levels : int
+        Levels of the cluster that are used.
+    """
+    device = cluster.device.efficiency
+    found = [Error(COMPUTE, 1 - _TOLD, 1 + _TOLD) if device else Error(COMPUTE, 1.0, 1 + _PEAK)]
+    for level in cluster.levels[:levels]:
+        told = level.efficiency is not None
+        error = Error(level.name, 1 - 2 * _TOLD, 1 + 2 * _TOLD)
+        found.append(error if told else Error(level.name, 1.0, 1 + _OF_LINKS))
+    found.append(Error(OVERLAP, 0.0, 1.0))
+    stated = {
+        name: Error(name, 0.0, share) if name == OVERLAP else Error(name, 1 - share, 1 + share)
+        for name, share in given.items()
+    }
+    return [stated.get(error.name, error) for error in found]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan of least worst-case regret among several.
+
+    Parameters
+    ----------
+    chosen : int
+        The number of the plan.
+    regrets : tuple of float
+        The worst regret of every plan.
+    worst : tuple of int
+        The case of the worst regret of every plan.
+    """
+
+    chosen: int
+    regrets: tuple[float, ...]
+    worst: tuple[int, ...]
+
+
+def least_regret(seconds: Sequence[Sequence[float]]) -> Choice:
+    """Return the plan whose worst regret is least.
+
+    Parameters
+    ----------
+    seconds : sequence of sequence of float
+        The steps of every plan in every case.
+
+    Examples
+    --------
+    The second plan is never the fastest, and never much slower.
+
+    >>> least_regret([(1.0, 3.0), (1.2, 1.2), (3.0, 1.0)]).chosen
+    1
+    """
+    best = [min(case) for case in zip(*seconds, strict=True)]
+    regrets, worst = [], []
+    for steps in seconds:
+        own = [step / least - 1 for step, least in zip(steps, best, strict=True)]
+        regrets.append(max(own))
+        worst.append(own.index(max(own)))
+    return Choice(regrets.index(min(regrets)), tuple(regrets), tuple(worst))
+
+
+@dataclass(frozen=True)
+class Flip:
+    """The error at which another plan is the fastest.
+
+    Parameters
+    ----------
+    error : Error
+        The figure.
+    factor : float or None
+        The factor, or share, at which it is; None where the choice holds in the interval.
+    plan : Estimate or None
+        The other plan.
+    """
+
+    error: Error
+    factor: float | None
+    plan: Estimate | None
+
+
+@dataclass(frozen=True)
+class Robust:
+    """The robust choice among plans.
+
+    Parameters
+    ----------
+    errors : tuple of Error
+        The intervals.
+    cases : tuple of Factors
+        The cases; the first has the figures as they are said.
+    candidates : tuple of Estimate
+        The plans, the first the fastest by the figures as they are said.
+    choice : Choice
+        The choice among them.
+    flips : tuple of Flip
+        For each figure alone, where the fastest plan is another one.
+    """
+
+    errors: tuple[Error, ...]
+    cases: tuple[Factors, ...]
+    candidates: tuple[Estimate, ...]
+    choice: Choice
+    flips: tuple[Flip, ...]
+
+    @property
+    def plan(self) -> Estimate:
+        """The plan of least worst-case regret."""
+        return self.candidates[self.choice.chosen]
+
+
+def robust(plans: Sequence[Estimate], errors: Sequence[Error]) -> Robust | None:
+    """Return the robust choice among the plans that fit; None where none does.
+
+    Parameters
+    ----------
+    plans : sequence of Estimate
+        The plans.
+    errors : sequence of Error
+        The intervals of figures.
+    """
+    fitting = [one for one in plans if one.fits]
+    if not fitting:
+        return None
+    corners = product(*((error.low, error.high) for error in errors))
+    cases = (AS_SAID, *(_factors(errors, corner) for corner in corners))
+    found: dict[int, None] = {}
+    for case in cases:
+        steps = [(replace(one, factors=case).seconds, i) for i, one in enumerate(fitting)]
+        found.update(dict.fromkeys(i for _, i in sorted(steps)[:_BY_CASE]))
+    candidates = sorted((fitting[i] for i in found), key=lambda one: one.refined_seconds)
+    table = [[replace(one, factors=case).refined_seconds for case in cases] for one in candidates]
+    flips = tuple(_flip(candidates, error) for error in errors)
+    return Robust(tuple(errors), cases, tuple(candidates), least_regret(table), flips)
+
+
+def _factors(errors: Sequence[Error], values: Sequence[float]) -> Factors:
+    """Return the factors of a case; the errors are of operators, levels and overlap, in order."""
+    compute, *links, exposed = values
+    assert len(errors) == len(values)
+    return Factors(compute, tuple(links), exposed)
+
+
+def _flip(candidates: Sequence[Estimate], error: Error) -> Flip:
+    """Return the least error of one figure at which another plan is faster than the first."""
+    number = _position(candidates[0], error.name)
+    said = 0.0 if error.name == OVERLAP else 1.0
+    least, far = Flip(error, None, None), inf
+    for end in {error.low, error.high} - {said}:
+        for step in range(1, _STEPS + 1):
+            factor = said + (end - said) * step / _STEPS
+            steps = [_scaled(one, _one(number, factor)) for one in candidates]
+            if min(steps) < steps[0] * (1 - _SAME):
+                if abs(factor - said) < far:
+                    least = Flip(error, factor, candidates[steps.index(min(steps))])
+                    far = abs(factor - said)
+                break
+    return least
+
+
+def _scaled(one: Estimate, factors: Factors) -> float:
+    """Return the step by the formula, which simulations scale by their ratio as said."""
+    return replace(one, factors=factors).seconds * one.refined_seconds / one.seconds
+
+
+def _position(one: Estimate, name: str) -> int | str:
+    if name in (COMPUTE, OVERLAP):
+        return name
+    return [level.name for level in one.model.cluster.levels].index(name)
+
+
+def _one(where: int | str, factor: float) -> Factors:
+    """Return the factors with one other than said."""
+    if where == COMPUTE:
+        return Factors(compute=factor)
+    if where == OVERLAP:
+        return Factors(exposed=factor)
+    assert isinstance(where, int)
+    return Factors(links=(*(1.0,) * where, factor))

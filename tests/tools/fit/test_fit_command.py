@@ -1,0 +1,83 @@
+"""``shardwright fit``: its answers, its document and its errors."""
+
+import json
+
+import pytest
+
+from shardwright.tools.main import main
+
+MODEL = "llama:layers=2,hidden=512,heads=2,kv_heads=2,inner=1024,sequence=512,vocabulary=8000"
+GIVEN = ["fit", MODEL, "--batch", "16", "--precision", "bfloat16", "--optimizer", "adam"]
+
+
+def test_the_document_answers_all_questions(capsys):
+    money = ["--tokens", "1e9", "--price-per-hour", "2"]
+    options = ["--devices", "4,8", "--memory", "0.3", "--robust", *money, "--json"]
+    assert main([*GIVEN, *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"]
+    assert found["built"]["memory_bytes_per_device"] <= found["memory_limit_bytes"]
+    assert found["fewest_devices"]["devices"] >= found["least_devices_proven"]
+    assert [row["devices"] for row in found["by_devices"]] == [4, 8]
+    assert {"recomputation", "ZeRO", "devices"} <= {row["kind"] for row in found["changes"]}
+    assert found["front"] == sorted(found["front"], key=lambda row: row["step_seconds"])
+    assert found["largest_micro_batch"]["of_batch"] >= 1
+    assert found["longest_sequence"]["of_family"] >= found["longest_sequence"]["of_plan"] >= 512
+    assert found["robust"]["worst_regret"] <= found["robust"]["worst_regret_of_fastest"]
+    best = found["best"]
+    assert best["money"] == pytest.approx(best["days"] * 24 * 8 * 2)
+    assert best["days"] == pytest.approx(1e9 / (16 * 512) * best["step_seconds"] / 86400)
+
+
+def test_people_read_the_same(capsys):
+    assert main([*GIVEN, "--devices", "8", "--memory", "0.3"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("fits", "devices", "best plan", "micro-batch", "sequence", "family", "figures"):
+        assert f"\n{word}" in printed
+    assert "what a change costs" in printed
+
+
+def test_what_cannot_fit_is_proven(capsys):
+    assert main([*GIVEN, "--devices", "2", "--memory", "0.05"]) == 3
+    captured = capsys.readouterr()
+    assert "no, proven" in captured.out
+    assert "parameters and optimizer states" in captured.err
+
+
+def test_what_was_not_found_is_not_said_to_be_impossible(capsys):
+    assert main([*GIVEN, "--devices", "1", "--memory", "0.18"]) == 4
+    captured = capsys.readouterr()
+    assert "no plan of this family fits" in captured.out
+    assert "use 2 devices" in captured.err or "use 4 devices" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--devices", "0"], "`--devices` is 0, expected an integer of at least 1"),
+        (["--devices", "4,many"], "`--devices` is the text `many`, expected an integer"),
+        (["--devices", "4", "--price-per-hour", "2"], "has no effect without the tokens"),
+        (["--devices", "4", "--tokens", "-1"], "`--tokens` is -1, expected a number above 0"),
+        (["--devices", "4", "--errors", "pod=0.1"], "`--errors` has no effect without"),
+        (["--devices", "4", "--robust", "--errors", "rack=0.1"], "has no figure `rack`"),
+        (["--devices", "4", "--robust", "--errors", "pod"], "`pod` of `--errors` has no value"),
+        (["--devices", "4", "--robust", "--errors", "pod=2"], "pod of --errors` is 2, expected"),
+        (["--devices", "4", "--robust", "--errors", "pod=0,pod=0"], "gives `pod` twice"),
+        (["--devices", "4", "--sequence", "x"], "`--sequence` is the text `x`"),
+        (["--devices", "4096"], "has 2048 devices, but 4096 were asked for"),
+    ],
+)
+def test_a_wrong_value_gets_one_sentence(options, sentence, capsys):
+    assert main([*GIVEN, *options]) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert captured.err.count("\n") == 1
+    assert not captured.out
+
+
+@pytest.mark.parametrize(
+    "model", ["mlp", "mixtral:layers=2,batch=2", "llama:layers=2,dtype=float16"]
+)
+def test_models_without_a_family_are_refused(model, capsys):
+    assert main(["fit", model, "--devices", "4"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
