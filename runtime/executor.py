@@ -142,7 +142,7 @@ class Executor:
         self._locals = self._prepared.locals
         self.timeline: RunTimeline | None = None
         # Where parts are known to have one shape, processes need not ask each other.
-        self._bound = getattr(communicator, "bound", None)
+        self._even_exchange = getattr(communicator, "exchange_even", communicator.exchange)
         self._binding = Binding(graph, self._locals, communicator, float_dtype)
         self._hosted = frozenset(n for n, value in graph.values.items() if value.type.in_host)
         self._under_way = UnderWay(communicator)
@@ -439,18 +439,9 @@ class Executor:
             overlapped = self.pipeline is None and self._under_way.start(
                 local.name, info, axes, parts
             )
-            moved = overlapped or self._exchange(info, instruction, parts)
+            exchange = self._even_exchange if instruction.even else self.communicator.exchange
+            moved = overlapped or exchange(info, axes, parts)
         return {rank: settled(part, local, rank, instruction) for rank, part in moved.items()}
-
-    def _exchange(
-        self, info: Communication, instruction: Instruction, parts: dict[int, Array]
-    ) -> dict[int, Array]:
-        if self._bound is None or not instruction.even:
-            return self.communicator.exchange(info, instruction.axes, parts)
-        return {
-            rank: self._bound(info, instruction.axes, part.shape)(np.asarray(part, order="C"))
-            for rank, part in parts.items()
-        }
 
     def _take_turns(
         self,

@@ -150,6 +150,14 @@ class MpiCommunicator:
             even = group.size == 1 or is_even(group, operator, part.shape, known=False)
             return {rank: self._way(operator, axes, even=even)(part)}
 
+    def exchange_even(
+        self, operator: Communication, axes: tuple[str, ...], parts: Parts
+    ) -> dict[int, Array]:
+        """Run one where all members are known to hold parts of one shape: none has to ask."""
+        rank = self.ranks[0]
+        part = np.asarray(parts[rank], order="C")
+        return {rank: self.bound(operator, axes, part.shape)(part)}
+
     def bound(
         self, operator: Communication, axes: tuple[str, ...], shape: tuple[int, ...]
     ) -> Exchange:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import shardwright
+from shardwright import compilation
 from shardwright.runtime import capacity, checkpoint
 from shardwright.runtime.executor import Executor
-from shardwright.tools import documents
 from shardwright.tools.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def interrupting(function, at=1):
 
 
 def test_an_interrupt_while_compiling(capsys, here, monkeypatch):
-    monkeypatch.setattr(documents, "with_window", interrupting(documents.with_window))
+    monkeypatch.setattr(compilation, "with_window", interrupting(compilation.with_window))
     arguments = ["compile", MLP, "--devices", "2", "--dump-ir", "graphs", "--trace", "step.json"]
     assert run(capsys, *arguments) == (130, "interrupted")
     assert names(here) == []

@@ -385,8 +385,8 @@ OTHERS = {
     ),
     "unknown_command": (
         ["complie", "mlp"],
-        "unknown command `complie`; expected one of compile, estimate, run, launch, reshard, "
-        "certificates, prove, verify, dump, opt, bench, models, operators, clusters",
+        "unknown command `complie`; expected one of compile, estimate, fit, run, launch, "
+        "reshard, certificates, prove, verify, dump, opt, bench, models, operators, clusters",
     ),
     "a_limit_where_nothing_is_compiled": (
         ["dump", "mlp", "--memory", "3"],
