@@ -180,7 +180,8 @@ def _searched(
         program_of, cluster, devices, options, layouts_on, compile_one, build_named, pipeline_of
     )
     most = most_stages(prepare(counts[0]).source)
-    tried = configurations(meshes, counts, devices, _forms(options), most)
+    fewest = 2 if judge.is_large else 1
+    tried = configurations(meshes, counts, devices, _forms(options), most, fewest)
     return OuterRun(judge, tried, progress).run()
 
 

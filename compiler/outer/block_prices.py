@@ -140,6 +140,8 @@ class BlockPrices:
             return None
         if own.stages == 1:
             return _ABOVE * self.limited_seconds
+        if not self.usual:
+            return None
         mean = sum(kind.count * kind.seconds for kind in self.usual) / other.stages
         slowest = other.chunks * slowest_stage(self.usual, other.stages * other.chunks)
         share = _BUBBLE.get(other.schedule or "", 1 / other.chunks)
@@ -192,7 +194,7 @@ class BlockPricing:
     _weights: dict[int, tuple[ResourceWeights, ...]] = field(default_factory=dict)
 
     def prices(
-        self, configuration: Configuration, options: CompileOptions, seconds: float
+        self, configuration: Configuration, options: CompileOptions, seconds: float, below: float
     ) -> BlockPrices:
         """Return the prices of a configuration.
 
@@ -204,6 +206,9 @@ class BlockPricing:
             Of a compilation in one stage.
         seconds : float
             Time that the searches may take.
+        below : float
+            The cost of a plan: a bound that is no less ends the searches, and of pipelines there is
+            no estimate then.
 
         Raises
         ------
@@ -222,36 +227,54 @@ class BlockPricing:
         problems_by = partial(
             self._problems, pipeline, blocks, emissions=emissions, deadline=deadline
         )
-        alone = configuration.stages == 1
-        passes = options.passes if alone or options.passes == 1 else MANY
+        passes = options.passes if configuration.stages == 1 or options.passes == 1 else MANY
         part = _Part(configuration.stages, passes, limit, deadline)
-        found = self._bounds(part, problems_by, pipeline.mesh)
         own = replace(configuration, chunks=1, schedule=None)
-        step, limited = (
-            max(one.seconds for one in found),
-            max(one.limited_seconds for one in found),
-        )
-        if alone:
-            return BlockPrices(own, step, limited, is_one_program=self.is_one_program)
-        least = max(found, key=lambda one: one.seconds).kinds
+
+        def prices_of(bounded: _Bounded) -> BlockPrices:
+            return self._prices(own, bounded)
+
+        def is_enough(bounded: _Bounded) -> bool:
+            return prices_of(bounded).bound(own) >= below
+
+        found = self._bounds(part, problems_by, pipeline.mesh, is_enough)
+        best = max(found, key=lambda one: one.seconds)
+        if own.stages == 1:
+            limited = max(one.limited_seconds for one in found)
+            return replace(prices_of(best), limited_seconds=limited)
+        prices = prices_of(best)
+        if prices.bound(own) >= below:
+            return prices
         usual = _kinds(blocks, problems_by(None), MANY)
-        most = _MUCH * pipeline.limits.limit_bytes * configuration.stages
+        most = _MUCH * pipeline.limits.limit_bytes * own.stages
         fits = sum(kind.count * kind.memory_bytes for kind in usual) <= most
-        return BlockPrices(own, 0.0, 0.0, least, usual, fits, self.is_one_program)
+        return replace(prices, usual=usual, fits=fits)
+
+    def _prices(self, own: Configuration, bounded: "_Bounded") -> BlockPrices:
+        """Return prices without an estimate of pipelines."""
+        one = self.is_one_program
+        if own.stages > 1:
+            return BlockPrices(own, 0.0, 0.0, bounded.kinds, is_one_program=one)
+        return BlockPrices(own, bounded.seconds, bounded.limited_seconds, is_one_program=one)
 
     def _bounds(
         self,
         part: "_Part",
         problems_by: Callable[[ResourceWeights | None], StageProblems],
         mesh: Mesh,
+        is_enough: Callable[["_Bounded"], bool],
     ) -> "list[_Bounded]":
-        """Return the bounds by the weights that are tried."""
+        """Return the bounds by the weights that are tried, as long as they are not enough."""
         if not self.overlaps:
             return [part.bounded(problems_by(None))]
+        found: list[_Bounded] = []
         if len(mesh.axes) > self.levels:
             known = self._weights.get(part.groups, ())
-            return [part.bounded(problems_by(one)) for one in dict.fromkeys((self._free, *known))]
-        found: list[_Bounded] = []
+            for weights in dict.fromkeys((self._free, *known)):
+                found.append(part.bounded(problems_by(weights)))
+                if is_enough(found[-1]):
+                    break
+            return found
 
         def seconds(weights: ResourceWeights) -> float:
             found.append(part.bounded(problems_by(weights)))
@@ -260,9 +283,11 @@ class BlockPricing:
         used = sorted({axis.level for axis in mesh.axes if axis.size > 1})
         begin = time.perf_counter()
         until = begin + _SHARE_OF_WEIGHTS * (part.deadline - begin)
-        best, _ = SegmentWeights(
-            self.levels, used, seconds, seconds, 1, False, lambda: time.perf_counter() > until
-        ).best()
+
+        def is_done() -> bool:
+            return time.perf_counter() > until or any(map(is_enough, found[-1:]))
+
+        best, _ = SegmentWeights(self.levels, used, seconds, seconds, 1, False, is_done).best()
         self._weights[part.groups] = (best,)
         return found or [part.bounded(problems_by(best))]
 

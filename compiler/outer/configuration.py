@@ -154,6 +154,7 @@ def configurations(
     devices: int,
     forms: Sequence[Form] = FORMS[:1],
     most_stages: tuple[float, float] = (inf, inf),
+    fewest: int = 1,
 ) -> tuple[Configuration, ...]:
     """Return every mesh with every number of micro-batches, few micro-batches first.
 
@@ -184,7 +185,8 @@ def configurations(
             for chunks, schedule in forms:
                 exists = schedule != "interleaved" or count % groups == 0
                 most = most_stages[chunks > 1]
-                if len(forms) > 1 and not (exists and groups * chunks <= most):
+                exists = exists and groups * chunks <= most and count >= fewest
+                if len(forms) > 1 and not exists:
                     continue
                 found.append(Configuration(mesh, count, groups, chunks, schedule))
     return tuple(found)

@@ -104,12 +104,15 @@ class Task:
         Time limit of building the problem, and of solving it.
     plan : NamedPlan, optional
         The named plan that is to be built.
+    below : float
+        The cost of the best plan: no slower one is of use.
     """
 
     configurations: tuple[Configuration, ...]
     tier: int
     seconds: float
     plan: NamedPlan | None = None
+    below: float = inf
 
     @property
     def configuration(self) -> Configuration:

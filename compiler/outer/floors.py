@@ -17,18 +17,38 @@ Its weighted mean with weights proportional to (1 - 1/M)^(S-1-s) has equal coeff
     step >= (p_0 + ... + p_(S-1)) / (1 - (1 - 1/M)^S),
 
 and the sum of the p_s is at least the S / (M N) of one pass of one device over the whole batch.
+
+Where gradients of weights are segments of their own, they may come last, and the gradient of the
+last micro-batch hides nothing. Stage s still begins after the first micro-batch has passed the
+stages before it forward, in f_0 + ... + f_(s-1). Cuts are between blocks, so with phi the least
+forward share of a pass of any block, by what one device computes, for every s
+
+    step >= phi (p_0 + ... + p_(s-1)) + M p_s
+
+of the computation p_s, and the same mean, with weights proportional to (1 - phi/M)^(S-1-s), gives
+
+    step >= phi (p_0 + ... + p_(S-1)) / (1 - (1 - phi/M)^S).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwright.compiler.outer.configuration import Configuration
+from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 
 _OF_TWO_PARTS = (None, "1f1b", "gpipe")  # schedules without segments of weights
+_OF_THREE_PARTS = "zero_bubble"
 
 
 def has_two_parts(configuration: Configuration) -> bool:
     """Return whether each device group has one stage, of a forward and a backward segment."""
     return configuration.chunks == 1 and configuration.schedule in _OF_TWO_PARTS
+
+
+def forward_weights(levels: int) -> ResourceWeights:
+    """Return the weights by which forward segments alone count, on one device: it has no links."""
+    none = ResourceWeights(LEAST_WEIGHT, ((1 - LEAST_WEIGHT) / levels,) * levels)
+    forward = ResourceWeights(1 - levels * LEAST_WEIGHT, (LEAST_WEIGHT,) * levels)
+    return replace(none, later=(forward, none, none))
 
 
 @dataclass(frozen=True)
@@ -45,12 +65,18 @@ class ComputationFloor:
         Of all of a step, in a program with stages.
     pass_seconds : float
         Of what runs for each micro-batch in a program with stages, for the whole batch at once.
+    forward_share : float
+        The least share of its forward pass in that of any block; 0 where it is not known.
+    most_stages : int
+        Number of stages up to which cuts are between these blocks.
     """
 
     devices: int
     step_seconds: float
     staged_seconds: float = 0.0
     pass_seconds: float = 0.0
+    forward_share: float = 0.0
+    most_stages: int = 0
 
     def of(self, configuration: Configuration) -> float:
         """Return a lower bound on the step of every plan of a configuration.
@@ -68,8 +94,16 @@ class ComputationFloor:
         if stages == 1:
             return self.step_seconds / self.devices
         even = self.staged_seconds / self.devices
-        if count == 1 or not has_two_parts(configuration):
+        first = self._first_share(configuration)
+        if count == 1 or not first:
             return even
-        share = stages / (count * self.devices)
-        bubble = 1 - (1 - 1 / count) ** stages
-        return max(even, share * self.pass_seconds / bubble)
+        passes = stages / (count * self.devices) * self.pass_seconds
+        return max(even, first * passes / (1 - (1 - first / count) ** stages))
+
+    def _first_share(self, configuration: Configuration) -> float:
+        """Return the share of a pass for which the first micro-batch keeps later stages waiting."""
+        if has_two_parts(configuration):
+            return 1.0
+        one_stage_each = configuration.chunks == 1 and configuration.stages <= self.most_stages
+        known = one_stage_each and configuration.schedule == _OF_THREE_PARTS
+        return self.forward_share if known else 0.0

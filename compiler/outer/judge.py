@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Protocol
 
 from shardwright.compiler.compiled import Compiled
@@ -13,10 +14,10 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, PipelineOf
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Bound, Found
-from shardwright.compiler.outer.floors import ComputationFloor
+from shardwright.compiler.outer.floors import ComputationFloor, forward_weights
 from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
 from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.blocks import Blocks
+from shardwright.compiler.stages.blocks import Blocks, cut_points
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
@@ -39,6 +40,7 @@ _LINKS = 0.05  # weight of the links together in a bound on the overlapped step
 _SHARE = 1 / 4  # of the time of a task that a search for a bound takes, once its problem is built
 _SMALL = 300  # operators of a program whose searches are short
 _ALONE = Mesh((MeshAxis("x", 1, 0),))
+_ROUNDING = 1e-6  # of a share of the forward pass
 _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
@@ -155,14 +157,28 @@ class ProgramJudge:
         """
         source = replace(self.source_of(1), recomputed=())
         pipeline = replace(self.pipeline_of(options, _ALONE), source=source)
-        blocks = Blocks(pipeline.line, pipeline.loop, ())
-        request = SearchRequest(
-            source, self.cluster, pipeline.lowering.planner(_ALONE), options, None, {}
-        )
         deadline = time.perf_counter() + options.time_limit
-        problems = StageProblems(request, blocks, pipeline.limits, deadline, alone=True)
-        once, many = (problems.seconds(0, 1, passes) for passes in (ONE, MANY))
-        return replace(floor, staged_seconds=once / ONE, pass_seconds=max(many - once, 0.0) / MANY)
+
+        def problems(blocks: Blocks, weights: ResourceWeights | None = None) -> StageProblems:
+            planner = replace(pipeline.lowering, weights=weights).planner(_ALONE)
+            request = SearchRequest(source, self.cluster, planner, options, weights, {})
+            return StageProblems(request, blocks, pipeline.limits, deadline, alone=True)
+
+        whole = problems(Blocks(pipeline.line, pipeline.loop, ()))
+        once, many = (whole.seconds(0, 1, passes) for passes in (ONE, MANY))
+        floor = replace(floor, staged_seconds=once / ONE, pass_seconds=max(many - once, 0.0) / MANY)
+        blocks, forward = pipeline.blocks, forward_weights(len(self.cluster.links))
+        both, first = problems(blocks), problems(blocks, forward)
+        passes = [both.pass_floor(block) for block in range(len(blocks))]
+        shares = [first.pass_floor(i) / one for i, one in enumerate(passes) if one > 0]
+        most = len(blocks) // 2
+        between = most > 1 and cut_points(pipeline.line, pipeline.loop, most) == blocks.points
+        return replace(
+            floor,
+            pass_seconds=min(floor.pass_seconds, sum(passes)),
+            forward_share=min(shares, default=0.0) * (1 - _ROUNDING),
+            most_stages=most if between else 0,
+        )
 
     @property
     def prices_blocks(self) -> bool:
@@ -170,9 +186,14 @@ class ProgramJudge:
 
         Those of pipelines are, and those of large programs in several numbers of micro-batches.
         """
-        several = self.options.micro_batches == SEARCHED and len(self.source_of(1)) > _SMALL
+        several = self.options.micro_batches == SEARCHED and self.is_large
         many = self.options.stages != 1 or several
         return many and self._is_bounded and self._is_in_seconds
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the program is large: one micro-batch in several device groups is not tried."""
+        return len(self.source_of(1)) > _SMALL
 
     @property
     def names_plans(self) -> bool:
@@ -217,8 +238,12 @@ class ProgramJudge:
         )
         return self.build_named(options)
 
-    def price(self, configuration: Configuration, seconds: float) -> BlockPrices:
+    def price(
+        self, configuration: Configuration, seconds: float, below: float = inf
+    ) -> BlockPrices:
         """Return the prices of the blocks on a mesh in a number of micro-batches.
+
+        Where the bound is no less than the cost of a plan, there is no estimate.
 
         Raises
         ------
@@ -226,7 +251,7 @@ class ProgramJudge:
             If the program has no form in so many, or no price was found in time.
         """
         alone = Configuration(configuration.mesh, configuration.micro_batches)
-        return self._pricing.prices(configuration, self.options_of(alone, seconds), seconds)
+        return self._pricing.prices(configuration, self.options_of(alone, seconds), seconds, below)
 
     @cached_property
     def _pricing(self) -> BlockPricing:

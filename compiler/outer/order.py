@@ -1,7 +1,7 @@
 """The order in which configurations are priced, and compiled by their estimates.
 
 First the seeds are priced: of every number of device groups the mesh with the fewest axes, in about
-eight times as many micro-batches, and of one stage in 1, 2, 4 and 16. Then the configuration of the
+eight times as many micro-batches, and of one stage in 1 and 2. Then the configuration of the
 least estimate is sketched, as long as that is below the best plan: its stages are planned within
 the memory limit, which makes the estimate a good one. If it is still the least, the configuration
 is compiled. In turn with that, the others are priced: those near the least estimates first, then
@@ -21,6 +21,7 @@ from shardwright.search.named_plan import NamedPlan
 
 T = TypeVar("T")
 _GROUP = 2  # configurations of one mesh that are priced together
+_NEAR = 1.01  # times the estimate of a draft that is awaited: what is drafted besides
 _COMPILED = 2  # that are compiled at once
 _SKETCHED = 5  # configurations for each that is compiled
 _FARTHER = 0.03  # by which an estimate may be higher for each factor of two
@@ -30,7 +31,7 @@ _HOPE = 1.15  # times the best plan: what is expected above it is priced last
 _SETTLED = 12  # meshes and micro-batches, further ones, that are priced before a compilation
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
-_SOME = (1, 2, 4, 16)  # micro-batches of the seeds of one stage
+_SOME = (1, 2)  # micro-batches of the seeds of one stage
 _BESIDE = {BUILDING: 0, DRAFTING: 6}  # answers of short tasks that are taken before a long one's
 _BESIDE_SEARCH = 16  # the same of one that is searched
 
@@ -67,6 +68,11 @@ def _distance(entry: Entry[T]) -> float:
     """Return how far the number of micro-batches is from a usual one for the stages."""
     one = entry.configuration
     return abs(log(one.micro_batches / (_FEW * one.stages if one.stages > 1 else 1)))
+
+
+def _by_bound(entry: Entry[T]) -> tuple[float, int, int]:
+    """Order by the bound: few micro-batches and fine meshes bound others, too."""
+    return entry.bound, entry.configuration.micro_batches, -entry.configuration.axes
 
 
 @dataclass(eq=False)
@@ -142,7 +148,8 @@ class PricedOrder(Generic[T]):
         if chosen is None and best is not None and best.is_open and self._is_settled:
             return Chosen([best], self.compilation)
         if unpriced:
-            return Chosen(self._group(unpriced, self._expected(unpriced, best)), PRICING)
+            order = _by_bound if chosen is None and compiles else self._expected(unpriced, best)
+            return Chosen(self._group(unpriced, order), PRICING)
         return Chosen([], PRICING) if running or self._is_compiling else None
 
     @property
@@ -163,8 +170,8 @@ class PricedOrder(Generic[T]):
         best of every few sketches is compiled in any case.
         """
         cost = inf if best is None or best.found is None else best.found.cost
-        drafted = [e for e in self.entries if e.is_compiling and e.is_ready]
-        cost = min([cost, *map(_estimate, drafted), *(e.named_seconds for e in self.entries)])
+        drafted = [_NEAR * _estimate(e) for e in self.entries if e.is_compiling and e.is_ready]
+        cost = min([cost, *drafted, *(e.named_seconds for e in self.entries)])
         open_ones = [e for e in self.entries if e.is_open and e.is_priced and not e.has_begun]
         found = [e for e in open_ones if _estimate(e) < cost]
         if best is None:

@@ -104,7 +104,7 @@ class Judge(Protocol[T]):
         """Return a named plan."""
         ...
 
-    def price(self, configuration: Configuration, seconds: float) -> Prices:
+    def price(self, configuration: Configuration, seconds: float, below: float) -> Prices:
         """Return bounds and estimates of configurations that share a mesh and micro-batches."""
         ...
 
@@ -325,10 +325,12 @@ class OuterSearch(Generic[T]):
 
     def _task(self, chosen: Chosen[T]) -> Task:
         several = self.judge.prices_blocks and self.best is not None
-        share = _SHARE_PRICED if several and chosen.tier < len(self.judge.tiers) else _SHARE
+        short = chosen.tier < len(self.judge.tiers) and chosen.tier != DRAFTING
+        share = _SHARE_PRICED if several and short else _SHARE
         seconds = share * (self.deadline - time.perf_counter())
         configurations = tuple(one.configuration for one in chosen.entries)
-        return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan)
+        below = inf if self.best is None else _cost(self.best)
+        return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan, below)
 
     # Answers
 
@@ -337,7 +339,7 @@ class OuterSearch(Generic[T]):
         begin = time.perf_counter()
         value: Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
         if task.tier == PRICING:
-            value = tuple(self._prices(one, task.seconds) for one in task.configurations)
+            value = tuple(self._prices(one, task) for one in task.configurations)
         elif task.tier == NAMING:
             value = self.judge.named_seeds(self.candidates, task.seconds)
         elif task.tier == BUILDING:
@@ -353,10 +355,10 @@ class OuterSearch(Generic[T]):
             value = self.judge.compile(task.configuration, task.seconds)
         return Answer(value, time.perf_counter() - begin)
 
-    def _prices(self, configuration: Configuration, seconds: float) -> Prices | None:
+    def _prices(self, configuration: Configuration, task: Task) -> Prices | None:
         """Return the prices of a configuration; None where it has none."""
         try:
-            return self.judge.price(configuration, seconds)
+            return self.judge.price(configuration, task.seconds, task.below)
         except ShardwrightError:
             return None
 

@@ -318,7 +318,7 @@ class PricedJudge(DrawnJudge):
             raise InfeasibleError("it does not fit")
         return Found(cost, 0.0, 1.0, str(plan))
 
-    def price(self, configuration, seconds):
+    def price(self, configuration, seconds, below):
         return DrawnPrices(self, configuration)
 
     def sketch(self, configuration, seconds):

@@ -51,7 +51,8 @@ def test_the_best_of_all_stages_and_micro_batches_is_found(
         model, 2, cluster="cpu", stages="search", micro_batches="search", workers=1, **options
     )
     plan, trace = found.plan.document, found.search_trace
-    assert plan.objective == pytest.approx(min(cost for cost, _ in alone.values()), rel=2 * GAP)
+    # Drafts, and what is tried of other schedules, may find a plan that none of them finds alone.
+    assert plan.objective <= min(cost for cost, _ in alone.values()) * (1 + 2 * GAP)
     assert plan.lower_bound <= plan.objective
     assert plan.micro_batches == trace.best.micro_batches
     assert max(found.plan.program.stages, 1) == trace.best.stages

@@ -1,0 +1,82 @@
+"""Floors of configurations: no schedule of any stages is faster."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+import shardwright as sw
+from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.floors import ComputationFloor
+from shardwright.compiler.outer.judge import ProgramJudge
+from shardwright.compiler.outer.run import OuterRun
+from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
+from shardwright.dataflow.schedules import FORWARD, make_schedule
+
+SCHEDULES = ("1f1b", "gpipe", "zero_bubble")
+
+
+def drawn(seed: int, schedule: str) -> tuple[ComputationFloor, Configuration, float]:
+    """Return the floor of random blocks, a configuration, and the step of random stages of them."""
+    draw = random.Random(seed)
+    stages, count = draw.choice([2, 3, 4, 8]), draw.choice([2, 3, 4, 8, 16])
+    blocks = [draw.uniform(0.1, 1.0) for _ in range(stages + draw.randint(0, 8))]
+    shares = [draw.uniform(0.2, 0.4) for _ in blocks]
+    cut = [0, *sorted(draw.sample(range(1, len(blocks)), stages - 1)), len(blocks)]
+    made = make_schedule(schedule, stages, 1, count)
+    durations = {}
+    for stage, part in made.segments:
+        among = range(cut[stage], cut[stage + 1])
+        forward = sum(blocks[i] * shares[i] for i in among)
+        rest = sum(blocks[i] for i in among) - forward
+        durations[stage, part] = forward if part == FORWARD else rest / (len(made.parts) - 1)
+    step = simulate_schedule(made, durations, dict.fromkeys(chain_transfers(made), 0.0))
+    # A pass of one device over the whole batch takes as long as all passes of all device groups.
+    one = count * sum(blocks)
+    floor = ComputationFloor(stages, one, one, one, min(shares), stages)
+    return floor, Configuration(None, count, stages, 1, schedule), step.step_seconds
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_random_stages_are_faster_than_their_floor(schedule: str) -> None:
+    for seed in range(300):
+        floor, configuration, step = drawn(seed, schedule)
+        assert floor.of(configuration) <= step * (1 + 1e-9)
+
+
+def test_a_floor_with_too_great_a_share_is_caught() -> None:
+    cases = [drawn(seed, "zero_bubble") for seed in range(300)]
+    assert any(replace(one, forward_share=1.0).of(c) > step for one, c, step in cases)
+
+
+def test_where_cuts_may_be_inside_of_blocks_the_share_is_not_used() -> None:
+    floor, configuration, _ = drawn(0, "zero_bubble")
+    within = replace(floor, most_stages=configuration.stages - 1)
+    assert within.of(configuration) == floor.staged_seconds / floor.devices
+    assert within.of(configuration) < floor.of(configuration)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_no_pipeline_of_a_model_is_faster_than_its_floor(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SeenError(Exception):
+        pass
+
+    judges: list[ProgramJudge] = []
+
+    def seen(run: OuterRun) -> None:
+        judges.append(run.judge)
+        raise SeenError
+
+    monkeypatch.setattr(OuterRun, "run", seen)
+    gpt = "gpt:layers=6,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
+    options = {"cluster": "a100-pod", "optimizer": "adam"}
+    with pytest.raises(SeenError):
+        sw.compile(gpt, 4, mesh="search", micro_batches="search", stages="search", **options)
+    floor = judges[0].floor(staged=True)
+    assert 0.2 < floor.forward_share < 0.5
+    for count in (2, 4):
+        found = sw.compile(gpt, 4, micro_batches=count, stages=2, schedule=schedule, **options)
+        least = floor.of(Configuration(None, count, 2, 1, schedule))
+        assert floor.staged_seconds / 4 <= least <= found.compiled.cost
