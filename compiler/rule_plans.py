@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import count
+from typing import NamedTuple
 
 from shardwright.compiler.saved.marks import MARKS, Mark, MarkedPrograms
 from shardwright.compiler.search_request import SearchRequest
@@ -36,6 +37,7 @@ from shardwright.search.time_note import TimeNote
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import Identity
 
+_WORTHWHILE = 1 / 20  # of the blocks, in which less is recomputed
 _BY_RULE = ("fully_sharded", "data_parallel", "tensor_parallel", ShardingPropagation.name)
 _FILLED = 0.8  # of the memory that a plan leaves: gathers ahead and late reductions take some
 
@@ -140,7 +142,7 @@ class RulePlans:
         def limit() -> float:
             return below
 
-        return PlanQueue([*self._by_heuristics(), *self._experts((), limit)], limit)
+        return PlanQueue([*self._by_heuristics(()), *self._experts((), limit)], limit)
 
     def fastest(
         self,
@@ -162,7 +164,7 @@ class RulePlans:
         """
         found = [*self._experts(searched, shortest)]
         if with_heuristics:
-            found += (replace(plan, least_cost=0.0) for plan in self._by_heuristics())
+            found += self._by_heuristics(searched)
         return PlanQueue(found, shortest)
 
     def thriftiest(self, memory_limit: float) -> Iterator[RulePlan]:
@@ -180,7 +182,7 @@ class RulePlans:
         mark = len(MARKS) - 1 if self._recomputes else 0
         for walk in late._walks():
             methods = walk.methods(self.request.options.passes)
-            plans = (late._plan(walk, method, (), mark) for method in methods)
+            plans = (late._plan(_by_name(walk, method), (), mark) for method in methods)
             fitting = [p for p in plans if p and p.result.memory_bytes <= memory_limit]
             if fitting:
                 yield min(fitting, key=lambda plan: plan.least_cost)
@@ -197,7 +199,7 @@ class RulePlans:
                 walks.append((least, walk))
         for _, walk in sorted(walks, key=lambda pair: pair[0]):
             for method in walk.methods(self.request.options.passes):
-                plan = self._plan(walk, method, searched, 0)
+                plan = self._plan(_by_name(walk, method), searched, 0)
                 if plan is not None:
                     yield plan
 
@@ -213,29 +215,30 @@ class RulePlans:
                 yield walk
 
     def _plan(
-        self, walk: ExpertWalk, method: ByName, searched: Sequence[SearchRequest], mark: int
+        self, rule: "_Rule", searched: Sequence[SearchRequest], position: int
     ) -> RulePlan | None:
         """Return a plan with so much recomputation, or with the next more that there is."""
         marks = MARKS if self._recomputes else MARKS[:1]
-        for position in range(mark, len(marks)):
-            name = marks[position]
-            result = self._result(walk.on.mesh, method, method.plan, name)
-            if result is None:
-                continue
-            following = partial(self._plan, walk, method, searched, position + 1)
-            richer = partial(self._filled, walk, method, searched, position)
-            return self._made(walk, searched, result, name, following, richer)
+        for at, mark in enumerate(marks[position:], position):
+            result = self._result(rule, mark)
+            if result is not None:
+                following = partial(self._plan, rule, searched, at + 1)
+                richer = partial(self._filled, rule, searched, at)
+                return self._made(rule, searched, result, mark, following, richer)
         return None
 
     def _made(
         self,
-        walk: ExpertWalk,
+        rule: "_Rule",
         searched: Sequence[SearchRequest],
         result: SearchResult,
         mark: Mark,
         thriftier: Callable[[], RulePlan | None],
         richer: Callable[[float], RulePlan | None] = lambda _: None,
     ) -> RulePlan:
+        walk = rule.walk
+        if walk is None:  # its loads are not known
+            return RulePlan(0.0 if searched else result.cost, result, None, thriftier, richer)
         on = walk.on
         least = max(self._weighted_costs(walk, mark, searched, result), default=result.cost)
         decisions = on.refined(result.decisions, self._mesh)
@@ -243,41 +246,42 @@ class RulePlans:
         return RulePlan(least, replace(result, decisions=decisions), merged, thriftier, richer)
 
     def _filled(
-        self,
-        walk: ExpertWalk,
-        method: ByName,
-        searched: Sequence[SearchRequest],
-        position: int,
-        spare_bytes: float,
+        self, rule: "_Rule", searched: Sequence[SearchRequest], position: int, spare_bytes: float
     ) -> RulePlan | None:
         """Return a plan that recomputes less in as many blocks as the memory has room for."""
-        key, blocks = (walk.on.mesh, method, method.plan), len(self._sources.blocks)
-        result = self._result(*key, MARKS[position])
-        for mark in reversed(MARKS[:position]):
-            other = self._result(*key, mark)
-            if result is not None and other is not None and blocks:
-                each = (other.memory_bytes - result.memory_bytes) / blocks
-                room = int(_FILLED * spare_bytes / each) if each > 0 else 0
-                less = partial(self._with_less, walk, method, searched, MARKS[position], mark)
-                return less(min(room, blocks - 1))
+        for other in reversed(MARKS[:position]):
+            if self._result(rule, other) is not None:
+                mixed = Mark(MARKS[position].rule, other.rule)
+                return self._more_filled(rule, searched, mixed, spare_bytes)
         return None
 
-    def _with_less(
-        self,
-        walk: ExpertWalk,
-        method: ByName,
-        searched: Sequence[SearchRequest],
-        mark: Mark,
-        other: Mark,
-        last: int,
+    def _more_filled(
+        self, rule: "_Rule", searched: Sequence[SearchRequest], mark: Mark, spare_bytes: float
     ) -> RulePlan | None:
-        """Return a plan that recomputes less in the last blocks; in fewer, where that is much."""
-        mixed = Mark(mark.rule, other.rule, last)
-        result = self._result(walk.on.mesh, method, method.plan, mixed) if last > 0 else None
+        blocks = len(self._sources.blocks)
+        most, least = (self._result(rule, Mark(name)) for name in (mark.rule, mark.other))
+        if most is None or least is None or not blocks:
+            return None
+        each = (least.memory_bytes - most.memory_bytes) / blocks
+        room = int(_FILLED * spare_bytes / each) if each > 0 else 0
+        if room < blocks * _WORTHWHILE:
+            return None
+        return self._with_less(rule, searched, mark, mark.last, min(mark.last + room, blocks - 1))
+
+    def _with_less(
+        self, rule: "_Rule", searched: Sequence[SearchRequest], mark: Mark, fits: int, last: int
+    ) -> RulePlan | None:
+        """Return a plan that recomputes less in the last blocks; in fewer, where that is much.
+
+        It is known to fit with so many as `fits`.
+        """
+        mixed = mark._replace(last=last)
+        result = self._result(rule, mixed) if last > fits else None
         if result is None:
             return None
-        fewer = partial(self._with_less, walk, method, searched, mark, other, last // 2)
-        return self._made(walk, searched, result, mixed, fewer)
+        fewer = partial(self._with_less, rule, searched, mark, fits, (fits + last) // 2)
+        more = partial(self._more_filled, rule, searched, mixed)
+        return self._made(rule, searched, result, mixed, fewer, more)
 
     def _least_cost(
         self,
@@ -349,18 +353,16 @@ class RulePlans:
 
     # Heuristics
 
-    def _by_heuristics(self) -> Iterator[RulePlan]:
+    def _by_heuristics(self, searched: Sequence[SearchRequest]) -> Iterator[RulePlan]:
         for name in _BY_RULE if self.are_allowed else ():
-            for mark in (MARKS[0], MARKS[-1]) if self._recomputes else MARKS[:1]:
-                result = self._result(self._mesh, name, name, mark)
-                if result is not None:
-                    yield RulePlan(result.cost, result, None, lambda: None)
+            plan = self._plan(_Rule(self._mesh, name, name), searched, 0)
+            if plan is not None:
+                yield plan
 
-    def _result(
-        self, mesh: Mesh, method: str | SearchMethod, key: object, mark: Mark
-    ) -> SearchResult | None:
-        """Return the plan of a method; None if the model does not allow it, or no time is left."""
-        key = key, mesh, mark
+    def _result(self, rule: "_Rule", mark: Mark) -> SearchResult | None:
+        """Return the plan of a rule; None if the model does not allow it, or no time is left."""
+        mesh, method = rule.mesh, rule.method
+        key = rule.key, mesh, mark
         if key not in self._results and not self._is_late:
             regather = isinstance(method, ByName) and method.plan.sequence_parallel
             space = self._space(mesh, mark, regather=regather)
@@ -432,6 +434,32 @@ class RulePlans:
             return request.planner
         lowering = LowerRedistributions(request.cluster, request.options.cost_model)
         return lowering.planner(mesh)
+
+
+class _Rule(NamedTuple):
+    """A rule that builds plans.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The axes that it builds them on.
+    method : str or SearchMethod
+        The rule.
+    key : object
+        What tells it from others.
+    walk : ExpertWalk, optional
+        The degrees of an expert plan.
+    """
+
+    mesh: Mesh
+    method: str | SearchMethod
+    key: object
+    walk: ExpertWalk | None = None
+
+
+def _by_name(walk: ExpertWalk, method: ByName) -> _Rule:
+    """Return the rule of an expert plan."""
+    return _Rule(walk.on.mesh, method, method.plan, walk)
 
 
 def _cost_in(weighted: SearchSpace, space: SearchSpace, assignment: Sequence[int]) -> float:
