@@ -109,10 +109,11 @@ def operator_work(
     tensors, flops, moved = _flops_and_bytes(info, operands, results, mesh)
     kind, dtype = kind_of(info), _dtype(info)
     if kind not in ("product", "attention"):
-        return Work(kind, dtype, flops, moved)
+        return Work(kind, dtype, flops, moved, operator=info.name)
     shapes = [layout.slice_shape(tensor.shape, mesh) for tensor, layout in tensors]
     products = products_of(info, flops, shapes)
-    return Work(kind, dtype, flops, moved, products, scores_of(info, products), item_bytes(dtype))
+    scores, item = scores_of(info, products), item_bytes(dtype)
+    return Work(kind, dtype, flops, moved, products, scores, item, info.name)
 
 
 @dataclass(frozen=True)

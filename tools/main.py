@@ -41,6 +41,7 @@ COMMANDS = {
     "models": "list the models of the zoo and their sizes",
     "operators": "list the operators with their rules, and the coverage of MindSpore",
     "clusters": "list the clusters that come with the package",
+    "calibrate": "measure this machine, or read measurements, and write a cluster file",
 }
 EXAMPLES = {
     "compile": (
@@ -75,6 +76,11 @@ EXAMPLES = {
         "checkpoints/step-200 --merge --out whole",
     ),
     "certificates": ("certificates", "certificates --host 10.0.0.1 --server_password secret"),
+    "calibrate": (
+        "--out machine.yaml",
+        "--out machine.yaml         (started as: mpiexec -n 2 shardwright calibrate ...)",
+        "--out mine.yaml --cluster h100-pod --nccl all_reduce.log --csv operators.csv",
+    ),
     "prove": ("plans/mlp-8",),
     "verify": ("plans/mlp-8",),
     "dump": (

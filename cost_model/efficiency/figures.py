@@ -57,6 +57,24 @@ class Count(Figure):
     value: Annotated[int, Field(gt=0)]
 
 
+class OperatorRate(Description):
+    """What a device attains in one kind of operator, where that was measured by itself.
+
+    An operator takes `launch` seconds, and its work by `rate`: flops of matrix products, attention
+    and convolutions, bytes that it reads and writes of all others.
+
+    Parameters
+    ----------
+    rate : Figure
+        Flops or bytes per second.
+    launch : Figure
+        Seconds without any work.
+    """
+
+    rate: Figure
+    launch: Figure
+
+
 class DeviceEfficiency(Description):
     """What a device attains of its peaks, by class of operator.
 
@@ -77,6 +95,8 @@ class DeviceEfficiency(Description):
         Rows and columns of a tile of a product; 128 by default.
     depth : Figure, optional
         Contracted length k at which a product attains half of its rate: k / (k + depth).
+    operators : mapping of str to OperatorRate
+        Operators that were measured by themselves, by name; they take none of the shares above.
     """
 
     matmul: Rate
@@ -86,6 +106,17 @@ class DeviceEfficiency(Description):
     multiprocessors: Count | None = None
     tile: Count | None = None
     depth: Figure | None = None
+    operators: dict[str, OperatorRate] = {}
+
+    def __hash__(self) -> int:
+        # Explicit, because a dictionary has no hash.
+        return hash((self.matmul, self.attention, self.memory, *self.operators))
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Its own figures, and those of operators."""
+        own = (figure for rate in self.operators.values() for figure in rate.figures)
+        return (*super().figures, *own)
 
 
 class LinkEfficiency(Description):

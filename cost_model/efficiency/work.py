@@ -12,6 +12,7 @@ attention       flops / (peak * attention), at least bytes / bandwidth; or, wher
                 the scores in memory, its products as above, and the traffic of all scores
 pointwise, copy bytes * the factor of the software / bandwidth
 update          the same
+any             launch + flops or bytes / rate, where the cluster file has the operator's own rate
 =============== ==================================================================================
 
 The bandwidth is the achievable one, and every operator takes the device's launch seconds too. A
@@ -88,6 +89,8 @@ class Work:
         Scores of attention in memory, by the times that they are read and written.
     item_bytes : float
         Bytes of an element of its products.
+    operator : str
+        The name of the operator.
     """
 
     kind: Kind
@@ -97,6 +100,12 @@ class Work:
     products: tuple[Product, ...] = ()
     scores: float = 0.0
     item_bytes: float = 0.0
+    operator: str = ""
+
+    @property
+    def amount(self) -> float:
+        """What a rate of its operator counts: flops, or bytes that it reads and writes."""
+        return self.flops if self.kind in ("product", "attention", "convolution") else self.nbytes
 
 
 def kind_of(info: OperatorInfo) -> Kind:
@@ -161,6 +170,9 @@ def scores_of(info: OperatorInfo, products: Sequence[Product]) -> float:
 def work_seconds(work: Work, cluster: Cluster) -> float:
     """Return the seconds of some work on a device of a cluster, as its software runs it."""
     device, software = cluster.device, cluster.software
+    if device.efficiency is not None and work.operator in device.efficiency.operators:
+        own = device.efficiency.operators[work.operator]
+        return own.launch.value + work.amount / own.rate.value
     if work.kind == "attention" and software is not None and software.attention == "separate":
         moved = work.scores * software.scores.value / device.achieved_bandwidth
         return sum(_product(p, work, device) for p in work.products) + moved

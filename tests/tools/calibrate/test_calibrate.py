@@ -1,0 +1,208 @@
+"""Fits of measurements, the logs that are read, and the cluster files that are written."""
+
+import numpy as np
+import pytest
+import yaml
+
+import shardwright as sw
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.collectives import collective_seconds_array
+from shardwright.cost_model.roofline import operator_work, second_prices
+from shardwright.ir.errors import ClusterError
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.operators.info import info_of
+from shardwright.tools.calibrate.csv_file import of_csv
+from shardwright.tools.calibrate.fitting import Sample, fitted
+from shardwright.tools.calibrate.links import Measured, of_nccl_tests
+from shardwright.tools.main import main
+
+LOG = """\
+# nccl-tests version 2.13.8
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 8 minBytes 1024 maxBytes 16777216 step: 4(factor) warmup iters: 5 iters: 20
+#  Rank  0 Group  0 Pid  1 on node device  0 [0x18] NVIDIA H100
+#  Rank  1 Group  0 Pid  1 on node device  1 [0x2a] NVIDIA H100
+#  Rank  2 Group  0 Pid  1 on node device  2 [0x3a] NVIDIA H100
+#  Rank  3 Group  0 Pid  1 on node device  3 [0x5d] NVIDIA H100
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)
+"""
+
+
+def log_of(latency, bandwidth):
+    """Return a log whose times are those of a ring of four ranks."""
+    lines = []
+    for size in (1024, 65536, 4194304, 268435456):
+        micro = (6 * latency + size * 1.5 / bandwidth) * 1e6
+        lines.append(f"  {size} {size // 4} float sum -1 {micro:.4f} 1.0 1.0 0 {micro:.4f} 1 1 0")
+    return LOG + "\n".join(lines) + "\n# Avg bus bandwidth    : 1.0\n"
+
+
+@pytest.mark.parametrize("fixed", [0.0, 2e-6])
+@pytest.mark.parametrize("rate", [1e9, 3e12])
+def test_a_line_is_found_again(fixed, rate):
+    amounts = np.logspace(3, 9, 12)
+    line = fitted([Sample(1.0, float(a), fixed + float(a) / rate) for a in amounts])
+    assert line.fixed == pytest.approx(fixed, rel=1e-6, abs=1e-15)
+    assert line.rate == pytest.approx(rate, rel=1e-6)
+    assert line.error < 1e-9
+
+
+def test_no_coefficient_is_negative_and_the_fit_is_the_best_of_a_grid():
+    random = np.random.default_rng(3)
+    for _ in range(50):
+        amounts, seconds = random.random(6) + 0.1, random.random(6) + 0.1
+        samples = [Sample(1.0, float(a), float(s)) for a, s in zip(amounts, seconds, strict=True)]
+        line = fitted(samples)
+        assert line.fixed >= 0
+        assert line.rate > 0
+
+        def error(fixed, slope, amounts=amounts, seconds=seconds):
+            return (((fixed + slope * amounts) / seconds - 1) ** 2).sum()
+
+        least = min(error(f, s) for f in np.linspace(0, 2, 60) for s in np.linspace(0, 2, 60))
+        assert error(line.fixed, 1 / line.rate) <= least + 1e-6
+
+
+def test_one_sample_or_work_that_takes_no_time():
+    line = fitted([Sample(1.0, 100.0, 2.0)])
+    assert line.fixed + 100 / line.rate == pytest.approx(2.0)
+    line = fitted([Sample(1.0, 1.0, 5.0), Sample(1.0, 1e6, 5.0), Sample(1.0, 2e6, 5.0)])
+    assert line.fixed + 2e6 / line.rate == pytest.approx(5.0, rel=1e-3)
+
+
+def test_collectives_are_fitted_to_what_the_cost_model_counts(tmp_path):
+    (tmp_path / "log").write_text(log_of(3e-6, 2e11))
+    found = of_nccl_tests(tmp_path / "log")
+    assert {(item.kind, item.ranks) for item in found} == {("all_reduce", 4)}
+    line = fitted([item.sample for item in found])
+    assert line.fixed == pytest.approx(3e-6, rel=1e-3)
+    assert line.rate == pytest.approx(2e11, rel=1e-3)
+    for kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        assert Measured(kind, 4, 1e6, 1.0).sample.amount == pytest.approx(0.75e6)
+
+
+def test_a_cluster_of_logs_prices_as_was_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    node = yaml.safe_load(Cluster.model_validate(_four()).model_dump_json(exclude_none=True))
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(node))
+    (tmp_path / "log").write_text(log_of(3e-6, 2e11))
+    (tmp_path / "ops.csv").write_text(
+        "operator,amount,seconds\nmatmul,1e12,0.004\nmatmul,1e9,6e-6\nadd,1e9,0.001\n"
+    )
+    options = ["--cluster", "base.yaml", "--nccl", "log", "--csv", "ops.csv", "--out", "a.yaml"]
+    assert main(["calibrate", *options]) == 0
+    assert "2 operators measured, links of 200 GB/s and 3 us of latency" in capsys.readouterr().out
+    found = Cluster.load("a.yaml")
+    assert found.device.efficiency.operators["matmul"].rate.tag == "measured"
+    seconds = collective_seconds_array(
+        "all_reduce", np.array([4194304.0]), (MeshAxis("x", 4),), found
+    )
+    assert seconds[0] == pytest.approx(6 * 3e-6 + 4194304 * 1.5 / 2e11, rel=1e-3)
+    graph = sw.compile("mlp:batch=64", 1, cluster="a.yaml", mode="stand_alone").plan.program
+    node = next(node for node in graph.nodes if node.operator == "matmul")
+    info, mesh = info_of(graph, node), Mesh(())
+    operands = [Layout.replicated(t.rank) for t in info.operand_types]
+    results = [Layout.replicated(t.rank) for t in info.result_types]
+    work = operator_work(info, operands, results, mesh)
+    own = found.device.efficiency.operators["matmul"]
+    priced = second_prices(mesh, found).operator_cost(info, operands, results)
+    assert priced == pytest.approx(own.launch.value + work.flops / own.rate.value)
+    assert sw.compile("mlp:batch=64", 4, cluster="a.yaml").plan.document.status
+
+
+def _four():
+    return {
+        "name": "four",
+        "device": {
+            "name": "a device",
+            "peak_flops": {"float32": 6e13},
+            "memory_bandwidth": 3e12,
+            "memory_bytes": 2**34,
+            "launch_seconds": 4e-6,
+        },
+        "levels": [{"name": "node", "size": 4, "bandwidth": 4.5e11, "latency": 1e-6}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a,b\n", "the first line is `a,b`, expected `operator,amount,seconds` (in {path})"),
+        ("", "the first line is ``, expected `operator,amount,seconds` (in {path})"),
+        ("operator,amount,seconds\n", "the file has no measurements (in {path})"),
+        (
+            "operator,amount,seconds\nmatmull,1,1\n",
+            "no operator is called `matmull` (in {path}, line 2); did you mean `matmul`?",
+        ),
+        (
+            "operator,amount,seconds\nadd,1,-2\n",
+            "`seconds` is `-2`, expected a positive number (in {path}, line 2)",
+        ),
+        (
+            "operator,amount,seconds\nadd,1\n",
+            "`seconds` is ``, expected a positive number (in {path}, line 2)",
+        ),
+    ],
+)
+def test_a_wrong_csv_is_refused_in_one_sentence(tmp_path, text, told):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(ClusterError) as error:
+        of_csv(path)
+    assert str(error.value) == told.format(path=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "a log of nccl-tests names its collective, this one does not"),
+        (
+            "# all_reduce_perf\n",
+            "a log of nccl-tests has a line for each of 2 ranks or more, and times, found 0 lines "
+            "`# Rank` and 0 lines of times",
+        ),
+    ],
+)
+def test_a_wrong_log_is_refused_in_one_sentence(tmp_path, text, told):
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(ClusterError) as error:
+        of_nccl_tests(tmp_path / "log")
+    assert error.value.what == told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--cluster", "cpu"], "`--cluster` has no effect, this machine is measured; leave it out"),
+        (["--csv", "a"], "`--nccl` and `--csv` need the data sheet of the devices; name it with"),
+        (["--csv", "a", "--cluster", "cpu", "--fast"], "`--fast` has no effect, nothing is"),
+        (["--csv", "a", "--cluster", "cpu"], "cannot read the file `a`: No such file"),
+        (["--nccl", "a", "--cluster", "cpu"], "cannot read the log `a`: No such file"),
+        (["--steps", "0"], "`--steps` is 0, expected an integer of at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, monkeypatch, capsys, options, told):
+    monkeypatch.chdir(tmp_path)
+    assert main(["calibrate", "--out", "out.yaml", *options]) == 2
+    assert told in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_foreign_file_is_not_replaced(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text("name: mine")
+    assert main(["calibrate", "--out", str(tmp_path / "mine.yaml")]) == 2
+    assert "the cluster file cannot be written: a file that is something" in capsys.readouterr().err
+
+
+def test_this_machine_is_measured(tmp_path, capsys):
+    path = tmp_path / "here.yaml"
+    options = ["--model", "mlp:batch=8,inputs=16,hidden=16", "--steps", "2"]
+    for _ in range(2):  # it replaces its own
+        assert main(["calibrate", "--out", str(path), *options]) == 0
+    found = Cluster.load(path)
+    measured = found.device.efficiency.operators
+    assert {"matmul", "add", "relu", "sgd_update"} <= measured.keys()
+    assert found.size == 1
+    assert sw.compile("mlp:batch=8", 1, cluster=str(path), mode="stand_alone").plan

@@ -1,0 +1,145 @@
+"""The cluster that measurements describe, as a cluster file whose figures have their sources."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.tools.calibrate.fitting import Line, Sample, fitted
+from shardwright.tools.calibrate.kernels import Machine
+from shardwright.tools.calibrate.links import Measured
+
+MARK = "# A cluster file of `shardwright calibrate`.\n"
+_CONVOLUTION = "convolution"
+
+
+def of_machine(
+    name: str,
+    found: Machine,
+    operators: Mapping[str, Sequence[Sample]],
+    collectives: Sequence[Measured],
+    processes: int,
+) -> dict[str, Any]:
+    """Return the description of this machine, each process of which is a device.
+
+    Parameters
+    ----------
+    name : str
+        The name of the cluster.
+    found : Machine
+        Its peaks.
+    operators : mapping of str to sequence of Sample
+        Its measured operators.
+    collectives : sequence of Measured
+        Its measured collectives; without any there is one device.
+    processes : int
+        Number of processes.
+    """
+    rates = {operator: fitted(samples) for operator, samples in operators.items()}
+    launch = sorted(line.fixed for line in rates.values())[len(rates) // 2]
+    link = fitted([item.sample for item in collectives]) if collectives else None
+    level: dict[str, Any] = {"name": "machine", "size": processes}
+    if link is None:
+        level |= {"bandwidth": found.bandwidth / 2, "latency": 0.0}
+    else:
+        level |= {"bandwidth": link.rate, "latency": link.fixed}
+        level["efficiency"] = {"bandwidth": _figure(1.0, "measured", link.text)}
+    return {
+        "name": name,
+        "device": {
+            "name": "one process",
+            "peak_flops": {k: float(v) for k, v in found.flops.items()},
+            "memory_bandwidth": found.bandwidth,
+            "memory_bytes": found.memory_bytes // processes,
+            "launch_seconds": launch,
+            "efficiency": _shares(rates, found.flops["float32"], found.bandwidth),
+        },
+        "levels": [level],
+    }
+
+
+def of_base(
+    name: str,
+    base: Cluster,
+    operators: Mapping[str, Sequence[Sample]],
+    collectives: Sequence[Measured],
+) -> dict[str, Any]:
+    """Return a cluster of data sheets with what was measured on it.
+
+    Parameters
+    ----------
+    name : str
+        The name of the cluster.
+    base : Cluster
+        The devices and links by their data sheets.
+    operators, collectives
+        What was measured; either may be empty. Collectives are those of the innermost level.
+    """
+    content: dict[str, Any] = base.model_copy(update={"name": name}).model_dump(
+        mode="json", exclude_none=True, exclude={"software"}
+    )
+    device = base.device
+    if operators:
+        rates = {operator: fitted(samples) for operator, samples in operators.items()}
+        peak = max(device.peak_flops.values())
+        content["device"]["efficiency"] = _shares(rates, peak, device.memory_bandwidth)
+    if collectives:
+        link, level = fitted([item.sample for item in collectives]), content["levels"][0]
+        share = min(1.0, link.rate / base.levels[0].bandwidth)
+        level["latency"] = link.fixed
+        level["efficiency"] = {"bandwidth": _figure(share, "measured", link.text)}
+    return content
+
+
+def _shares(rates: Mapping[str, Line], peak: float, bandwidth: float) -> dict[str, Any]:
+    """Return what the device attains: shares of its peaks, and rates by operator."""
+    product = _share(rates, ("matmul",), peak)
+    attention = _share(rates, ("scaled_dot_product_attention", "causal_attention"), peak)
+    convolution = _share(rates, tuple(n for n in rates if n.startswith(_CONVOLUTION)), peak)
+    moved = _share(rates, ("add", "mul", "relu", "gelu"), bandwidth)
+    assumed = _figure(1.0, "assumed", "not measured")
+    found = {
+        "matmul": product or assumed,
+        "attention": attention or product or assumed,
+        "memory": moved or assumed,
+    }
+    if convolution is not None:
+        found[_CONVOLUTION] = convolution
+    operators = {
+        name: {
+            "rate": _figure(line.rate, "measured", line.text),
+            "launch": _figure(line.fixed, "measured", line.text),
+        }
+        for name, line in sorted(rates.items())
+    }
+    return {**found, "operators": operators}
+
+
+def _share(rates: Mapping[str, Line], names: Sequence[str], peak: float) -> dict[str, Any] | None:
+    """Return the share of a peak that the first of some operators attains."""
+    for name in names:
+        if name in rates:
+            line = rates[name]
+            share, source = line.rate / peak, f"{name}: {line.text}"
+            more = "" if share <= 1 else f"; {share:.3g} times the peak, as it works in caches"
+            return _figure(min(1.0, share), "measured", source + more)
+    return None
+
+
+def _figure(value: float, tag: str, source: str) -> dict[str, Any]:
+    return {"value": float(f"{value:.6g}"), "tag": tag, "source": source}
+
+
+def as_text(content: Mapping[str, Any], notes: Sequence[str]) -> str:
+    """Return a description as YAML, with notes on its top."""
+    lines = "".join(f"# {note}\n" for note in notes)
+    return MARK + lines + yaml.safe_dump(_rounded(content), sort_keys=False, width=120)
+
+
+def _rounded(item: Any) -> Any:
+    if isinstance(item, dict | Mapping):
+        return {key: _rounded(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [_rounded(value) for value in item]
+    return float(f"{item:.6g}") if isinstance(item, float) else item

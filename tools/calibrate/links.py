@@ -1,0 +1,151 @@
+"""Measuring collectives over MPI, and reading those of nccl-tests.
+
+A collective takes a number of latencies, and its bytes by a bandwidth, as the cost model counts
+them (`cost_model.collectives`); both are fitted to all sizes and kinds.
+"""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.cost_model.cluster import Cluster, Device, Level
+from shardwright.cost_model.collectives import collective_model
+from shardwright.ir.errors import ClusterError
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.optional import optional
+from shardwright.ir.types import TensorType
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.info import operator_info
+from shardwright.runtime import MpiCommunicator
+from shardwright.tools.calibrate.fitting import Sample
+
+SIZES = tuple(2**power for power in range(10, 24, 2))  # bytes
+_KINDS = ("all_reduce", "all_gather")
+_NCCL_KINDS = {
+    "all_reduce_perf": "all_reduce",
+    "all_gather_perf": "all_gather",
+    "reduce_scatter_perf": "reduce_scatter",
+    "broadcast_perf": "broadcast",
+    "alltoall_perf": "all_to_all",
+}
+_STARTING = re.compile(rf"\b({'|'.join(_NCCL_KINDS)})\b")
+_LINE = re.compile(
+    r"^\s*(?P<size>\d+)\s+\d+\s+\w+\s+\S+\s+-?\d+\s+(?P<time>[\d.]+)\s+[\d.]+\s+[\d.]+"
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured collective.
+
+    Parameters
+    ----------
+    kind : str
+        One of `collectives.KINDS`.
+    ranks : int
+        Number of ranks.
+    nbytes : float
+        Bytes, as the cost model counts them.
+    seconds : float
+        The time.
+    """
+
+    kind: str
+    ranks: int
+    nbytes: float
+    seconds: float
+
+    @property
+    def sample(self) -> Sample:
+        """The latencies and bytes that it counts, by the fastest algorithm for large messages."""
+        unit = Cluster(
+            name="unit",
+            device=Device(
+                name="unit",
+                peak_flops={"float32": 1.0},
+                memory_bandwidth=1.0,
+                memory_bytes=1,
+                launch_seconds=0.0,
+            ),
+            levels=(Level(name="level", size=self.ranks, bandwidth=1.0, latency=1.0),),
+        )
+        axis = MeshAxis("x", self.ranks)
+        widest = min(collective_model(self.kind, (axis,), unit), key=lambda a: a.seconds_per_byte)
+        amount = widest.seconds_per_byte * self.nbytes
+        return Sample(widest.latency_seconds, amount, self.seconds)
+
+
+def measured_over_mpi(repeats: int, *, deterministic: bool = True) -> list[Measured]:
+    """Return collectives of all processes of MPI; the same in every process.
+
+    Parameters
+    ----------
+    repeats : int
+        Number of measurements, of which the least counts: each is that of the slowest rank.
+    deterministic : bool
+        Whether reductions add in the order of the ranks, as a run does by default.
+    """
+    mpi = optional("mpi4py.MPI", extra="mpi", need="measuring collectives")
+    world, axis = mpi.COMM_WORLD, MeshAxis("x", mpi.COMM_WORLD.size)
+    communicator = MpiCommunicator(Mesh((axis,)), deterministic=deterministic)
+    found = []
+    for kind in _KINDS:
+        for size in SIZES:
+            part = np.ones(size // 4, np.float32)
+            call = communicator.bound(_collective(kind, size), ("x",), part.shape)
+            taken = []
+            for _ in range(repeats + 1):
+                world.Barrier()
+                begin = time.perf_counter()
+                call(part)
+                taken.append(world.allreduce(time.perf_counter() - begin, op=mpi.MAX))
+            whole = size * world.size if kind == "all_gather" else size
+            found.append(Measured(kind, world.size, whole, min(taken[1:])))
+    return found
+
+
+def _collective(kind: str, size: int) -> Communication:
+    attributes = {"axes": ("x",)} | ({"dimension": 0} if kind == "all_gather" else {})
+    found = operator_info(kind, (TensorType("float32", (size // 4,)),), attributes)
+    assert isinstance(found, Communication)
+    return found
+
+
+def of_nccl_tests(path: Path) -> list[Measured]:
+    """Return the out-of-place times of a log of nccl-tests.
+
+    Parameters
+    ----------
+    path : Path
+        What a program such as ``all_reduce_perf`` printed.
+
+    Raises
+    ------
+    ClusterError
+        If it cannot be read, or does not say which collective ran on which ranks.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ClusterError(f"cannot read the log `{path}`: {reason}") from error
+    kind = next((_NCCL_KINDS[m[1]] for m in map(_STARTING.search, lines) if m), None)
+    ranks = sum(1 for line in lines if re.match(r"#\s+Rank\s+\d+", line))
+    matches = [match for match in map(_LINE.match, lines) if match]
+    if kind is None:
+        raise ClusterError(
+            "a log of nccl-tests names its collective, this one does not",
+            str(path),
+            "write the name of its program, such as `# all_reduce_perf`, into its first line",
+        )
+    if ranks < 2 or not matches:
+        found = f"{ranks} lines `# Rank` and {len(matches)} lines of times"
+        raise ClusterError(
+            f"a log of nccl-tests has a line for each of 2 ranks or more, and times, found {found}",
+            str(path),
+        )
+    sized = ((float(match["size"]), float(match["time"]) * 1e-6) for match in matches)
+    return [Measured(kind, ranks, size, seconds) for size, seconds in sized if size and seconds]
