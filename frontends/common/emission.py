@@ -67,8 +67,8 @@ class Emission:
             self.build.updates.append((number.name, following.name))
         return self.counter
 
-    def enter_state(self, constant: Constant) -> Value:
-        """Return the value of a tensor that steps update."""
+    def enter_named(self, constant: Constant) -> Value:
+        """Return the value of an untrained tensor that keeps its name: state, or frozen."""
         name = self.names.get(constant.name) or self.build.unique_name("state", numbered=True)
         self.data[name] = constant.data
         attributes: Attributes = {"initializer": "data", "trainable": False}
@@ -77,7 +77,7 @@ class Emission:
         return self.build.parameter(Value(name, kind), attributes, "buffer")
 
     def update(self, name: str, item: Constant | Value) -> None:
-        """Note the value of a tensor of `enter_state` after the step."""
+        """Note the value of a tensor of `enter_named` after the step."""
         following = self.enter(item) if isinstance(item, Constant) else item
         if following.name in self.held:
             following = self.build.emit("identity", following)

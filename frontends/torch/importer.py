@@ -16,7 +16,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.torch.call import Call, Notes
-from shardwright.frontends.torch.places import module_path
+from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.stored import ModuleTensor, computed
 from shardwright.frontends.torch.table import CONVERTERS, Converter
 from shardwright.frontends.torch.types import dtype_of, type_of
@@ -49,6 +49,11 @@ class Importer:
         self.notes = Notes()
         self.node: fx.Node | None = None
 
+    @property
+    def where(self) -> str | None:
+        """The module and the line of the node that is being converted, for messages."""
+        return None if self.node is None else place(self.node)
+
     # Inputs
 
     def placeholders(self, graph: fx.Graph, signature: ExportGraphSignature) -> dict[fx.Node, Any]:
@@ -79,8 +84,9 @@ class Importer:
             trained = isinstance(stored.tensor, torch.nn.Parameter) and stored.tensor.requires_grad
             self.emission.names[name] = self.emission.build.unique_name(plain_name(name))
             self.entered[name] = Constant(stored, stored.dtype, name, trained)
-            if name in updated:
-                self.entered[name] = self.emission.enter_state(self.entered[name])
+            is_frozen = isinstance(stored.tensor, torch.nn.Parameter) and not trained
+            if name in updated or is_frozen:
+                self.entered[name] = self.emission.enter_named(self.entered[name])
         return self.entered[name]
 
     # Nodes
@@ -196,11 +202,15 @@ class Importer:
         given = {a.name: v for a, v in zip(schema, arguments, strict=False)} | dict(keywords)
         defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
         bound = {}
-        for name, item in given.items():
+        for name, item in {**defaults, **given}.items():
             ours = "x" if name in ("self", "input") else name
             if ours in converter.names:
                 bound[ours] = _passed(call, converter, ours, item)
-            elif name not in _PLACEMENT and not (name in defaults and defaults[name] == item):
+            elif (
+                name in given
+                and name not in _PLACEMENT
+                and not (name in defaults and defaults[name] == item)
+            ):
                 raise UnsupportedError(f"the argument `{name}` of the operator {target}")
         return bound
 
@@ -214,6 +224,10 @@ class Importer:
         if found.name in views:
             views[renamed.name] = views[found.name]
         return renamed
+
+
+def _is_default(name: str, item: Any, defaults: Mapping[str, Any]) -> bool:
+    return name in defaults and bool(defaults[name] == item)
 
 
 def _passed(call: Call, converter: Converter, name: str, item: Any) -> Any:

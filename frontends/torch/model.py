@@ -18,7 +18,7 @@ from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import append_loss
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.importer import Importer
-from shardwright.frontends.torch.places import line_of, place
+from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.table import is_known
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
@@ -63,12 +63,15 @@ def import_module(
     try:
         made = _converted(importer, program)
         made = _with_loss(importer, made, loss, class_axis)
+    except ModelError:
+        raise
     except UnsupportedError as error:
-        where = place(importer.node) if importer.node is not None else None
-        raise ModelError(str(error), where) from error
+        raise ModelError(str(error), importer.where) from error
     except IRError as error:
-        where = place(importer.node) if importer.node is not None else None
-        raise ModelError(error.what, where, error.hint) from error
+        raise ModelError(error.what, importer.where, error.hint) from error
+    except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
+        what = f"an argument does not fit the operator ({type(error).__name__}: {error})"
+        raise ModelError(what, importer.where) from error
     returned = made if outputs or made[0].type.shape or not made[0].type.is_float else made[:1]
     name = re.sub(r"\W", "_", type(module).__name__).lower()
     graph = importer.emission.build.graph(name, tuple(value.name for value in returned))

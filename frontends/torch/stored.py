@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.types import array_of, dtype_of
@@ -86,10 +87,10 @@ def computed(
     with torch.no_grad():
         if torch.Tag.pointwise not in tags and str(target) not in _POINTWISE:
             return _all_compressed(_applied(target, arguments, keywords))
-        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+        tensors = [a for a in (*arguments, *keywords.values()) if isinstance(a, torch.Tensor)]
         whole = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-        small = [narrowed(a) if isinstance(a, torch.Tensor) else a for a in arguments]
-        result: torch.Tensor = target(*small, **keywords)
+        small, named = pytree.tree_map_only(torch.Tensor, narrowed, (list(arguments), keywords))
+        result: torch.Tensor = target(*small, **named)
         return compressed(result).expand(whole)
 
 

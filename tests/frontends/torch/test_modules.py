@@ -158,8 +158,23 @@ def test_updated_statistics_are_state() -> None:
 def test_a_frozen_parameter_is_not_trained() -> None:
     module = Decoder(1)
     module.layers[0].q.weight.requires_grad = False
+    nn.init.ones_(module.layers[0].q.bias).requires_grad_(False)
     graph = import_module(module, text()).graph
-    assert {p.name for p in graph.parameters if not p.trainable} >= {"layers.0.q.weight"}
+    frozen = {p.name for p in graph.parameters if not p.trainable}
+    assert frozen >= {"layers.0.q.weight", "layers.0.q.bias"}
+
+
+def test_dropout_is_imported_and_warned_of() -> None:
+    module = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.3, batch_first=True)
+    imported = import_module(module, (torch.randn(2, 3, 8),), loss="mean")
+    rates = [n.attributes["rate"] for n in imported.graph.nodes if n.operator == "dropout"]
+    assert len(rates) == 4
+    assert set(rates) == {0.3}
+    assert any("other random numbers" in said for said in imported.warnings)
+    module.eval()
+    assert "dropout" not in {
+        n.operator for n in import_module(module, (torch.randn(2, 3, 8),)).graph.nodes
+    }
 
 
 class Lambda(nn.Module):

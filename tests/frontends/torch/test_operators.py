@@ -34,6 +34,7 @@ def elementwise(w: Any, x: Any) -> Many:
     yield from (torch.maximum(w, x), torch.minimum(w, x), w.clamp(-0.5, 0.5), w.clamp(min=x))
     yield from (torch.where(w > x, w, 0.5), w.masked_fill(x > 0, 2.0), torch.addcmul(w, x, half))
     yield from (F.gelu(w), F.gelu(w, approximate="tanh"), F.silu(w), F.elu(w, 0.7), F.selu(w))
+    yield from (F.hardtanh(w), F.hardtanh(w, -0.2, 0.3), F.softplus(w), F.elu(w), F.leaky_relu(w))
     yield from (F.softplus(w, 2.0, 1.0), F.logsigmoid(w), F.hardswish(w), F.hardsigmoid(w))
     yield from (F.leaky_relu(w, 0.2), F.mish(w), F.relu6(w), F.glu(w), torch.lerp(w, x, 0.3))
     yield from (
