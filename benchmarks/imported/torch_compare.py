@@ -148,9 +148,11 @@ class Gradients:
     imported: Imported
 
 
-def gradients_differ(module: torch.nn.Module, inputs: Any) -> Gradients:
+def gradients_differ(
+    module: torch.nn.Module, inputs: Any, imported: Imported | None = None
+) -> Gradients:
     """Return how the loss and all gradients of a program of one device differ from autograd's."""
-    imported = import_module(module, inputs)
+    imported = import_module(module, inputs) if imported is None else imported
     module.zero_grad()
     loss = first_of(called(module, inputs))
     loss.backward()  # type: ignore[no-untyped-call]

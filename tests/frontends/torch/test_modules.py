@@ -27,7 +27,7 @@ def _seeded() -> None:
 class Decoder(nn.Module):
     """A small decoder with what large ones have: tied tables, rotations, shared heads."""
 
-    def __init__(self, layers: int = 2) -> None:
+    def __init__(self, layers: int = 1) -> None:
         super().__init__()
         self.table = nn.Embedding(32, 16)
         self.layers = nn.ModuleList(Block() for _ in range(layers))
@@ -110,7 +110,7 @@ def test_loss_and_gradients_are_those_of_autograd(module: Function, inputs: Func
 
 
 def test_a_plan_of_four_ranks_computes_what_autograd_does() -> None:
-    found = compare.on_ranks(Decoder(1).double(), text(), 4, dataset_strategy="data_parallel")
+    found = compare.on_ranks(Decoder().double(), text(), 4, dataset_strategy="data_parallel")
     assert max(found) < 1e-9
 
 
@@ -119,7 +119,7 @@ def test_outputs_are_equal_in_single_precision() -> None:
 
 
 def test_whole_operators_and_patterns_are_found() -> None:
-    graph = import_module(Decoder(1), text()).graph
+    graph = import_module(Decoder(), text()).graph
     found = {node.operator for node in graph.nodes}
     assert {"scaled_dot_product_attention", "rotary_embedding", "layer_norm", "rms_norm"} <= found
     attention = next(n for n in graph.nodes if n.operator == "scaled_dot_product_attention")
@@ -131,7 +131,7 @@ def test_whole_operators_and_patterns_are_found() -> None:
 
 def test_a_tied_parameter_is_one_and_equal_inputs_are_two() -> None:
     tokens = torch.randint(0, 32, (4, 6))
-    graph = import_module(Decoder(1), {"tokens": tokens, "labels": tokens}).graph
+    graph = import_module(Decoder(), {"tokens": tokens, "labels": tokens}).graph
     assert [value.name for value in graph.inputs] == ["tokens", "labels"]
     assert "head.weight" not in {p.name for p in graph.parameters}
     readers = [n.operator for n in graph.nodes if "table.weight" in n.operands]
@@ -156,7 +156,7 @@ def test_updated_statistics_are_state() -> None:
 
 
 def test_a_frozen_parameter_is_not_trained() -> None:
-    module = Decoder(1)
+    module = Decoder()
     module.layers[0].q.weight.requires_grad = False
     nn.init.ones_(module.layers[0].q.bias).requires_grad_(False)
     graph = import_module(module, text()).graph
