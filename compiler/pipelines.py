@@ -43,7 +43,13 @@ def canonical_form(options: CompileOptions) -> Canonicalize:
 
 def marking(options: CompileOptions) -> Pipeline:
     """Return the pass that marks what is recomputed, where the user asks for a rule."""
-    return tuple(Recompute(rule) for rule in RULES if rule == options.recompute)
+    plan = options.named_plan
+    sums = plan is not None and plan.tensor > 1
+    return tuple(
+        Recompute(rule, sums=sums and rule == "operators")
+        for rule in RULES
+        if rule == options.recompute
+    )
 
 
 def stand_alone(options: CompileOptions) -> Pipeline:

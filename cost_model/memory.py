@@ -6,7 +6,7 @@ from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph
 
 
-def peak_memory(graph: Graph) -> MemoryUseReport:
+def peak_memory(graph: Graph, held: Buffers | None = None) -> MemoryUseReport:
     """Return the peak memory of one rank.
 
     Buffers are freed after their last use; views take no memory, and updates are in place. Of a
@@ -16,11 +16,13 @@ def peak_memory(graph: Graph) -> MemoryUseReport:
     ----------
     graph : Graph
         A program; without a mesh it runs whole on one device.
+    held : Buffers, optional
+        Its buffers, if they have other sizes.
     """
     pipeline = pipeline_of(graph)
     if pipeline is not None:
-        return pipeline_memory(pipeline)
-    held = buffers(graph)
+        return pipeline_memory(pipeline, held)
+    held = held or buffers(graph)
     sizes, kinds = held.sizes, buffer_kinds(graph)
     now = dict.fromkeys(KINDS, 0.0)
     for name in (*(v.name for v in graph.inputs), *(p.name for p in graph.parameters)):

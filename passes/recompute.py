@@ -30,9 +30,9 @@ class Recompute(Pass):
     ``blocks/0``) but those whose results are read outside: of each block only its input is saved.
     ``selective``: the core of attention, from the product of queries and keys to the operand of the
     product with the values. ``operators``: those of ``full`` but attention and, of the products of
-    each block, every other one, from the first on, and those whose result is added to another: what
-    takes long to compute for its bytes, or is summed over ranks. Operators that read parameters
-    alone, such as casts of them, are not recomputed. Operators that are marked already stay marked,
+    each block, every other one, from the first on; with `sums` also those whose result is added to
+    another, which tensor ranks sum up. Operators that read parameters alone, such as casts of them,
+    are not recomputed. Operators that are marked already stay marked,
     and what is recomputed is not saved in host memory.
 
     Before::
@@ -52,6 +52,8 @@ class Recompute(Pass):
     ----------
     rule : str
         ``full``, ``operators`` or ``selective``.
+    sums : bool
+        Whether ``operators`` saves products whose result is added to another.
 
     References
     ----------
@@ -65,6 +67,7 @@ class Recompute(Pass):
     ensures = (WHOLE,)
 
     rule: Rule = "full"
+    sums: bool = False
 
     def run(self, graph: Graph) -> Graph:
         """Return the program with its marks.
@@ -76,7 +79,7 @@ class Recompute(Pass):
         """
         marked = _cores(graph) if self.rule == "selective" else _in_blocks(graph, self.rule)
         if self.rule == "operators":
-            marked -= _worth_saving(graph)
+            marked -= _worth_saving(graph, self.sums)
         stored = {parameter.name for parameter in graph.parameters}
         marked = {
             node.name
@@ -134,7 +137,7 @@ def _in_blocks(graph: Graph, rule: Rule) -> set[str]:
     }
 
 
-def _worth_saving(graph: Graph) -> set[str]:
+def _worth_saving(graph: Graph, sums: bool) -> set[str]:
     """Return attention and the products of repeated blocks that the rule of operators saves."""
     found: set[str] = set()
     products: Counter[str] = Counter()
@@ -143,7 +146,7 @@ def _worth_saving(graph: Graph) -> set[str]:
             block = block_of(node.scope)
             products[block] += 1
             is_summed = any(r.operator == "add" for r, _ in graph.uses[node.name])
-            if products[block] % 2 or is_summed:
+            if products[block] % 2 or (sums and is_summed):
                 found.add(node.name)
         elif node.operator == _FUSED:
             found.add(node.name)

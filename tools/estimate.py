@@ -10,9 +10,11 @@ from shardwright.compilation import Compilation
 from shardwright.compiler.page.page import check_page
 from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.software import IDEAL, software, software_names
+from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
+from shardwright.cost_model.efficiency.software import IDEAL, Software, software, software_names
 from shardwright.cost_model.events import Timeline
 from shardwright.ir.errors import InfeasibleError
+from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan
@@ -72,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     document = compile_document(compilation, limit, timeline=timeline)
     if run_by is not None:
         document["software"] = run_by.name
+    if run_by is not None and run_by.memory is not None:
+        document["software_memory"] = _kept_document(compilation.plan.program, run_by)
     if arguments.json:
         print_document(document)
     else:
@@ -128,6 +132,8 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}"
     verdict = "fits" if fits else "does not fit"
     _line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
+    if run_by is not None and run_by.memory is not None:
+        _line("kept", _kept_text(compilation.plan.program, run_by, device.memory_bytes))
     _line(
         "figures",
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
@@ -135,11 +141,33 @@ def _print_estimate(compilation: Compilation, timeline: Timeline, limit: float) 
     )
 
 
+def _kept_document(program: Graph, run_by: Software) -> dict[str, object]:
+    """Return the memory of a program as a software keeps it."""
+    found = memory_as_run(program, run_by)
+    return {
+        "peak_bytes_per_device": found.peak_bytes,
+        "by_kind": dict(found.by_kind),
+        "by_group": list(found.by_group),
+        "between_steps_bytes_by_group": list(lasting_bytes(program, run_by)),
+    }
+
+
+def _kept_text(program: Graph, run_by: Software, most: float) -> str:
+    found, between = memory_as_run(program, run_by), lasting_bytes(program, run_by)
+    kinds = ", ".join(f"{k} {bytes_text(size)}" for k, size in found.by_kind.items() if round(size))
+    peak = f"{bytes_text(found.peak_bytes)} of the device's {bytes_text(most)}"
+    lasting = f"{bytes_text(max(between))} between steps"
+    return f"{peak} as {run_by.name} keeps tensors, {lasting}: {kinds}"
+
+
 def _adjusted(cluster: Cluster) -> str:
     """Return which figures are not of data sheets, by their tags."""
     parts = [cluster.device.efficiency, *(level.efficiency for level in cluster.levels)]
     own = [figure for part in parts if part is not None for figure in part.figures]
-    of_software = () if cluster.software is None else cluster.software.figures
+    software = cluster.software
+    of_software = () if software is None else software.figures
+    if software is not None and software.memory is not None:
+        of_software += software.memory.figures
     found = []
     for where, figures in (("attained rates", own), ("figures of the software", of_software)):
         tags = Counter(figure.tag for figure in figures if figure.tag != "datasheet")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measurements.figures import ALL, Fitted, concerns, write
+from benchmarks.measurements.memory import section
 from benchmarks.measurements.predictions import Prepared, Steps, fitted, parts
 from benchmarks.measurements.rows import PUBLISHED, read_rows
 from benchmarks.measurements.table import table
@@ -38,7 +39,8 @@ def main() -> int:
         found = Steps(prepared, figures).residuals(values)
         print(f"mean absolute error {np.abs(np.exp(found) - 1).mean():.1%} of {len(rows)} rows")
         return 0
-    _TABLE.write_text(table(prepared, figures, left_out), encoding="utf-8")
+    text = table(prepared, figures, left_out, memory=section(arguments.rows))
+    _TABLE.write_text(text, encoding="utf-8")
     return 0
 
 

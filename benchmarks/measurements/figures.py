@@ -138,7 +138,7 @@ def read(place: Place) -> float:
     """Return the value of a figure in a file of the product."""
     folder, name, key = place
     if key.startswith(_OPTION):
-        _, option, key = key.split(".")
+        _, option, key = key.split(".", 2)
         name = f"{name}+{option}"
     found: Any = _original(folder, name)
     for part in key.split("."):
@@ -190,6 +190,12 @@ class Rates:
             assert isinstance(run_by, Software)
             self._known[name, profile] = described.run_by(run_by)
         return self._known[name, profile]
+
+    def software(self, profile: str) -> Software:
+        """Return a profile, with its options."""
+        found = self._changed("software", profile)
+        assert isinstance(found, Software)
+        return found
 
     def _changed(self, folder: str, text: str) -> Any:
         name, *options = text.split("+")

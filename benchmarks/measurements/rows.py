@@ -76,7 +76,7 @@ def read_rows(path: Path = PUBLISHED) -> tuple[list[Row], list[tuple[str, str, s
     rows, left_out = [], []
     for record in json.loads(path.read_text(encoding="utf-8"))["rows"]:
         source = record["source"]
-        make = next((make for name, make in _SOURCES.items() if source.startswith(name)), None)
+        make = next((make for name, make in SOURCES.items() if source.startswith(name)), None)
         try:
             if make is None:
                 raise LeftOutError("no reader for this source")
@@ -86,7 +86,8 @@ def read_rows(path: Path = PUBLISHED) -> tuple[list[Row], list[tuple[str, str, s
     return rows, left_out
 
 
-def _plan(record: Mapping[str, Any], **others: Any) -> NamedPlan:
+def plan_of(record: Mapping[str, Any], **others: Any) -> NamedPlan:
+    """Return the plan of a record."""
     return NamedPlan(
         tensor=record["tp"],
         pipeline=record["pp"],
@@ -106,7 +107,7 @@ def _gpt_sizes(record: Mapping[str, Any], heads: int | None = None) -> dict[str,
     }
 
 
-def _row(
+def gpt_row(
     record: Mapping[str, Any],
     source: str,
     sizes: Mapping[str, int],
@@ -114,6 +115,7 @@ def _row(
     seconds: float,
     **others: Any,
 ) -> Row:
+    """Return a row; by default of a GPT in float16."""
     settings = {
         "family": "gpt",
         "precision": "float16",
@@ -153,11 +155,11 @@ _SC21 = {
 def _sc21(record: Mapping[str, Any]) -> Row:
     arch = record["arch"]
     heads, micro_batch, chunks = _SC21[arch["hidden"]]
-    plan = _plan(record, micro_batch=micro_batch, chunks=chunks, recompute="full")
+    plan = plan_of(record, micro_batch=micro_batch, chunks=chunks, recompute="full")
     sizes = _gpt_sizes(record, heads)
     flops = _with_recomputation(arch["layers"], sizes, record["gbs"])
     seconds = flops / (record["tflops_per_gpu"] * 1e12 * record["gpus"])
-    return _row(record, "SC21", sizes, plan, seconds, cluster="a100-selene", software="megatron")
+    return gpt_row(record, "SC21", sizes, plan, seconds, cluster="a100-selene", software="megatron")
 
 
 def _with_recomputation(layers: int, sizes: Mapping[str, int], batch: int) -> float:
@@ -171,14 +173,14 @@ def _korthikanti(record: Mapping[str, Any]) -> Row:
     if "step_s" not in record:
         raise LeftOutError("memory alone, by the authors' formula")
     selective = record["recompute"].startswith("selective")
-    plan = _plan(
+    plan = plan_of(
         record,
         chunks=record["vp"] or 1,
         recompute="selective" if selective else "full",
         sequence_parallel=selective,
     )
     sizes, where = _gpt_sizes(record), {"cluster": "a100-selene", "software": "megatron"}
-    return _row(record, "Korthikanti", sizes, plan, record["step_s"], **where)
+    return gpt_row(record, "Korthikanti", sizes, plan, record["step_s"], **where)
 
 
 # Megatron-DeepSpeed on A100, 2024
@@ -186,10 +188,10 @@ def _korthikanti(record: Mapping[str, Any]) -> Row:
 
 def _vtrain(record: Mapping[str, Any]) -> Row:
     multi = "multi" in record["source"]
-    arch, plan = record["arch"], _plan(record, recompute="full")
+    arch, plan = record["arch"], plan_of(record, recompute="full")
     sizes = _gpt_sizes(record)
     same = (arch["hidden"], arch["layers"], record["gpus"], record["gbs"])
-    return _row(
+    return gpt_row(
         record,
         "vTrain multi" if multi else "vTrain single",
         sizes,
@@ -217,7 +219,7 @@ def _mosaic(record: Mapping[str, Any]) -> Row:
     described = next((name for gpu, name in _MOSAIC.items() if gpu in record["gpu"]), None)
     if described is None:
         raise LeftOutError(f"no cluster for {record['gpu']}")
-    return _row(
+    return gpt_row(
         record,
         "MPT",
         _gpt_sizes(record),
@@ -250,14 +252,14 @@ def _llama(
     record: Mapping[str, Any], source: str, described: str, software: str, chunks: int = 1
 ) -> Row:
     shards, context = record["dp"] * (record["cp"] or 1), record["cp"] or 1
-    plan = _plan(
+    plan = plan_of(
         record,
         zero=1 if shards > 1 else 0,
         sequence_parallel=record["tp"] > 1,
         context=context,
         chunks=chunks,
     )
-    return _row(
+    return gpt_row(
         record,
         source,
         _llama_sizes(record),
@@ -296,7 +298,7 @@ def _torchtitan(record: Mapping[str, Any]) -> Row:
     recompute = record["recompute"] or "none"
     stages = record["pp"]
     samples = record["gbs"] // record["dp"]
-    plan = _plan(
+    plan = plan_of(
         record,
         micro_batch=record.get("mbs") or samples // stages,  # as many micro-batches as stages
         context=record["cp"],
@@ -306,7 +308,7 @@ def _torchtitan(record: Mapping[str, Any]) -> Row:
         recompute="operators" if "selective" in recompute else recompute,
         chunks=2 if stages > 1 and "interleaved" in how else 1,
     )
-    return _row(
+    return gpt_row(
         record,
         "torchtitan",
         _llama_sizes(record),
@@ -314,6 +316,7 @@ def _torchtitan(record: Mapping[str, Any]) -> Row:
         record["step_s_derived"],
         family="llama",
         precision="bfloat16",
+        accumulate_type="lower" if stages > 1 else "float32",
         cluster="h200-3200g" if "H200" in record["gpu"] else "h100-96gb-3200g",
         software="+".join(["torchtitan", *(name for name, is_on in options.items() if is_on)]),
     )
@@ -329,7 +332,7 @@ def _weak_scaling(record: Mapping[str, Any]) -> Row:
     micro_batch = 2 if stages == 1 else 1
     passes = record["gbs"] // (record["dp"] * micro_batch)
     chunks = [n for n in range(1, _MOST_CHUNKS + 1) if layers % (stages * n) == 0]
-    plan = _plan(
+    plan = plan_of(
         record,
         micro_batch=micro_batch,
         chunks=max(chunks) if stages > 1 and passes % stages == 0 else 1,
@@ -341,7 +344,7 @@ def _weak_scaling(record: Mapping[str, Any]) -> Row:
     flops = 72 * record["gbs"] * sequence * layers * hidden**2 * each
     seconds = flops / (record["tflops_per_gpu"] * 1e12 * record["gpus"])
     where = {"cluster": "h100-3200g", "software": "megatron-core+overlap"}
-    return _row(record, "Megatron-Core", sizes, plan, seconds, precision="bfloat16", **where)
+    return gpt_row(record, "Megatron-Core", sizes, plan, seconds, precision="bfloat16", **where)
 
 
 def _megatron_core(record: Mapping[str, Any]) -> Row:
@@ -359,7 +362,7 @@ def _megatron_core(record: Mapping[str, Any]) -> Row:
     return _llama(record, "Megatron-Core", "h100-3200g", software, chunks)
 
 
-_SOURCES: dict[str, Callable[[Mapping[str, Any]], Row]] = {
+SOURCES: dict[str, Callable[[Mapping[str, Any]], Row]] = {
     "Megatron-LM README 2021": _sc21,
     "Korthikanti": _korthikanti,
     "vTrain": _vtrain,

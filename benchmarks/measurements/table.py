@@ -36,9 +36,12 @@ relative to the measured one. Means are over all rows of a source but those list
 
 
 def table(
-    prepared: Prepared, figures: Sequence[Fitted], left_out: Sequence[tuple[str, str, str]]
+    prepared: Prepared,
+    figures: Sequence[Fitted],
+    left_out: Sequence[tuple[str, str, str]],
+    memory: Sequence[str],
 ) -> str:
-    """Return the page."""
+    """Return the page, with the lines about memory."""
     rows = prepared.rows
     values = [figure.value for figure in figures]
     model = Steps(prepared, figures).seconds(values)
@@ -62,7 +65,8 @@ def table(
             _percent(_error(at[2] / np.exp(np.median(np.log(at[2]))))),
         )
         lines.append(f"| {source} | {' | '.join(cells)} |")
-    lines += ["", *_choices(rows, model, peaks), "", *_worst(rows, model), "", *_left(left_out)]
+    lines += ["", *memory, "", *_choices(rows, model, peaks), "", *_worst(rows, model)]
+    lines += ["", *_left(left_out)]
     lines += ["", *_figures(figures)]
     return "\n".join(lines) + "\n"
 

@@ -22,6 +22,41 @@ IDEAL, FLOAT8 = "ideal", "float8"
 _PRESETS = files("shardwright.cost_model") / "software"
 
 
+class SoftwareMemory(Description):
+    """How a training software keeps the tensors of a program, and what it takes beside them.
+
+    Parameters
+    ----------
+    activations : Figure
+        Bytes of activations of repeated blocks over those of the program.
+    gathered : str
+        What is gathered over tensor ranks is ``saved`` for backward, or gathered ``again``.
+    logits : Figure
+        Most bytes for each logit at the loss.
+    scores : Figure
+        Bytes that separate attention saves for each score.
+    accumulation : str
+        Over micro-batches, the gradient of a weight is added to its sum ``in_products``, or
+        ``apart``.
+    gradients : str
+        Gradients are all kept in float32 from step to step, ``whole``; or ``as_needed``.
+    workspace : Figure
+        Bytes beside tensors.
+    reserved : Figure
+        Bytes that the allocator reserves over those that are allocated, where reserved bytes are
+        what is measured; 1 where allocated ones are.
+    """
+
+    activations: Figure
+    gathered: Literal["saved", "again"]
+    logits: Figure
+    scores: Figure
+    accumulation: Literal["in_products", "apart"]
+    gradients: Literal["whole", "as_needed"]
+    workspace: Figure
+    reserved: Figure
+
+
 class Software(Description):
     """What a training software adds to the operators of a program, and what it hides.
 
@@ -64,6 +99,8 @@ class Software(Description):
         Rate of its fused attention over that of the cluster file.
     exposed_transfers : Rate, optional
         Share of transfers between stages for which the next stage waits; all of them by default.
+    memory : SoftwareMemory, optional
+        How it keeps tensors; without it as the program.
     """
 
     name: str
@@ -84,6 +121,7 @@ class Software(Description):
     float8: Figure | None = None
     kernels: Figure | None = None
     exposed_transfers: Rate | None = None
+    memory: SoftwareMemory | None = None
 
     @property
     def attention_rate(self) -> float:
@@ -147,7 +185,9 @@ def _preset(text: str) -> Software:
     name, *chosen = text.split("+")
     content = {key: value for key, value in _file(name).items() if key != "options"}
     for option in chosen:
-        content |= _file(name)["options"][option]
+        changes = dict(_file(name)["options"][option])
+        memory = content.get("memory", {}) | changes.pop("memory", {})
+        content |= changes | ({"memory": memory} if memory else {})
     return Software.model_validate(content | {"name": text})
 
 

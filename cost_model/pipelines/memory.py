@@ -77,9 +77,9 @@ class WalkedGroup:
         return max((max(most, left) for _, most, left in self.levels), default=0.0)
 
 
-def pipeline_memory(pipeline: Pipeline) -> MemoryUseReport:
+def pipeline_memory(pipeline: Pipeline, held: Buffers | None = None) -> MemoryUseReport:
     """Return the peak memory of the device group that takes most, with that of each."""
-    memory = PipelineMemory(pipeline)
+    memory = PipelineMemory(pipeline, held)
     peaks = [memory.walked(group).peak for group in pipeline.groups]
     totals = tuple(float(peak.peak.sum()) for peak in peaks)
     most = peaks[totals.index(max(totals))]

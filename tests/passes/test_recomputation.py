@@ -180,16 +180,18 @@ def test_unknown_arguments_of_recompute(positional, named, message) -> None:
     assert str(caught.value) == message
 
 
-def test_the_rule_of_operators_saves_attention_and_every_other_product() -> None:
+@pytest.mark.parametrize("sums", [False, True])
+def test_the_rule_of_operators_saves_attention_and_every_other_product(sums: bool) -> None:
     graph = load("llama:layers=2,hidden=16,heads=2,kv_heads=1,inner=32,vocabulary=8").graph
-    marked = set(Recompute("operators").run(graph).recomputed)
+    marked = set(Recompute("operators", sums=sums).run(graph).recomputed)
     assert marked < set(Recompute("full").run(graph).recomputed)
     products = ("matmul", "scaled_dot_product_attention")
     block = [n for n in graph.nodes if n.scope.startswith("blocks/0") and n.operator in products]
     kept = [node.scope.rpartition("/")[2] for node in block if node.name not in marked]
     again = [node.scope.rpartition("/")[2] for node in block if node.name in marked]
-    assert kept == ["query", "value", "attention", "projection", "gate", "down"]
-    assert again == ["key", "up"]
+    projection = ["projection"] if sums else []
+    assert kept == ["query", "value", "attention", *projection, "gate", "down"]
+    assert again == (["key", "up"] if sums else ["key", "projection", "up"])
 
 
 @pytest.mark.parametrize(

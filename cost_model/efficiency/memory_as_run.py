@@ -1,0 +1,191 @@
+"""The memory of a step as a training software keeps it.
+
+It is the account of the program with other sizes of some buffers. Within repeated blocks a software
+saves more or less for backward than the program; at the loss it holds other copies of the logits;
+it may save what it gathers over tensor ranks, where the program gathers it again; it may add the
+gradient of a weight to its sum inside the product, or keep all gradients from step to step. Then
+there is the workspace of libraries, and what its allocator reserves beside tensors.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwright.cost_model.buffers import Buffers, MemoryUseReport, buffer_kinds, buffers
+from shardwright.cost_model.efficiency.software import Software, SoftwareMemory
+from shardwright.cost_model.efficiency.unread import block_of
+from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.roofline import value_bytes
+from shardwright.dataflow.cotangents import gradient_name
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.liveness import loop_of
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import item_bytes
+from shardwright.operators.models.precision import LOSSES
+
+_CONVERTS = ("convert", "cast")
+_GRADIENT, _COPY = 4.0, 2.0  # bytes of an element
+_REDUCED = ("gradient_redistribution", "fusion")
+WORKSPACE, RESERVE = "workspace", "reserve"
+"""Kinds of memory of a software beside those of a program."""
+
+
+def memory_as_run(graph: Graph, software: Software) -> MemoryUseReport:
+    """Return the peak memory of one rank as a software keeps it.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program, lowered to collectives.
+    software : Software
+        The software, with an account of its memory.
+    """
+    kept = software.memory
+    assert kept is not None
+    whole = _whole_gradients(graph) if kept.gradients == "whole" else 0.0
+    report = peak_memory(graph, _buffers(graph, software, kept))
+    added = whole + kept.workspace.value
+    peak = (report.peak_bytes + added) * kept.reserved.value
+    by_kind = dict(report.by_kind)
+    by_kind["gradients"] += whole
+    by_kind |= {
+        WORKSPACE: kept.workspace.value,
+        RESERVE: peak - report.peak_bytes - added,
+    }
+    groups = tuple((group + added) * kept.reserved.value for group in report.by_group)
+    return replace(report, peak_bytes=peak, by_kind=by_kind, by_group=groups)
+
+
+def _buffers(graph: Graph, software: Software, kept: SoftwareMemory) -> Buffers:
+    """Return the buffers of a program with the sizes that they have in a software."""
+    held = buffers(graph)
+    sizes, roots = dict(held.sizes), held.live.roots
+    logits, kinds = _logits(graph), buffer_kinds(graph)
+    for node in graph.nodes:
+        for name in (result.name for result in node.results):
+            if kinds[name] == "activations" and block_of(node) and name not in logits:
+                sizes[name] *= kept.activations.value
+    if software.attention == "separate":
+        for name, nbytes in _scores(graph, kept.scores.value):
+            sizes[roots.get(name, name)] += nbytes
+    if kept.gathered == "saved":
+        for saved, results in _gathered_again(graph):
+            whole = held.sizes[results[0]]
+            sizes |= {**dict.fromkeys(results, 0.0), roots.get(saved, saved): whole}
+    if kept.accumulation == "in_products" or kept.gradients == "whole":
+        sizes |= dict.fromkeys(_unreduced(graph), 0.0)
+    scale = _logit_scale(graph, held, logits, kept.logits.value)
+    sizes |= {name: sizes[name] * scale for name in logits}
+    return replace(held, sizes=sizes)
+
+
+def _logits(graph: Graph) -> set[str]:
+    """Return the values of the shape of logits."""
+    shapes = {
+        graph.values[node.operands[0]].type.shape
+        for node in graph.nodes
+        if node.operator in LOSSES and node.operands
+    }
+    results = (result for node in graph.nodes for result in node.results)
+    return {result.name for result in results if result.type.shape in shapes and shapes}
+
+
+def _logit_scale(graph: Graph, held: Buffers, logits: set[str], each: float) -> float:
+    """Return the factor by which the program's bytes for each logit become those of a software."""
+    mesh, live, most = graph.mesh or Mesh(()), 0.0, 0.0
+    dies = held.live.freed_after()
+    for position, node in enumerate(graph.nodes):
+        live += sum(held.sizes[r.name] for r in node.results if r.name in logits)
+        most = max(most, live)
+        live -= sum(held.sizes[name] for name in dies.get(position, ()) if name in logits)
+    counts = (
+        value_bytes(graph.values[name], mesh) / item_bytes(graph.values[name].type.dtype)
+        for name in logits
+    )
+    return each * max(counts, default=0.0) / most if most else 1.0
+
+
+def _scores(graph: Graph, each: float) -> Iterator[tuple[str, float]]:
+    """Yield queries, and the bytes of scores that separate attention saves with them."""
+    mesh = graph.mesh or Mesh(())
+    for node in graph.nodes:
+        if node.operator == "scaled_dot_product_attention":
+            queries, keys = (graph.values[name] for name in node.operands[:2])
+            rows = value_bytes(queries, mesh) / item_bytes(queries.type.dtype)
+            yield queries.name, each * rows / queries.type.shape[-1] * keys.type.shape[-2]
+
+
+def _gathered_again(graph: Graph) -> Iterator[tuple[str, list[str]]]:
+    """Yield what is gathered for forward and again for backward, with the results."""
+    results: dict[str, dict[str, list[str]]] = {}
+    parameters = {parameter.name for parameter in graph.parameters}
+    for node in graph.nodes:
+        if node.operator == "all_gather" and node.operands[0] not in parameters:
+            by_role = results.setdefault(node.operands[0], {})
+            by_role.setdefault(node.provenance.role, []).append(node.name)
+    casts = {n.name for n in graph.nodes if n.operator == "cast" and n.operands[0] in parameters}
+    for source, by_role in results.items():
+        if source not in casts and {"redistribution", "recompute"} <= set(by_role):
+            yield source, [*by_role["redistribution"], *by_role["recompute"]]
+
+
+def _unreduced(graph: Graph) -> set[str]:
+    """Return the gradients of weights, as products make them and until they are added up."""
+    loop = loop_of(graph)
+    accumulated = frozenset(loop.accumulated) if loop is not None else frozenset[str]()
+    made = {n.name: n for n in graph.nodes if n.name not in accumulated}
+    ends = [graph.producers[name] for name in accumulated if name in graph.producers]
+    names = (gradient_name(p.name) for p in graph.parameters if p.role != "state")
+    ends += [graph.producers[name] for name in names if name in graph.producers]
+    found: set[str] = set()
+    for end in ends:
+        found.update(_chain(end, made))
+    return found - accumulated
+
+
+def _chain(end: Node, made: dict[str, Node]) -> Iterator[str]:
+    """Yield what a gradient is made as, last first: by its operator, then converted and reduced."""
+    while True:
+        if end.name in made:
+            yield end.name
+        passes_on = end.operator in _CONVERTS or end.provenance.role in _REDUCED
+        before = made.get(end.operands[0]) if end.operands else None
+        if before is None or not passes_on:
+            return
+        end = before
+
+
+def lasting_bytes(graph: Graph, software: Software) -> tuple[float, ...]:
+    """Return the bytes that a rank of each device group keeps between steps."""
+    kept = software.memory
+    assert kept is not None
+    sizes, used = buffers(graph).sizes, _used_elements(graph)
+    mixed = any(node.operator == "cast" for node in graph.nodes)
+    each = _GRADIENT + _COPY * mixed if kept.gradients == "whole" else 0.0
+    groups = max(graph.mesh.stages if graph.mesh is not None else 1, 1)
+    found = [kept.workspace.value] * groups
+    for parameter in graph.parameters:
+        layout = graph.values[parameter.name].layout
+        stage = None if layout is None else layout.stage
+        for group in range(groups) if stage is None else (stage % groups,):
+            found[group] += sizes[parameter.name] + each * used.get(parameter.name, 0.0)
+    return tuple(found)
+
+
+def _whole_gradients(graph: Graph) -> float:
+    """Return the bytes of all gradients in float32, where the program does not accumulate them."""
+    loop = loop_of(graph)
+    if loop is not None and loop.accumulated:
+        return 0.0
+    return _GRADIENT * sum(_used_elements(graph).values())
+
+
+def _used_elements(graph: Graph) -> dict[str, float]:
+    """Return the elements of each weight on a rank, as operators use it."""
+    made, mesh = {node.name: node for node in graph.nodes}, graph.mesh or Mesh(())
+    found = {}
+    for parameter in graph.parameters:
+        end = graph.producers.get(gradient_name(parameter.name))
+        if parameter.role != "state" and end is not None:
+            first = graph.values[list(_chain(end, made))[-1]]
+            found[parameter.name] = value_bytes(first, mesh) / item_bytes(first.type.dtype)
+    return found

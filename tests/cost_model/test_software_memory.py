@@ -1,0 +1,83 @@
+"""Memory of programs as training software keeps it."""
+
+from math import prod
+
+import pytest
+
+from shardwright.cost_model.efficiency.memory_as_run import (
+    RESERVE,
+    WORKSPACE,
+    lasting_bytes,
+    memory_as_run,
+)
+from shardwright.cost_model.efficiency.software import Software, software
+from shardwright.cost_model.memory import peak_memory
+from shardwright.ir.graph import Graph
+from tests.cost_model.test_efficiency import SMALL, figure, program
+
+
+def keeping(**changes: object) -> Software:
+    """Return a profile that keeps tensors as the program does, but for some changes."""
+    found = software("torchtitan")
+    assert found is not None
+    assert found.memory is not None
+    own = {"activations": figure(1), "workspace": figure(0), "reserved": figure(1)}
+    memory = found.memory.model_copy(update={**own, **changes})
+    return found.model_copy(update={"memory": memory})
+
+
+PLANS = ("tensor=2,sequence_parallel,data=2,micro_batch=1", "pipeline=2,data=2,micro_batch=1")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_lasts_is_below_the_peak_and_terms_add_up(plan: str) -> None:
+    graph = program(f"{SMALL},layers=2,tied=false", plan, 4, 8)
+    plain = memory_as_run(graph, keeping())
+    assert plain.peak_bytes == pytest.approx(sum(plain.by_kind.values()))
+    assert plain.peak_bytes <= 1.5 * peak_memory(graph).peak_bytes
+    more = memory_as_run(graph, keeping(workspace=figure(1000), reserved=figure(1.5)))
+    assert more.peak_bytes == pytest.approx(1.5 * (plain.peak_bytes + 1000))
+    assert more.by_kind[WORKSPACE] == 1000
+    assert more.by_kind[RESERVE] == pytest.approx(more.peak_bytes / 3)
+    assert max(lasting_bytes(graph, keeping())) < plain.peak_bytes
+    assert len(lasting_bytes(graph, keeping())) == max(1, len(plain.by_group))
+
+
+def test_saved_bytes_grow_with_their_factor_and_with_what_is_gathered() -> None:
+    graph = program(f"{SMALL},layers=2", PLANS[0], 4, 8)
+    once = memory_as_run(graph, keeping(logits=figure(0))).peak_bytes
+    twice = memory_as_run(graph, keeping(logits=figure(0), activations=figure(2))).peak_bytes
+    saved = memory_as_run(graph, keeping(logits=figure(0), gathered="saved")).peak_bytes
+    assert once < saved
+    assert once < twice
+
+
+def test_logits_take_their_bytes() -> None:
+    graph = program("gpt:layers=1,hidden=8,heads=2,sequence=64,vocabulary=4096", "data=2", 2, 2)
+    few, many = (
+        memory_as_run(graph, keeping(logits=figure(each))).peak_bytes for each in (100, 104)
+    )
+    assert many - few == pytest.approx(4 * 64 * 4096)
+
+
+def test_separate_attention_saves_its_scores() -> None:
+    graph = program("gpt:layers=2,hidden=8,heads=2,sequence=512,vocabulary=8", "data=2", 2, 2)
+    apart = keeping().model_copy(update={"attention": "separate"})
+    more = memory_as_run(graph, apart).peak_bytes - memory_as_run(graph, keeping()).peak_bytes
+    assert more == pytest.approx(5 * 2 * 2 * 512 * 512, rel=0.01)  # layers, heads
+
+
+def test_gradients_that_are_kept_take_four_bytes_of_each_weight() -> None:
+    graph = program(f"{SMALL},layers=1", "tensor=2", 2, 2)  # one micro-batch: not accumulated
+    whole, needed = keeping(gradients="whole"), keeping()
+    lasting = lasting_bytes(graph, whole)[0] - lasting_bytes(graph, needed)[0]
+    stored = [p for p in graph.parameters if p.role != "state"]
+    assert lasting == pytest.approx(4 * sum(_elements(graph, p.name) for p in stored))
+    assert memory_as_run(graph, whole).by_kind["gradients"] >= lasting
+
+
+def _elements(graph: Graph, name: str) -> float:
+    value, mesh = graph.values[name], graph.mesh
+    assert mesh is not None
+    assert value.layout is not None
+    return float(prod(value.layout.slice_shape(value.type.shape, mesh)))
