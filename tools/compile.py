@@ -24,6 +24,7 @@ from shardwright.tools.documents import (
     print_document,
     timeline_of,
 )
+from shardwright.tools.fit.choice import add_robust, choose_robust
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_model(parser)
     add_compile_options(parser)
+    add_robust(parser)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of the plan (default plans/MODEL-SIZES-N)"
@@ -71,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compile, write the plan, and print the report."""
     read_plan_file(arguments)
+    choose_robust(arguments)
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)
     directory = _directory(arguments)
     graphs, detail = graphs_folder(arguments.dump_ir)

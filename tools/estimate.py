@@ -11,7 +11,7 @@ from shardwright.compiler.page.page import check_page
 from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
-from shardwright.cost_model.efficiency.software import IDEAL, Software, software, software_names
+from shardwright.cost_model.efficiency.software import Software, software
 from shardwright.cost_model.events import Timeline
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.graph import Graph
@@ -20,7 +20,13 @@ from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import compile_document, print_document, timeline_of
 from shardwright.tools.named_plans import compile_named
-from shardwright.tools.options import add_compile_options, add_html, add_model, memory_limit
+from shardwright.tools.options import (
+    add_compile_options,
+    add_html,
+    add_model,
+    add_software,
+    memory_limit,
+)
 from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.report import groups_text, training_text
 from shardwright.tools.tables import styled, width
@@ -39,13 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the degrees: `tensor=8,data=4,zero=1,sequence_parallel`; or a script with the flags "
         "of Megatron (.sh, .args), or a TOML file of torchtitan",
     )
-    parser.add_argument(
-        "--software",
-        default=IDEAL,
-        metavar="NAME",
-        help="time the step as a training software runs the program: "
-        f"{', '.join(software_names())} (default: {IDEAL})",
-    )
+    add_software(parser)
     parser.set_defaults(devices=None)
     add_html(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -14,6 +14,7 @@ from shardwright.compilation import Compilation
 from shardwright.compiler.option_checks import read_fusion
 from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.software import IDEAL, software_names
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range, number_in
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
@@ -32,6 +33,17 @@ _Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 def add_model(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add the argument MODEL."""
     parser.add_argument("model", metavar="MODEL", nargs="+" if several else None, help=_MODEL)
+
+
+def add_software(group: _Arguments) -> None:
+    """Add the option that says as which training software a step is timed."""
+    group.add_argument(
+        "--software",
+        default=IDEAL,
+        metavar="NAME",
+        help="time the step as a training software runs the program: "
+        f"{', '.join(software_names())} (default: {IDEAL})",
+    )
 
 
 def add_compile_options(

@@ -1,22 +1,27 @@
 """``shardwright fit``: whether a model fits on devices, with which plan, and what to change."""
 
 import argparse
-from collections.abc import Mapping
 
 from shardwright.api import DEFAULT_CLUSTER
 from shardwright.compiler.fit.questions import least_devices
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.software import software
 from shardwright.ir.errors import InfeasibleError, NotFoundError, ShardwrightError
 from shardwright.ir.units import bytes_text
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, number_in
 from shardwright.tools.documents import print_document
 from shardwright.tools.fit.answers import Answers, Money, on_several
+from shardwright.tools.fit.choice import add_robust, stated_errors
 from shardwright.tools.fit.document import answers_document, on_devices_document
 from shardwright.tools.fit.report import print_answers, print_several
-from shardwright.tools.fit.robust import read_errors
 from shardwright.tools.fit.subject import Subject
 from shardwright.tools.main import UsageError
-from shardwright.tools.options import add_memory, add_model, add_number, add_training_types
+from shardwright.tools.options import (
+    add_memory,
+    add_model,
+    add_number,
+    add_software,
+    add_training_types,
+)
 from shardwright.tools.plan_files import read_types
 
 
@@ -44,15 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         step, "--sequence", POSITIVE_INTEGER, "tokens of a sample (default the model's)", "S"
     )
     add_training_types(step)
-    choice = parser.add_argument_group("robust choice")
-    text = "choose the plan of least worst-case regret over the errors of all figures"
-    choice.add_argument("--robust", action="store_true", help=text)
-    choice.add_argument(
-        "--errors",
-        metavar="LIST",
-        help="relative errors of figures, `compute=0.1,node=0.2,pod=0.3,overlap=0.5` (default by "
-        "where the figures are from); with `--robust`",
-    )
+    add_software(step)
+    add_robust(parser)
     money = parser.add_argument_group("days and money")
     add_number(money, "--tokens", POSITIVE, "tokens to train on: `1e12`", "T")
     add_number(money, "--price-per-hour", POSITIVE, "price of a device for an hour", "P")
@@ -81,7 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"`--tokens` counts tokens, and `{subject.name}` reads no sequences of tokens",
             hint="leave it out",
         )
-    answers = Answers(subject, arguments.devices[-1], stated_errors(arguments, subject.cluster))
+    answers = Answers(
+        subject,
+        arguments.devices[-1],
+        stated_errors(arguments, subject.cluster),
+        software(arguments.software),
+    )
     money = Money(arguments.tokens, arguments.price_per_hour)
     several = on_several(subject, arguments.devices) if len(arguments.devices) > 1 else []
     if arguments.json:
@@ -95,21 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
     if answers.built is None:
         raise _does_not_fit(answers)
     return 0
-
-
-def stated_errors(arguments: argparse.Namespace, cluster: Cluster) -> Mapping[str, float] | None:
-    """Return the errors that the user states; None where no robust choice is asked for.
-
-    Raises
-    ------
-    UsageError
-        If errors are stated without `--robust`.
-    """
-    if not arguments.robust:
-        if arguments.errors is not None:
-            raise UsageError("`--errors` has no effect without `--robust`", hint="add `--robust`")
-        return None
-    return {} if arguments.errors is None else read_errors(arguments.errors, cluster)
 
 
 def _does_not_fit(answers: Answers) -> ShardwrightError:

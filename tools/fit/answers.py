@@ -1,7 +1,7 @@
 """The answers of `fit`: what is asked of a model on one number of devices, or on several."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,9 @@ from shardwright.compiler.fit.questions import (
     on_devices,
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
+from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ShardwrightError
+from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
 
 _CANDIDATES = 4  # plans that are built until one fits
@@ -60,12 +62,19 @@ class Answers:
     errors : mapping of str to float, optional
         Relative errors of figures that the user states; with them, even none, the robust plan is
         chosen, else the fastest.
+    run_by : Software, optional
+        The training software as which the built plan is timed.
     """
 
     def __init__(
-        self, subject: Subject, devices: int, errors: Mapping[str, float] | None = None
+        self,
+        subject: Subject,
+        devices: int,
+        errors: Mapping[str, float] | None = None,
+        run_by: Software | None = None,
     ) -> None:
         self.subject, self.devices, self.stated = subject, devices, errors
+        self.software = run_by
         self.model: FitModel = subject.model()
         self.model.tells_links = errors is not None
         self.plans = family(self.model, devices)
@@ -92,6 +101,13 @@ class Answers:
     def built(self) -> tuple[Estimate, Compilation] | None:
         """The best plan that fits once it is built, and its compilation."""
         return self.subject.built(self.preferred)
+
+    @cached_property
+    def step_seconds(self) -> float:
+        """The step of the built plan, as the training software runs it."""
+        assert self.built is not None
+        timed = replace(self.built[1], cluster=self.built[1].cluster.run_by(self.software))
+        return timeline_of(timed, self.model.limit_bytes).step_seconds
 
     @cached_property
     def subject_plan(self) -> Estimate | None:

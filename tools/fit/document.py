@@ -5,7 +5,6 @@ from typing import Any
 from shardwright.compiler.fit.cost import Training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.questions import Change, OnDevices, least_devices
-from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.answers import Answers, Money
 from shardwright.tools.fit.robust import robust_document
 
@@ -58,10 +57,11 @@ def built_document(answers: Answers, money: Money) -> dict[str, Any] | None:
     if answers.built is None:
         return None
     one, compilation = answers.built
-    step = timeline_of(compilation, answers.model.limit_bytes).step_seconds
+    step = answers.step_seconds
     found = money.of(step, answers.subject.tokens, one.devices)
     return {
         "plan": one.plan.text,
+        "software": None if answers.software is None else answers.software.name,
         "step_seconds": step,
         "memory_bytes_per_device": compilation.plan.document.memory.peak_bytes,
         "memory_by_kind": dict(compilation.plan.document.memory.by_kind),

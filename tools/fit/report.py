@@ -8,7 +8,6 @@ from shardwright.compiler.fit.cost import Training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.questions import OnDevices, device_counts, least_devices
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.answers import Answers, Money
 from shardwright.tools.fit.document import FAMILY
 from shardwright.tools.fit.robust import print_robust
@@ -38,10 +37,16 @@ def print_answers(answers: Answers, money: Money) -> None:
 
 
 def _figures(answers: Answers) -> str:
+    timed = ""
+    if answers.software is not None:
+        timed = (
+            f"; plans are compared without the host's time and waits of {answers.software.name}, "
+            "as which the built plan is timed"
+        )
     return (
         "estimates by the prices of one layer and of the ends of the model, and of "
         f"{answers.subject.cluster.name} as its cluster file says; a plan is said to fit if its "
-        f"estimate leaves {SPARE:.0%} of the limit free"
+        f"estimate leaves {SPARE:.0%} of the limit free{timed}"
     )
 
 
@@ -100,8 +105,11 @@ def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
     if answers.built is not None:
         _, compilation = answers.built
         memory = compilation.plan.document.memory
-        step = timeline_of(compilation, answers.model.limit_bytes).step_seconds
-        text = f"built: {_speed(step, answers)}, {bytes_text(memory.peak_bytes)} on each device"
+        step = answers.step_seconds
+        how = "" if answers.software is None else f" as {answers.software.name} runs it"
+        text = (
+            f"built{how}: {_speed(step, answers)}, {bytes_text(memory.peak_bytes)} on each device"
+        )
         _line("", text + _training_text(money.of(step, answers.subject.tokens, plan.devices)))
     told = "" if plan.fits else ", does not fit"
     _line(

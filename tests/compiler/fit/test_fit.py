@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compiler.fit.cost import training
-from shardwright.compiler.fit.estimates import Estimate
+from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.family import family, fastest, front
 from shardwright.compiler.fit.model import FitModel, StoredBytes
 from shardwright.compiler.fit.questions import (
@@ -119,7 +119,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits():
     (best,) = fastest(family(model(3 * GIB), 16))
     of_batch, free = largest_micro_batch(best)
     assert of_batch is not None
-    limit = 0.95 * best.model.limit_bytes
+    limit = (1 - SPARE) * best.model.limit_bytes
     assert best.memory_with(free) <= limit < best.memory_with(free + 1)
 
 
