@@ -30,7 +30,7 @@ _HIDDEN = 3 / 4  # of what is gathered in a pass beside the collectives of tenso
 _FORWARD_SHARE = {"full": 1 / 4}  # of a pass, for others 1 / 3
 _MOST_ACTIONS = 20_000  # of a schedule that is simulated
 SPARE = 0.08
-"""Share of the memory limit that an estimate leaves free: built plans take up to 6 % more."""
+"""Share of the memory limit that an estimate leaves free: built plans take up to 7 % more."""
 
 
 @dataclass(frozen=True)
