@@ -29,8 +29,11 @@ class MemoryFrontier:
     def plans(self, shortest: Callable[[], float]) -> Iterator[Attempt]:
         """Yield the plans that fit, until none within less memory is faster than `shortest`."""
         limits = self.attempts.limits
-        searches, known = self._searches(), self.attempts.request.space  # built in any case
-        if not all(is_small(sum(space.problem.sizes)) for space in (known, searches.space)):
+        known = self.attempts.request.space  # built in any case
+        if not is_small(sum(known.problem.sizes)):
+            return
+        searches = self._searches()
+        if not is_small(sum(searches.space.problem.sizes)):
             return
 
         def search(memory_limit: float) -> Within[Attempt] | None:
