@@ -177,7 +177,8 @@ def document(found: list[Program]) -> str:
         "With the serial step, the search is exact. The overlapped step has a bound by weights of",
         "the resources; where the gap to it stays wide, the plans of tighter limits by the first",
         "weights are candidates, too (`compiler/limits/frontier.py`), of problems of up to 600",
-        "options. Pipelines have no such candidates.",
+        "options. So are pipelines (`compiler/limits/pipelines.py`) of stages that have, in all",
+        "cuts, up to 600 options. Beyond that size nothing is promised.",
     )
     return "\n".join(lines) + "\n"
 

@@ -124,7 +124,7 @@ def make_originals(folder: Path) -> None:
             model, devices, search=search, optimizer=optimizer, cluster="cpu", mesh=None
         )
         compiled.write(folder / name, [0])
-    described = cluster("h100-pod").model_dump(mode="json")
+    described = cluster("h100-pod").model_dump(mode="json", exclude={"software"})
     (folder / "cluster.json").write_text(json.dumps(described))
     (folder / "cluster.yaml").write_text(yaml.safe_dump(described))
     shutil.copy(folder / "mlp" / "strategies.json", folder / "pins.json")
@@ -303,6 +303,13 @@ _PLAN_COMMANDS = (
     ("dump",),
     ("dump", "--rank", "1"),
 )
+_COMPILE_MLP = ("compile", _PLANS["mlp"][0], "--devices", "4", "--time-limit", "5")
+_COMMANDS = {
+    "pins.json": (*_COMPILE_MLP, "--cluster", "cpu", "--strategies", "pins.json"),
+    "cluster.json": (*_COMPILE_MLP, "--cluster", "cluster.json"),
+    "cluster.yaml": (*_COMPILE_MLP, "--cluster", "cluster.yaml"),
+    "model.onnx": ("compile", "model.onnx:batch=4", "--devices", "2", "--time-limit", "5"),
+}
 _BY_ENDING: dict[str, Callable[[bytes, random.Random], bytes]] = {
     ".ir": damage_text,
     ".json": damage_json,
@@ -321,14 +328,7 @@ def make_case(number: int, originals: Path, folder: Path) -> Case:
         return _plan_case(number, draw, originals, folder)
     content = (originals / chosen).read_bytes()
     (folder / chosen).write_bytes(_damaged(chosen, content, draw))
-    compile_mlp = ("compile", _PLANS["mlp"][0], "--devices", "4", "--time-limit", "5")
-    arguments = {
-        "pins.json": (*compile_mlp, "--cluster", "cpu", "--strategies", chosen),
-        "cluster.json": (*compile_mlp, "--cluster", chosen),
-        "cluster.yaml": (*compile_mlp, "--cluster", chosen),
-        "model.onnx": ("compile", "model.onnx:batch=4", "--devices", "2", "--time-limit", "5"),
-    }
-    return Case(number, chosen, arguments[chosen])
+    return Case(number, chosen, _COMMANDS[chosen])
 
 
 def _damaged(name: str, content: bytes, draw: random.Random) -> bytes:
@@ -362,6 +362,16 @@ def _agree(plan: Path) -> None:
 
 
 # Running
+
+
+def check_originals(originals: Path, seconds: float = SECONDS) -> None:
+    """Check that every file is accepted as it is, or damage would show nothing."""
+    for name, arguments in _COMMANDS.items():
+        if not (originals / name).exists():
+            continue
+        ending = run_case(Case(-1, name, arguments), originals, seconds)
+        if ending.code:
+            raise SystemExit(f"`{name}` is refused undamaged: {(originals / 'stderr').read_text()}")
 
 
 def run_case(case: Case, folder: Path, seconds: float = SECONDS) -> Ending:
@@ -428,6 +438,7 @@ def run_cases(numbers: Sequence[int], seconds: float = SECONDS) -> list[Ending]:
         originals = Path(place) / "originals"
         originals.mkdir()
         make_originals(originals)
+        check_originals(originals, seconds)
         for number in numbers:
             folder = Path(place) / str(number)
             folder.mkdir()
