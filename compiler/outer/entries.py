@@ -149,6 +149,8 @@ class Entry(Generic[T]):
         About what its plan costs; None where nothing is known.
     is_sketched : bool
         Whether the estimate is that of plans of its stages within the memory limit.
+    has_no_draft : bool
+        Whether no draft was found, in one stage.
     """
 
     configuration: Configuration
@@ -165,6 +167,7 @@ class Entry(Generic[T]):
     is_priced: bool = False
     estimate: float | None = None
     is_sketched: bool = False
+    has_no_draft: bool = False
     asked: int = PRICING  # the tier of the last task
     named_seconds: float = inf  # about what its named plan takes that is being built
 

@@ -167,7 +167,7 @@ class PricedOrder(Generic[T]):
         """Return the priced configuration of the least estimate, if it is below the best plan's.
 
         Its stages are planned first; if the estimate is then still the least, it is compiled. The
-        best of every few sketches is compiled in any case.
+        best of every few sketches is compiled in any case. One stage without a draft is compiled.
         """
         cost = inf if best is None or best.found is None else best.found.cost
         drafted = [_NEAR * _estimate(e) for e in self.entries if e.is_compiling and e.is_ready]
@@ -182,6 +182,8 @@ class PricedOrder(Generic[T]):
         if not found:
             return None
         least = min(ready if ready and self._has_sketched_enough else found, key=_estimate)
+        if least.has_no_draft:
+            return Chosen([least], self.compilation)
         return Chosen([least], DRAFTING if least.is_ready else SKETCHING)
 
     @property

@@ -7,9 +7,8 @@ its bound is no less than the cost of a plan that was found, up to the relative 
 bound of all configurations bounds every plan of the space, whatever was left out.
 
 Tasks run in processes, up to `_AHEAD` at once. Their answers are taken in an order that depends on
-the tasks alone (that in which they were given, but short ones before a long one), and a decision
-depends on the answers before it alone: the result is the same for any number of processes, unless
-the time limit ends the search.
+the tasks alone (as given, but short ones before a long one), and a decision depends on the answers
+before it alone: the result is the same for any number of processes, unless time ends the search.
 
 References
 ----------
@@ -106,15 +105,13 @@ class Judge(Protocol[T]):
 
     def price(self, configuration: Configuration, seconds: float, below: float) -> Prices:
         """Return bounds and estimates of configurations that share a mesh and micro-batches."""
-        ...
 
     def sketch(self, configuration: Configuration, seconds: float) -> float:
         """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
         ...
 
     def draft(self, configuration: Configuration, seconds: float) -> Found[T]:
-        """Return the plan of a sketch, without a bound."""
-        ...
+        """Return a plan that is found soon, without a bound."""
 
     def bound(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
         """Return a lower bound on the cost of all plans of a configuration."""
@@ -325,8 +322,8 @@ class OuterSearch(Generic[T]):
 
     def _task(self, chosen: Chosen[T]) -> Task:
         several = self.judge.prices_blocks and self.best is not None
-        short = chosen.tier < len(self.judge.tiers) and chosen.tier != DRAFTING
-        share = _SHARE_PRICED if several and short else _SHARE
+        long = chosen.tier in (DRAFTING, len(self.judge.tiers))
+        share = _SHARE if long or not several else _SHARE_PRICED
         seconds = share * (self.deadline - time.perf_counter())
         configurations = tuple(one.configuration for one in chosen.entries)
         below = inf if self.best is None else _cost(self.best)
@@ -440,7 +437,11 @@ class OuterSearch(Generic[T]):
                 self._seeds.take_cost(entry, inf)
             return
         if tier in (SKETCHING, DRAFTING) and isinstance(error, NoPlanError | TimeLimitError):
-            entry.estimate, entry.is_sketched = None, True  # its bounds and a compilation may do
+            first = not any(other.has_no_draft for other in self.entries)
+            if first and entry.configuration.stages == 1:  # where memory is short
+                entry.asked, entry.has_no_draft = PRICING, True
+            else:  # its bounds and a compilation may do
+                entry.estimate, entry.is_sketched = None, True
             return
         entry.error = error
         if isinstance(error, InfeasibleError) or entry.is_infeasible:

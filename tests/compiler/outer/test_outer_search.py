@@ -305,6 +305,7 @@ class PricedJudge(DrawnJudge):
     estimates: dict[Configuration, float] = field(default_factory=dict)
     sketches: dict[Configuration, float] = field(default_factory=dict)
     drafted: list[Configuration] = field(default_factory=list)
+    undrafted: set[Configuration] = field(default_factory=set)
     seeds: list[tuple[NamedSeed, float]] = field(default_factory=list)  # with their costs
     built: list[NamedPlan] = field(default_factory=list)
 
@@ -327,6 +328,8 @@ class PricedJudge(DrawnJudge):
     def draft(self, configuration, seconds):
         self.drafted.append(configuration)
         answer = self.drawn[configuration].answer
+        if configuration in self.undrafted:
+            raise NotFoundError("no draft fits")
         if isinstance(answer, ShardwrightError):
             raise answer
         return Found(1.1 * answer, 0.0, 1.0, f"draft of {configuration}")
@@ -456,5 +459,17 @@ def test_one_stage_of_the_least_estimate_is_drafted_before_pipelines_and_compile
     search, entries = searched(judge)
     assert judge.drafted == [one]  # its draft, of 1.54, is below the estimate of the other
     assert search.best.configuration == one
+    assert search.best.found.cost == 1.4
+    assert {entry.outcome for entry in entries} == {"compiled"}
+
+
+def test_one_stage_without_a_draft_is_compiled_before_the_rest_is_priced():
+    one = Configuration(Mesh((MeshAxis("x", 8, 0),)), 2)
+    two = Configuration(Mesh((MeshAxis("x", 4, 0),)), 8, 2, 1, "1f1b")
+    drawn = {one: Drawn((1.0, 1.0), 1.4), two: Drawn((1.0, 1.0), 2.0)}
+    judge = PricedJudge(drawn, estimates={one: 1.5, two: 1.6}, sketches={two: 2.1})
+    judge.undrafted = {one}
+    search, entries = searched(judge)
+    assert judge.drafted == [one]  # then it is compiled, and cheaper than the other's estimate
     assert search.best.found.cost == 1.4
     assert {entry.outcome for entry in entries} == {"compiled"}
