@@ -180,8 +180,7 @@ def _searched(
         program_of, cluster, devices, options, layouts_on, compile_one, build_named, pipeline_of
     )
     most = most_stages(prepare(counts[0]).source)
-    fewest = 2 if judge.is_large else 1
-    tried = configurations(meshes, counts, devices, _forms(options), most, fewest)
+    tried = configurations(meshes, counts, devices, _forms(options), most, 1 + judge.is_large)
     return OuterRun(judge, tried, progress).run()
 
 
