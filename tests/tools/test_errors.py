@@ -386,7 +386,8 @@ OTHERS = {
     "unknown_command": (
         ["complie", "mlp"],
         "unknown command `complie`; expected one of compile, estimate, fit, run, launch, "
-        "reshard, certificates, prove, verify, dump, opt, bench, models, operators, clusters",
+        "reshard, certificates, prove, verify, dump, opt, bench, models, operators, clusters, "
+        "calibrate",
     ),
     "a_limit_where_nothing_is_compiled": (
         ["dump", "mlp", "--memory", "3"],

@@ -126,7 +126,7 @@ def test_what_the_user_recomputes_has_no_price() -> None:
     for search in (plain, recomputing):
         options = replace(search.options, stages=1, memory_limit=100_000.0)
         pricing = BlockPricing(partial(again, search), 2, True, True)
-        prices = pricing.prices(Configuration(search.mesh, 4), options, 60.0)
+        prices = pricing.prices(Configuration(search.mesh, 4), options, 60.0, np.inf)
         free.append(prices.step_seconds)
         limited.append(prices.limited_seconds)
     assert limited[0] > free[0]
