@@ -16,9 +16,8 @@ from functools import cached_property
 from math import prod
 
 from shardwright.compiler.fit.model import FitModel, Prices
+from shardwright.compiler.outer.degrees import seconds_of_schedule
 from shardwright.dataflow.placement import even_sizes
-from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
-from shardwright.dataflow.schedules import FORWARD, make_schedule
 from shardwright.search.named_plan import NamedPlan
 
 _GATHERED = 2  # layers whose parameters are gathered at once in a pass
@@ -27,7 +26,6 @@ _IN_PASSES = {2: 1, 3: 3}
 _ONCE = {0: 2, 1: 2, 2: 1}
 _IN_ALL, _ONE_COPY = 3, (1, 2)  # ZeRO stages: gathered in every pass; once, and kept
 _HIDDEN = 3 / 4  # of what is gathered in a pass beside the collectives of tensor ranks
-_FORWARD_SHARE = {"full": 1 / 4}  # of a pass, for others 1 / 3
 _MOST_ACTIONS = 20_000  # of a schedule that is simulated
 SPARE = 0.08
 """Share of the memory limit that an estimate leaves free: built plans take up to 7 % more."""
@@ -138,15 +136,8 @@ class Estimate:
         plan = self.plan
         if plan.pipeline == 1 or self.passes * len(self.durations) > _MOST_ACTIONS:
             return self.seconds
-        schedule = make_schedule(plan.order, plan.pipeline, plan.chunks, self.passes)
-        first = _FORWARD_SHARE.get(plan.recompute, 1 / 3)
-        rest = (1 - first) / (len(schedule.parts) - 1)
-        durations = {
-            (stage, part): self.durations[stage] * (first if part == FORWARD else rest)
-            for stage, part in schedule.segments
-        }
-        transfers = dict.fromkeys(chain_transfers(schedule), self._transfer_seconds)
-        return self._with_data(simulate_schedule(schedule, durations, transfers).step_seconds)
+        transfer = self._transfer_seconds
+        return self._with_data(seconds_of_schedule(plan, self.passes, self.durations, transfer))
 
     @property
     def _transfer_seconds(self) -> float:

@@ -1,17 +1,18 @@
 """The plans of Megatron's family on a number of devices, and which of them are best."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import product
 
 from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.outer.configuration import FORMS
-from shardwright.ir.errors import ShardwrightError
-from shardwright.search.named_plan import ZERO, NamedPlan, divisors
+from shardwright.compiler.outer.degrees import Degrees
+from shardwright.search.named_plan import ZERO, divisors
 
 MICRO_BATCHES = (1, 2, 4, 8)
 """Samples of a micro-batch that are tried."""
+# Not `zero_bubble`: what it keeps for gradients of weights is not estimated.
+_ESTIMATED = tuple(form for form in FORMS if form[1] != "zero_bubble")
 _REFINED = 12  # plans whose schedules are simulated
 
 
@@ -43,46 +44,15 @@ def family(
         If the cluster has no such number of devices.
     """
     inner = model.cluster.for_devices(devices)[0]
+    degrees = Degrees(model.cluster, devices, model.samples, micro_batches, ZERO, _ESTIMATED)
     return [
         Estimate(replace(plan, recompute=rule), model, devices)
         for tensor in tensors or divisors(inner)
         for rules in (tuple(model.prices(tensor)),)
         if rules
-        for plan in _degrees(model, devices, tensor, micro_batches)
+        for plan in degrees.plans(tensor, model.layers)
         for rule in rules
     ]
-
-
-def _degrees(
-    model: FitModel, devices: int, tensor: int, micro_batches: Sequence[int]
-) -> Iterator[NamedPlan]:
-    """Yield the degrees that divide the devices, their levels, the batch and the layers."""
-    base = NamedPlan(tensor=tensor, data=1, sequence_parallel=tensor > 1)
-    for stages, samples in product(divisors(devices // tensor), micro_batches):
-        data = devices // tensor // stages
-        if stages > model.layers or model.samples % (data * samples):
-            continue
-        plan = replace(base, pipeline=stages, data=data, micro_batch=samples)
-        try:
-            plan.mesh(model.cluster, devices)
-        except ShardwrightError:  # the levels of the cluster do not allow it
-            continue
-        for zero in ZERO if data > 1 else ZERO[:1]:
-            yield from _forms(replace(plan, zero=zero), model, devices)
-
-
-def _forms(plan: NamedPlan, model: FitModel, devices: int) -> Iterator[NamedPlan]:
-    """Yield the plan with the chunks and schedules that it may have."""
-    if plan.pipeline == 1:
-        yield plan
-        return
-    passes = plan.passes(model.samples, devices)
-    for chunks, schedule in FORMS:
-        if schedule == "zero_bubble":  # what it keeps for gradients of weights is not estimated
-            continue
-        fits = plan.pipeline * chunks <= model.layers
-        if fits and (chunks == 1 or passes % plan.pipeline == 0):
-            yield replace(plan, chunks=chunks, schedule=schedule)
 
 
 def fastest(plans: Iterable[Estimate], count: int = 1) -> list[Estimate]:

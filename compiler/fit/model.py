@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer.degrees import on_tensor_ranks
 from shardwright.compiler.pipelines import as_asked, canonical_form
 from shardwright.compiler.stages.layer_prices import (
     LayerPrices,
@@ -269,7 +270,7 @@ class FitModel:
     def _layer_prices(
         self, cluster: Cluster, tensor: int, samples: int = 1
     ) -> Mapping[str, LayerPrices]:
-        plan = NamedPlan(tensor=tensor, data=1, sequence_parallel=tensor > 1)
+        plan = on_tensor_ranks(tensor)
         return layer_prices(self._pipeline(cluster, tensor, samples), plan)
 
     def _pipeline(self, cluster: Cluster, tensor: int, samples: int = 1) -> PipelinePartitioning:

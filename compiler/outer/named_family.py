@@ -17,16 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from itertools import product
 
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.outer.configuration import FORMS, Configuration
+from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.degrees import Degrees, on_tensor_ranks, seconds_of_schedule
 from shardwright.compiler.stages.layer_prices import LayerPrices, layer_prices
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import even_sizes
-from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
-from shardwright.dataflow.schedules import FORWARD, make_schedule
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
@@ -43,7 +41,6 @@ _GATHERS = 3  # for each pass: forward, backward, and the reduction of gradients
 _ONCE = 2  # for a step: a gather before all passes, and a reduction after them
 _HIDDEN = 3 / 4  # of what is gathered in a pass beside the collectives of tensor ranks
 _MARGIN = 0.98  # of the memory limit
-_FORWARD_SHARE = {"full": 1 / 4}  # of a pass, for others 1 / 3
 _MOST_ACTIONS = 70_000  # of a schedule that is simulated
 _REFINED = 8  # estimates that are refined
 
@@ -156,47 +153,23 @@ class NamedFamily:
 
     def _on(self, tensor: int) -> Iterator["_Estimate"]:
         """Yield the plans on some tensor ranks, each with the least recomputation that fits."""
-        plan = NamedPlan(tensor=tensor, data=1, sequence_parallel=tensor > 1)
+        plan = on_tensor_ranks(tensor)
         try:
             prices = layer_prices(self.pipeline_of(plan.mesh(self.cluster, tensor)), plan)
         except ShardwrightError:  # the model cannot be divided so
             return
         most = min((price.layers for price in prices.values()), default=0)
-        for degrees in self._degrees(plan, most):
-            estimates = (self._estimate(degrees, *priced) for priced in prices.items())
+        degrees = Degrees(self.cluster, self.devices, self.samples, _SAMPLES, _ZERO)
+        for one in degrees.plans(tensor, most):
+            estimates = (self._estimate(one, *priced) for priced in prices.items())
             limit = _MARGIN * self.limit_bytes
-            fitting = next((one for one in estimates if one.memory_bytes <= limit), None)
+            fitting = next((each for each in estimates if each.memory_bytes <= limit), None)
             if fitting is not None:
                 yield fitting
 
     def _estimate(self, plan: NamedPlan, recompute: str, prices: LayerPrices) -> "_Estimate":
         plan = replace(plan, recompute=recompute)
         return _Estimate(plan, prices, self.cluster, self.devices, self.samples, self.shares)
-
-    def _degrees(self, plan: NamedPlan, layers: int) -> Iterator[NamedPlan]:
-        """Yield the degrees that divide the devices, their levels, the batch and the layers."""
-        for stages, samples in product(divisors(self.devices // plan.tensor), _SAMPLES):
-            data = self.devices // plan.tensor // stages
-            if stages > layers or self.samples % (data * samples):
-                continue
-            plan = replace(plan, pipeline=stages, data=data, micro_batch=samples)
-            try:
-                plan.mesh(self.cluster, self.devices)
-            except ShardwrightError:  # the levels of the cluster do not allow it
-                continue
-            for zero in _ZERO if data > 1 else _ZERO[:1]:
-                yield from self._forms(replace(plan, zero=zero), layers)
-
-    def _forms(self, plan: NamedPlan, layers: int) -> Iterator[NamedPlan]:
-        """Yield the plan with the chunks and schedules that it may have."""
-        if plan.pipeline == 1:
-            yield plan
-            return
-        passes = plan.passes(self.samples, self.devices)
-        for chunks, schedule in FORMS:
-            fits = plan.pipeline * chunks <= layers
-            if fits and (chunks == 1 or passes % plan.pipeline == 0):
-                yield replace(plan, chunks=chunks, schedule=schedule)
 
 
 @dataclass(frozen=True)
@@ -260,15 +233,8 @@ class _Estimate:
         plan = self.plan
         if plan.pipeline == 1 or self.passes * len(self.durations) > _MOST_ACTIONS:
             return self.seconds
-        schedule = make_schedule(plan.order, plan.pipeline, plan.chunks, self.passes)
-        first = _FORWARD_SHARE.get(plan.recompute, 1 / 3)
-        rest = (1 - first) / (len(schedule.parts) - 1)
-        durations = {
-            (stage, part): self.durations[stage] * (first if part == FORWARD else rest)
-            for stage, part in schedule.segments
-        }
-        transfers = dict.fromkeys(chain_transfers(schedule), self._transfer_seconds)
-        return self._with_data(simulate_schedule(schedule, durations, transfers).step_seconds)
+        transfer = self._transfer_seconds
+        return self._with_data(seconds_of_schedule(plan, self.passes, self.durations, transfer))
 
     @property
     def _transfer_seconds(self) -> float:

@@ -1,0 +1,98 @@
+"""The degrees of the plans of Megatron's family, and how long their schedules take."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from shardwright.compiler.outer.configuration import FORMS, Form
+from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
+from shardwright.dataflow.schedules import FORWARD, make_schedule
+from shardwright.ir.errors import ShardwrightError
+from shardwright.search.named_plan import NamedPlan, divisors
+
+_FORWARD_SHARE = {"full": 1 / 4}  # of a pass, for others 1 / 3
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """The plans of a number of devices that divide them, their levels, the batch and the layers.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The devices.
+    devices, samples : int
+        Number of ranks, and samples of a step.
+    micro_batches : sequence of int
+        Samples of a micro-batch.
+    zero : sequence of int
+        ZeRO stages; the first one where there is one data rank.
+    forms : sequence of Form
+        Chunks and schedules of pipelines.
+    """
+
+    cluster: Cluster
+    devices: int
+    samples: int
+    micro_batches: Sequence[int]
+    zero: Sequence[int]
+    forms: Sequence[Form] = FORMS
+
+    def plans(self, tensor: int, layers: int) -> Iterator[NamedPlan]:
+        """Yield the plans on some tensor ranks, of a model of so many repeated layers."""
+        base = on_tensor_ranks(tensor)
+        for stages, samples in product(divisors(self.devices // tensor), self.micro_batches):
+            data = self.devices // tensor // stages
+            if stages > layers or self.samples % (data * samples):
+                continue
+            plan = replace(base, pipeline=stages, data=data, micro_batch=samples)
+            try:
+                plan.mesh(self.cluster, self.devices)
+            except ShardwrightError:  # the levels of the cluster do not allow it
+                continue
+            for zero in self.zero if data > 1 else self.zero[:1]:
+                yield from self._in_forms(replace(plan, zero=zero), layers)
+
+    def _in_forms(self, plan: NamedPlan, layers: int) -> Iterator[NamedPlan]:
+        """Yield the plan with the chunks and schedules that it may have."""
+        if plan.pipeline == 1:
+            yield plan
+            return
+        passes = plan.passes(self.samples, self.devices)
+        for chunks, schedule in self.forms:
+            fits = plan.pipeline * chunks <= layers
+            if fits and (chunks == 1 or passes % plan.pipeline == 0):
+                yield replace(plan, chunks=chunks, schedule=schedule)
+
+
+def on_tensor_ranks(tensor: int) -> NamedPlan:
+    """Return the plan of one data rank on some tensor ranks, with sequence parallelism."""
+    return NamedPlan(tensor=tensor, data=1, sequence_parallel=tensor > 1)
+
+
+def seconds_of_schedule(
+    plan: NamedPlan, passes: int, durations: Sequence[float], transfer_seconds: float
+) -> float:
+    """Return how long a plan's schedule takes, simulated.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan, of several device groups.
+    passes : int
+        Number of micro-batches.
+    durations : sequence of float
+        Seconds of a pass of every stage over a micro-batch.
+    transfer_seconds : float
+        Seconds in which a micro-batch passes from a stage to the next.
+    """
+    schedule = make_schedule(plan.order, plan.pipeline, plan.chunks, passes)
+    first = _FORWARD_SHARE.get(plan.recompute, 1 / 3)
+    rest = (1 - first) / (len(schedule.parts) - 1)
+    seconds = {
+        (stage, part): durations[stage] * (first if part == FORWARD else rest)
+        for stage, part in schedule.segments
+    }
+    transfers = dict.fromkeys(chain_transfers(schedule), transfer_seconds)
+    return simulate_schedule(schedule, seconds, transfers).step_seconds
