@@ -174,6 +174,8 @@ def configurations(
     most_stages : tuple of float
         How many stages the program can be cut in at most, with one chunk and with several; more are
         left out of several forms.
+    fewest : int
+        Micro-batches of several device groups at least; fewer are left out of several forms.
     """
     listed = [(mesh, 1 if mesh is None else devices // mesh.size) for mesh in meshes]
     found: list[Configuration] = []
