@@ -305,7 +305,7 @@ def end_together() -> None:
         if issubclass(kind, ShardwrightError):
             sys.stderr.write(f"rank {_world().rank}: {error}\n")
         else:
-            traceback.print_exception(kind, error, trace)
+            tell_trace(error)
         sys.stdout.flush()
         sys.stderr.flush()
         if issubclass(kind, Exception):
@@ -313,6 +313,12 @@ def end_together() -> None:
         before(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def tell_trace(error: BaseException) -> None:
+    """Write a traceback at once: MPI's launcher may lose the later of several pieces."""
+    sys.stderr.write("".join(traceback.format_exception(error)))
+    sys.stderr.flush()
 
 
 def _settle_all() -> None:

@@ -11,7 +11,6 @@ mpi4py is imported with the first communicator, since the import starts MPI.
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,18 +28,18 @@ from shardwright.operators.communication.rings import Turns
 from shardwright.operators.halo import deal
 from shardwright.operators.info import Array
 from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
-from shardwright.runtime.agreement import failing_processes, failure_messages, told_once
+from shardwright.runtime.agreement import failing_processes, failure_messages, tell_trace, told_once
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.ordered import OrderedReduction
 from shardwright.runtime.mpi.allocation import keep_freed_memory
 from shardwright.runtime.mpi.buffers import (
-    NATIVE,
-    bytes_of,
+    buffer_of,
     exchanged,
     gathered,
     gathered_at,
     is_even,
+    is_native,
     neighbours,
     received_from,
     reduced,
@@ -134,7 +133,7 @@ class MpiCommunicator:
                 time.sleep(_KILLED)
             sys.stderr.write(f"shardwright: rank {self.ranks[0]}: {error}\n")
         elif not isinstance(error, KeyboardInterrupt):
-            traceback.print_exception(error)
+            tell_trace(error)
         sys.stderr.flush()
         code = 2 if isinstance(error, ShardwrightError) else 1
         self._world.Abort(code)
@@ -145,10 +144,13 @@ class MpiCommunicator:
     ) -> dict[int, Array]:
         """Run one communication operator in this rank's group along `axes`."""
         rank, (group, _) = self.ranks[0], self._place(operator, axes)
-        part = np.asarray(parts[rank], order="C")
-        with STANDING.waiting(operator.name, self._members(axes, operator.groups)):
+
+        def run(part: Array) -> Array:
             even = group.size == 1 or is_even(group, operator, part.shape, known=False)
-            return {rank: self._way(operator, axes, even=even)(part)}
+            return self._way(operator, axes, even=even)(part)
+
+        part = np.asarray(parts[rank], order="C")
+        return {rank: self._watched(run, operator, axes)(part)}
 
     def exchange_even(
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
@@ -167,6 +169,10 @@ class MpiCommunicator:
         """
         group, _ = self._place(operator, axes)
         run = self._way(operator, axes, even=is_even(group, operator, shape, known=True))
+        return self._watched(run, operator, axes)
+
+    def _watched(self, run: Exchange, operator: Communication, axes: tuple[str, ...]) -> Exchange:
+        """Return the call, which notes that it waits where a launcher watches this process."""
         if not STANDING.is_watched:
             return run
         members = self._members(axes, operator.groups)
@@ -202,7 +208,7 @@ class MpiCommunicator:
         """
         rank = self.ranks[0]
         group, part = self._group(axes, operator.groups), np.asarray(parts[rank], order="C")
-        plain = operator.name == "all_reduce" and self._is_native(part)
+        plain = operator.name == "all_reduce" and is_native(part)
         if self.deterministic or not plain or group.size == 1:
             return None
         kind = operator.attributes["reduction"]
@@ -223,7 +229,7 @@ class MpiCommunicator:
     ) -> Request:
         """Start to reduce a buffer, which holds the result when the request has ended."""
         group, kind = self._group(axes, operator.groups), operator.attributes["reduction"]
-        if not self.deterministic and self._is_native(buffer):
+        if not self.deterministic and is_native(buffer):
             place = self._mpi.IN_PLACE
             request: Request = group.Iallreduce(place, buffer, op=self._operation(kind))
             return request
@@ -263,7 +269,7 @@ class MpiCommunicator:
         """Start to send; the request keeps the buffer until it has left."""
         for source, target in pairs:
             part = np.array(parts[source], order="C")
-            request = self._world.Isend(bytes_of(part), dest=target, tag=self._tag(tag))
+            request = self._world.Isend(buffer_of(part), dest=target, tag=self._tag(tag))
             self._sends.append((request, part))
         self._sends = [(request, part) for request, part in self._sends if not request.Test()]
 
@@ -279,7 +285,7 @@ class MpiCommunicator:
         for source, target in pairs:
             found[target] = np.empty(shapes[target], dtype)
             STANDING.wait("receive", (source, target))
-            self._world.Recv(bytes_of(found[target]), source=source, tag=self._tag(tag))
+            self._world.Recv(buffer_of(found[target]), source=source, tag=self._tag(tag))
             STANDING.go_on()
         return found
 
@@ -328,7 +334,7 @@ class MpiCommunicator:
     def _reduce_scatter(self, group: Any, operator: Communication, part: Array) -> Array:
         kind = operator.attributes["reduction"]
         pieces = np.stack(np.split(part, group.size, axis=operator.attributes["dimension"]))
-        if self.deterministic or not self._is_native(part):
+        if self.deterministic or not is_native(part):
             return reduced(exchanged(group, pieces), kind)
         result = np.empty_like(pieces[0])
         group.Reduce_scatter_block(pieces, result, op=self._operation(kind))
@@ -336,7 +342,7 @@ class MpiCommunicator:
 
     def _all_reduce(self, group: Any, operator: Communication, part: Array) -> Array:
         kind = operator.attributes["reduction"]
-        if not self.deterministic and self._is_native(part):
+        if not self.deterministic and is_native(part):
             result = np.empty_like(part)
             group.Allreduce(part, result, op=self._operation(kind))
             return result
@@ -348,14 +354,14 @@ class MpiCommunicator:
 
     def _broadcast(self, group: Any, operator: Communication, part: Array) -> Array:
         result = np.array(part, order="C")
-        group.Bcast(bytes_of(result), root=operator.attributes["root"])
+        group.Bcast(buffer_of(result), root=operator.attributes["root"])
         return result
 
     def _reduce(self, group: Any, operator: Communication, part: Array) -> Array:
         """Reduce at the root, in the order of the members."""
         kind, root = operator.attributes["reduction"], operator.attributes["root"]
         result = np.zeros_like(part)
-        if not self.deterministic and self._is_native(part):
+        if not self.deterministic and is_native(part):
             group.Reduce(part, result, op=self._operation(kind), root=root)
             return result
         parts = gathered_at(group, part, root)
@@ -368,7 +374,7 @@ class MpiCommunicator:
     def _collective_scatter(self, group: Any, operator: Communication, part: Array) -> Array:
         pieces = np.stack(np.split(part, group.size, axis=operator.attributes["dimension"]))
         result = np.empty_like(pieces[0])
-        group.Scatter(bytes_of(pieces), bytes_of(result), root=operator.attributes["root"])
+        group.Scatter(buffer_of(pieces), buffer_of(result), root=operator.attributes["root"])
         return result
 
     def _all_to_all_v(self, group: Any, operator: Communication, part: Array) -> Array:
@@ -377,7 +383,7 @@ class MpiCommunicator:
         sent, received = counts[group.rank] * row, counts[:, group.rank] * row
         result = np.empty((counts[:, group.rank].sum(), *part.shape[1:]), part.dtype)
         byte = self._mpi.BYTE
-        group.Alltoallv([bytes_of(part), sent, byte], [bytes_of(result), received, byte])
+        group.Alltoallv([buffer_of(part), sent, byte], [buffer_of(result), received, byte])
         return result
 
     def _barrier(self, group: Any, operator: Communication, part: Array) -> Array:
@@ -396,7 +402,7 @@ class MpiCommunicator:
         sources = [int(marker) - 1 for marker in operator.exchange(markers, extents)]
         source, me = sources[group.rank], group.rank
         sends = [
-            group.Isend(bytes_of(part), dest=member)
+            group.Isend(buffer_of(part), dest=member)
             for member, wanted in enumerate(sources)
             if wanted == me != member
         ]
@@ -406,7 +412,7 @@ class MpiCommunicator:
             result = np.zeros_like(part)
         else:
             result = np.empty_like(part)
-            group.Recv(bytes_of(result), source=source)
+            group.Recv(buffer_of(result), source=source)
         self._mpi.Request.Waitall(sends)
         return result
 
@@ -458,15 +464,12 @@ class MpiCommunicator:
 
     def _sent(self, group: Any, part: Array, member: int) -> Any:
         """Start a send; the request keeps the buffer alive."""
-        return group.Isend(bytes_of(np.ascontiguousarray(part)), dest=member)
+        return group.Isend(buffer_of(np.ascontiguousarray(part)), dest=member)
 
     def _received(self, group: Any, like: Array, member: int) -> Array:
         found = np.empty(like.shape, like.dtype)
-        group.Recv(bytes_of(found), source=member)
+        group.Recv(buffer_of(found), source=member)
         return found
-
-    def _is_native(self, part: Array) -> bool:
-        return part.dtype.char in NATIVE
 
     def _operation(self, kind: str) -> Any:
         return {

@@ -1,4 +1,4 @@
-"""Buffers of one call of MPI, as bytes: for every element type."""
+"""Buffers of one call of MPI, for every element type."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -10,8 +10,8 @@ from shardwright.operators.communication.collectives import REDUCTIONS, Communic
 from shardwright.operators.communication.rings import Message
 from shardwright.operators.info import Array
 
-# Element types that MPI reduces, by their characters.
-NATIVE = frozenset(np.dtype(t).char for t in (np.float32, np.float64, np.int32, np.int64))
+# Element types that MPI knows and reduces, by their characters.
+_NATIVE = frozenset(np.dtype(t).char for t in (np.float32, np.float64, np.int32, np.int64))
 _MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
 
 
@@ -25,9 +25,14 @@ def neighbours(group: Any) -> list[int]:
     return [member for member in (group.rank - 1, group.rank + 1) if 0 <= member < group.size]
 
 
-def bytes_of(array: Array) -> Array:
+def is_native(array: Array) -> bool:
+    """Return whether MPI knows the element type."""
+    return array.dtype.char in _NATIVE
+
+
+def buffer_of(array: Array) -> Array:
     """Return a contiguous array, as bytes where MPI does not know its element type; no copy."""
-    return array if array.dtype.char in NATIVE else array.reshape(-1).view(np.uint8)
+    return array if is_native(array) else array.reshape(-1).view(np.uint8)
 
 
 def is_even(group: Any, operator: Communication, shape: tuple[int, ...], known: bool) -> bool:
@@ -45,21 +50,21 @@ def is_even(group: Any, operator: Communication, shape: tuple[int, ...], known: 
 def gathered_at(group: Any, part: Array, root: int) -> Array:
     """Return the parts of all members, stacked; zeros but at the root."""
     parts = np.zeros((group.size, *part.shape), part.dtype)
-    group.Gather(bytes_of(part), bytes_of(parts), root=root)
+    group.Gather(buffer_of(part), buffer_of(parts), root=root)
     return parts
 
 
 def gathered(group: Any, part: Array) -> Array:
     """Return the parts of all members, one after another along the first dimension."""
     parts = np.empty((group.size * part.shape[0], *part.shape[1:]), part.dtype)
-    group.Allgather(bytes_of(part), bytes_of(parts))
+    group.Allgather(buffer_of(part), buffer_of(parts))
     return parts
 
 
 def exchanged(group: Any, pieces: Array) -> Array:
     """Send the i-th piece to the i-th member; return what came from each, stacked."""
     received = np.empty_like(pieces)
-    group.Alltoall(bytes_of(pieces), bytes_of(received))
+    group.Alltoall(buffer_of(pieces), buffer_of(received))
     return received
 
 
