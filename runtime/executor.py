@@ -11,7 +11,6 @@ pipeline stages runs by its schedule (`runtime.pipeline`).
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal
 
 import numpy as np
 
@@ -177,14 +176,11 @@ class Executor:
 
         A run that diverges is told by its losses; what the caller of numpy asks for stands.
         """
-        asked = np.geterr()
-
-        def mode(kind: str, expected: bool) -> Literal["ignore"] | None:
-            return "ignore" if expected or asked[kind] == "warn" else None  # type: ignore[literal-required]
-
-        low = self._expects_overflows
+        asked, low = np.geterr(), self._expects_overflows
         return np.errstate(
-            over=mode("over", low), invalid=mode("invalid", low), divide=mode("divide", False)
+            over="ignore" if low or asked["over"] == "warn" else None,
+            invalid="ignore" if low or asked["invalid"] == "warn" else None,
+            divide="ignore" if asked["divide"] == "warn" else None,
         )
 
     def watch(self, timeline: RunTimeline) -> None:

@@ -14,7 +14,7 @@ from shardwright.operators.rule import ShardView
 from shardwright.operators.views import buffer_roots, buffers_of
 
 Kernel = Callable[..., object]
-_CHUNK_BYTES = 2**20  # of each array, so that all are in the cache
+_CHUNK_BYTES = 2**21  # of each array, so that all are in the cache of a processor
 
 
 def replaced_operands(graph: Graph) -> dict[str, tuple[int, ...]]:
@@ -82,7 +82,9 @@ def overwrites(info: OperatorInfo, replaced: Sequence[int]) -> TypeGuard[Update]
     return info.overwrites and tuple(replaced) == (0, *range(2, 2 + info.states))
 
 
-def overwrite(update: Update, arrays: list[Array], replaced: Sequence[int]) -> None:
+def overwrite(
+    update: Update, arrays: list[Array], replaced: Sequence[int], *, spends_gradient: bool = False
+) -> None:
     """Run an update on one rank; afterwards `arrays` has the results in place of the operands.
 
     Parameters
@@ -93,22 +95,23 @@ def overwrite(update: Update, arrays: list[Array], replaced: Sequence[int]) -> N
         The operands.
     replaced : sequence of int
         Those that are replaced.
+    spends_gradient : bool
+        Whether nobody reads the gradient any more: its array is the room to compute in then.
     """
     if not _are_apart(arrays, replaced):
         _set_apart(arrays, replaced)
     count = 2 + update.states
     write = update.writer(arrays[count:])
     first, tensors = arrays[0], arrays[:count]
-    if first.nbytes <= _CHUNK_BYTES:
-        write(*tensors)
-        return
-    if not all(array.flags.c_contiguous for array in tensors):
-        write(*tensors)
+    room = tensors[1] if spends_gradient else None
+    if first.nbytes <= _CHUNK_BYTES or not all(array.flags.c_contiguous for array in tensors):
+        write(*tensors, room=room)
         return
     flat = [array.reshape(-1) for array in tensors]
     length = max(1, _CHUNK_BYTES // first.itemsize)
     for begin in range(0, first.size, length):
-        write(*[array[begin : begin + length] for array in flat])
+        parts = [array[begin : begin + length] for array in flat]
+        write(*parts, room=parts[1] if spends_gradient else None)
 
 
 def _are_apart(arrays: Sequence[Array], replaced: Sequence[int]) -> bool:

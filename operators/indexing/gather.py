@@ -25,8 +25,8 @@ from shardwright.operators.rule import Rule, ShardView, dimension
 
 def local_positions(positions: Array, view: ShardView) -> tuple[Array, Array]:
     """Return positions relative to the local part of factor ``v``, clipped; and which are local."""
-    local = positions - view.starts["v"]
-    size = view.sizes["v"]
+    start, size = view.starts["v"], view.sizes["v"]
+    local = positions - start if start else positions
     clipped = np.minimum(np.maximum(local, 0), size - 1)  # in less time than `clip`
     return clipped, clipped == local
 

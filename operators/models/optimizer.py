@@ -235,20 +235,29 @@ class Update(OperatorInfo):
         tensors = {operand.dtype for operand in self.operand_types[: 2 + self.states]}
         return len(tensors) == 1 and not self.is_guarded
 
-    def overwrite(self, *operands: Array) -> None:
-        """Put the next parameter and states where those before are; the bits are the kernel's."""
-        count = 2 + self.states
-        self.writer(operands[count:])(*operands[:count])
-
     def writer(self, scalars: Sequence[Array]) -> Callable[..., None]:
-        """Return the function of parameter, gradient and states that `overwrite` runs."""
+        """Return the function of parameter, gradient and states that overwrites them.
+
+        It takes `room` as `write` does.
+        """
         own = list(scalars)
         rate = float(own.pop()) if self.reads_rate else self.attributes["learning_rate"]
         write = self.write
-        return lambda *tensors: write(rate, *tensors, *own)
+        return lambda *tensors, room=None: write(rate, *tensors, *own, room=room)
 
-    def write(self, rate: float, *operands: Array) -> None:
-        """Put the next parameter and states where those before are."""
+    def write(self, rate: float, *operands: Array, room: Array | None = None) -> None:
+        """Put the next parameter and states where those before are; the bits are the kernel's.
+
+        Parameters
+        ----------
+        rate : float
+            The learning rate.
+        operands : array
+            Parameter, gradient, states, and scalars.
+        room : array, optional
+            Of the gradient's shape and type, to compute in; the gradient itself, if nobody reads it
+            any more.
+        """
         before = (operands[0], *operands[2 : 2 + self.states])
         for old, new in zip(before, self.updated(rate, *operands), strict=True):
             old[...] = new

@@ -41,10 +41,10 @@ class SGDUpdate(Update):
         p, g = operands
         return [p - rate * _decayed(g, p, self.attributes["weight_decay"])]
 
-    def write(self, rate: float, *operands: Array) -> None:
+    def write(self, rate: float, *operands: Array, room: Array | None = None) -> None:
         """Step against the gradient, in place."""
         p, g = operands
-        p -= rate * _decayed(g, p, self.attributes["weight_decay"])
+        p -= np.multiply(_decayed(g, p, self.attributes["weight_decay"]), rate, out=room)
 
 
 @register
@@ -80,14 +80,15 @@ class MomentumUpdate(Update):
         m = momentum * m + g
         return p - rate * (g + momentum * m if self.attributes["nesterov"] else m), m
 
-    def write(self, rate: float, *operands: Array) -> None:
+    def write(self, rate: float, *operands: Array, room: Array | None = None) -> None:
         """Step against the decaying sum of the gradients, in place."""
         p, g, m = operands
         momentum = self.attributes["momentum"]
         g = _decayed(g, p, self.attributes["weight_decay"])
         m *= momentum
         m += g
-        p -= rate * (g + momentum * m if self.attributes["nesterov"] else m)
+        step = g + momentum * m if self.attributes["nesterov"] else m
+        p -= np.multiply(step, rate, out=room)
 
 
 @register

@@ -6,6 +6,7 @@ up. It checks what a kernel returns, as `kernels.settled` does.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -99,11 +100,25 @@ def _several(
     return call
 
 
-def updating(instruction: Instruction, places: Mapping[str, int], slots: Slots, rank: int) -> Call:
-    """Return the call of an update that overwrites its operands."""
+def updating(
+    instruction: Instruction,
+    places: Mapping[str, int],
+    slots: Slots,
+    rank: int,
+    dying: Sequence[str],
+) -> Call:
+    """Return the call of an update that overwrites its operands.
+
+    Parameters
+    ----------
+    instruction, places, slots, rank
+        As of `computing`.
+    dying : sequence of str
+        The operands that no node reads any more.
+    """
     info = instruction.info
     if overwrites(info, instruction.replaced):
-        return _overwriting(info, instruction, places, slots)
+        return _overwriting(info, instruction, places, slots, dying)
     kernel, views = partial(run_kernel, info), {rank: instruction.views[0][rank]}
     operands = [places[name] for name in instruction.node.operands]
     results = [places[local.name] for local in instruction.results]
@@ -121,16 +136,22 @@ def updating(instruction: Instruction, places: Mapping[str, int], slots: Slots, 
 
 
 def _overwriting(
-    update: Update, instruction: Instruction, places: Mapping[str, int], slots: Slots
+    update: Update,
+    instruction: Instruction,
+    places: Mapping[str, int],
+    slots: Slots,
+    dying: Sequence[str],
 ) -> Call:
     """Return the call of an update that writes its results where the operands are."""
     operands = [places[name] for name in instruction.node.operands]
     results = [places[local.name] for local in instruction.results]
-    replaced = instruction.replaced
+    replaced, gradient = instruction.replaced, operands[1]
+    dies = instruction.node.operands[1] in dying
 
     def call() -> float:
+        spends = dies and is_alone(slots, gradient)
         arrays = [slots[i] for i in operands]
-        overwrite(update, arrays, replaced)
+        overwrite(update, arrays, replaced, spends_gradient=spends)
         for place, i in zip(results, replaced, strict=True):
             slots[place] = arrays[i]
         return 0.0
@@ -173,3 +194,18 @@ def running(
         return held
 
     return call
+
+
+def _references(slots: Slots, place: int) -> int:
+    return getrefcount(slots[place])
+
+
+_ONE = _references([np.empty(1)], 0)  # of an array that its slot alone refers to
+
+
+def is_alone(slots: Slots, place: int) -> bool:
+    """Return whether nothing but its slot refers to an array, and it has a buffer of its own."""
+    array = slots[place]
+    owns = array.base is None and array.flags.c_contiguous and array.flags.writeable
+    del array
+    return owns and _references(slots, place) == _ONE

@@ -190,16 +190,17 @@ class FlatProgram:
     def _of_node(self, position: int, item: Instruction, dying: Sequence[str]) -> Iterator[Action]:
         made = tuple(self.places[local.name] for local in item.results)
         dead = tuple(self.places[name] for name in dying)
-        yield Action(self._call(item), position, kind_of(item), made, dead)
-        for name in dying:
-            if name in self._old:
-                yield Action(self._freeing(name), position, None)
+        yield Action(self._call(item, dying), position, kind_of(item), made, dead)
+        replaced = tuple(name for name in dying if name in self._old)
+        if replaced:
+            yield Action(self._freeing(replaced), position, None)
 
-    def _freeing(self, name: str) -> Call:
-        """Return the call that takes a parameter out of the state, which its update follows."""
+    def _freeing(self, names: Sequence[str]) -> Call:
+        """Return the call that takes parameters out of the state, which their update follows."""
 
         def call() -> float:
-            del self._state[name]
+            for name in names:
+                del self._state[name]
             return 0.0
 
         return call
@@ -220,7 +221,7 @@ class FlatProgram:
         if position == bucket.last:
             yield Action(self.reductions.starting(bucket, number), position, "communicate")
 
-    def _call(self, item: Instruction) -> Call:
+    def _call(self, item: Instruction, dying: Sequence[str]) -> Call:
         bound = self._bound(item)
         if bound is not None:
             return exchanging(item, self.places, self.slots, self.rank, bound)
@@ -228,7 +229,7 @@ class FlatProgram:
             return running(item, self.places, self.slots, self.rank, self._source.run)
         kept = self._source.kept
         if item.replaced and not any(item.node.operands[i] in kept for i in item.replaced):
-            return updating(item, self.places, self.slots, self.rank)
+            return updating(item, self.places, self.slots, self.rank, dying)
         array = self._constants.of(item)
         if array is not None:
             return constant(self.places[item.results[0].name], array, self.slots)

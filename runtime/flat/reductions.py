@@ -5,7 +5,6 @@ ended.
 """
 
 from collections.abc import Callable, Iterable
-from sys import getrefcount
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +15,7 @@ from shardwright.operators.info import Array
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.buckets import Bucket
-from shardwright.runtime.flat.calls import Call, Slots
+from shardwright.runtime.flat.calls import Call, Slots, is_alone
 from shardwright.runtime.flat.timeline import RunTimeline
 from shardwright.runtime.instructions import Instruction
 from shardwright.runtime.under_way import Request
@@ -104,7 +103,7 @@ class Reductions:
         slots, start = self._slots, self._starting(bucket, number)
 
         def call() -> float:
-            if not (dies and _is_alone(slots, source)):
+            if not (dies and is_alone(slots, source)):
                 slots[target] = np.array(slots[source], order="C")
             else:
                 slots[target] = slots[source]
@@ -168,18 +167,3 @@ def _text(bucket: Bucket) -> str:
     first, more = next(iter(bucket.offsets)), len(bucket.offsets) - 1
     name = f"{first} and {more} more" if more else first
     return f"{bucket.operator.name} {name}, {bytes_text(bucket.size * bucket.dtype.itemsize)}"
-
-
-def _references(slots: Slots, place: int) -> int:
-    return getrefcount(slots[place])
-
-
-_ONE = _references([np.empty(1)], 0)  # of an array that its slot alone refers to
-
-
-def _is_alone(slots: Slots, place: int) -> bool:
-    """Return whether nothing but its slot refers to an array, and it has a buffer of its own."""
-    array = slots[place]
-    owns = array.base is None and array.flags.c_contiguous and array.flags.writeable
-    del array
-    return owns and _references(slots, place) == _ONE

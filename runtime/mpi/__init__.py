@@ -196,6 +196,8 @@ class MpiCommunicator:
             return partial(self._halo_exchange, group, operator, extents)
         if isinstance(operator, HaloSum):
             return partial(self._halo_sum, group, operator, extents)
+        if operator.name == "all_gather" and even and not operator.attributes["dimension"]:
+            return partial(gathered, group)
         if operator.name in self._collectives and even:
             return partial(self._collectives[operator.name], group, operator)
         return lambda part: operator.exchange(group.allgather(part), extents)[group.rank]
@@ -325,10 +327,8 @@ class MpiCommunicator:
     # Collectives, on buffers of bytes for every element type
 
     def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
-        dimension = operator.attributes["dimension"]
-        if dimension == 0:
-            return gathered(group, part)
-        return np.concatenate(gathered(group, part[np.newaxis]), axis=dimension)
+        parts = gathered(group, part[np.newaxis])
+        return np.concatenate(parts, axis=operator.attributes["dimension"])
 
     def _all_to_all(self, group: Any, operator: Communication, part: Array) -> Array:
         pieces = np.split(part, group.size, axis=operator.attributes["split_dimension"])

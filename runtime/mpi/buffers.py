@@ -32,7 +32,7 @@ def is_native(array: Array) -> bool:
 
 def buffer_of(array: Array) -> Array:
     """Return a contiguous array, as bytes where MPI does not know its element type; no copy."""
-    return array if is_native(array) else array.reshape(-1).view(np.uint8)
+    return array if array.dtype.char in _NATIVE else array.reshape(-1).view(np.uint8)
 
 
 def is_even(group: Any, operator: Communication, shape: tuple[int, ...], known: bool) -> bool:

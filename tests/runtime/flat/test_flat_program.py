@@ -92,6 +92,24 @@ def test_steps_are_those_of_the_interpreter(model, kind, in_place):
     assert_equal(state, expected)
 
 
+@pytest.mark.parametrize("kind", ["sgd", "momentum"])
+def test_a_gradient_that_is_fetched_is_not_the_room_of_its_update(kind):
+    program = compiled(replace(mlp(batch=4), optimizer=Optimizer(kind, {})), ParallelOptions())
+    graph, random = program.program, np.random.default_rng(0)
+    batch = {x.name: random.normal(size=x.type.shape) for x in graph.inputs if x.type.is_float}
+    batch |= {x.name: np.zeros(x.type.shape, int) for x in graph.inputs if not x.type.is_float}
+    fetch = tuple(
+        dict.fromkeys(node.operands[1] for node in graph.nodes if node.operator.endswith("_update"))
+    )
+    found = []
+    for kind_of_executor in (Executor, Interpreted):
+        executor = kind_of_executor(graph, LocalCommunicator(graph.mesh), in_place=True)
+        state = initialize(graph, 0, executor.communicator)
+        found.append(executor.step(batch, state, fetch).fetched)
+    assert found[0].keys() == set(fetch)
+    assert_equal(*found)
+
+
 def assert_equal(found, expected):
     assert found.keys() == expected.keys()
     for name, parts in expected.items():
