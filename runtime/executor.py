@@ -246,10 +246,9 @@ class Executor:
         self._binding.check_names(inputs)
         with self._errors():
             flat.step(inputs, state, self.timeline)
-        peaks = flat.peak_bytes, dict[int, int](), flat.host_peak_bytes
-        result = StepResult(flat.results(self.graph.outputs), flat.results(fetch), *peaks)
-        found = flat.results(new for _, new in self.graph.updates)
-        state.update([(name, found[new]) for name, new in self.graph.updates])
+        outputs, fetched = flat.results(self.graph.outputs), flat.results(fetch)
+        result = StepResult(outputs, fetched, flat.peak_bytes, {}, flat.host_peak_bytes)
+        flat.update(state)
         flat.clear()
         return result
 

@@ -415,8 +415,9 @@ class AutoParallel:
         ModelError
             If the network is not a training step that applies its optimizer.
         """
-        arrays = [item.asnumpy() if isinstance(item, Tensor) else item for item in inputs]
-        arrays = [np.asarray(array) for array in arrays]
+        arrays = [
+            item.asnumpy() if isinstance(item, Tensor) else np.asarray(item) for item in inputs
+        ]
         session = self._sessions.session(arrays, lambda: self._begin(arrays))
         if session is not self.session:
             self.note(session)

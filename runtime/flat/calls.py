@@ -50,12 +50,8 @@ def computing(
     shape, dtype, result = local.shapes[rank], local.dtype, places[local.name]
 
     def put(array: Array) -> float:
-        if (
-            type(array) is not np.ndarray
-            or array.dtype is not dtype
-            or array.shape != shape
-            or array.base is not None
-        ):
+        fits = type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
+        if not fits or array.base is not None:
             array = settled(array, local, rank, instruction)
         slots[result] = array
         return 0.0
@@ -88,13 +84,15 @@ def _several(
     rank: int,
 ) -> Call:
     """Return the call of a kernel with several results, in a tuple."""
-    results: list[tuple[int, Local]] = [(places[x.name], x) for x in instruction.results]
+    results = [(places[x.name], x.dtype, x.shapes[rank], x) for x in instruction.results]
 
     def call() -> float:
         found = kernel(*[slots[i] for i in operands])
         arrays = found if isinstance(found, tuple) else (found,)
-        for (place, local), array in zip(results, arrays, strict=True):
-            slots[place] = settled(array, local, rank, instruction)
+        for (place, dtype, shape, local), array in zip(results, arrays, strict=True):
+            fits = type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
+            whole = fits and array.base is None
+            slots[place] = array if whole else settled(array, local, rank, instruction)
         return 0.0
 
     return call

@@ -16,7 +16,7 @@ from shardwright.runtime.instructions import Local
 from shardwright.runtime.state import Region, State, region
 
 
-class _Stored(NamedTuple):
+class _Input(NamedTuple):
     value: Value
     place: int
     local: Local
@@ -59,15 +59,17 @@ class Inputs:
         self._copies = True
         self._first: list[ref[Array]] = []  # the inputs of the first step
 
-        def stored(values: Iterable[Value]) -> list[_Stored]:
-            return [
-                _Stored(value, places[value.name], locals_[value.name], region(value, mesh, rank))
-                for value in values
-                if rank in locals_[value.name].shapes
-            ]
+        def own(value: Value) -> bool:
+            return rank in locals_[value.name].shapes
 
-        self._inputs = stored(graph.inputs)
-        self._parameters = stored(parameter.value for parameter in graph.parameters)
+        self._inputs = [
+            _Input(value, places[value.name], locals_[value.name], region(value, mesh, rank))
+            for value in filter(own, graph.inputs)
+        ]
+        self._parameters = [
+            (name, places[name], locals_[name].dtype, locals_[name].shapes[rank], value)
+            for name, value in ((p.name, p.value) for p in graph.parameters if own(p.value))
+        ]
 
     def into(self, slots: Slots, inputs: Mapping[str, Array | Parts], state: State) -> None:
         """Put the inputs and the parameters of a step into their slots.
@@ -81,15 +83,12 @@ class Inputs:
             slots[place] = self._input(value, local, part, inputs[value.name])
         places = [stored.place for stored in self._inputs] if self._copies else []
         self._first = [ref(slots[place]) for place in places]
-        for value, place, local, _ in self._parameters:
-            parts = state.get(value.name)
-            array = None if parts is None else parts.get(self._rank)
-            if (
-                array is None
-                or array.dtype is not local.dtype
-                or array.shape != local.shapes[self._rank]
-            ):
-                array = self._binding.held(value, state)[self._rank]
+        rank = self._rank
+        for name, place, dtype, shape, value in self._parameters:
+            parts = state.get(name)
+            array = None if parts is None else parts.get(rank)
+            if array is None or array.dtype is not dtype or array.shape != shape:
+                array = self._binding.held(value, state)[rank]
             slots[place] = array
 
     def _input(self, value: Value, local: Local, part: Region, given: Array | Parts) -> Array:

@@ -134,7 +134,8 @@ class FlatProgram:
         self._inputs = Inputs(
             source.graph, source.locals, self.places, mesh, self.rank, source.binding
         )
-        self._old = {name for name, _ in source.graph.updates}
+        self._updates = [(name, self.places[new]) for name, new in source.graph.updates]
+        self._old = {name for name, _ in self._updates}
         self._state: State = {}
         self._constants = Constants(self.rank, source.kept)
         self.actions = tuple(self._actions())
@@ -306,6 +307,11 @@ class FlatProgram:
     def results(self, names: Iterable[str]) -> dict[str, dict[int, Array]]:
         """Return values of the step."""
         return {name: {self.rank: self.slots[self.places[name]]} for name in names}
+
+    def update(self, state: State) -> None:
+        """Put the parameters after the step into the state."""
+        slots, rank = self.slots, self.rank
+        state.update([(name, {rank: slots[place]}) for name, place in self._updates])
 
     def clear(self) -> None:
         """Forget the values of a step."""
