@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.operators.info import Array
 from shardwright.operators.models.optimizer import Update
 from shardwright.runtime.faults import STANDING
-from shardwright.runtime.instructions import Instruction, Local
+from shardwright.runtime.instructions import Instruction
 from shardwright.runtime.kernels import run_kernel, settled
 from shardwright.runtime.updates import overwrite, overwrites, update_in_place
 
