@@ -4,8 +4,9 @@
 
 Ours are what a step of one rank calls; mpi4py's write into buffers that are made once. Both take
 turns of some calls each, in another order every round, and a ratio is that of two turns of one
-round, so that the machine's other load meets both. A rank that waits uses its processor, too: CPU
-seconds are those of all ranks.
+round, so that the machine's other load meets both. Where the buffers of a process lie in memory may
+favour either, so the processes are started several times. A rank that waits uses its processor,
+too: CPU seconds are those of all ranks.
 """
 
 import argparse
@@ -87,12 +88,25 @@ def work(rounds: int) -> None:
         print(json.dumps(found))
 
 
+def started(processes: int, rounds: int) -> dict[str, list[list[float]]]:
+    """Start the processes once, and return the ratios of each collective and size."""
+    command = ["mpiexec", "-n", str(processes), sys.executable, __file__, "--worker"]
+    command += ["--rounds", str(rounds)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, list[list[float]]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def main() -> None:
     """Compare the collectives, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--processes", type=int, nargs="*", default=[2])
-    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--starts", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=11, help="of each start")
     options = parser.parse_args()
     if options.worker:
         work(options.rounds)
@@ -100,15 +114,10 @@ def main() -> None:
     print("| processes | collective | KiB | ratio of CPU: median (quartiles) | of wall: median |")
     print("|---|---|---|---|---|")
     for processes in options.processes:
-        command = ["mpiexec", "-n", str(processes), sys.executable, __file__, "--worker"]
-        command += ["--rounds", str(options.rounds)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(done.stderr)
-        for key, ratios in json.loads(done.stdout.splitlines()[-1]).items():
+        runs = [started(processes, options.rounds) for _ in range(options.starts)]
+        for key in runs[0]:
             name, size = key.split()
-            walls, busy = zip(*ratios, strict=True)
+            walls, busy = zip(*(ratio for run in runs for ratio in run[key]), strict=True)
             low, middle, high = statistics.quantiles(busy, n=4)
             shown = f"{middle:.3f} ({low:.3f} to {high:.3f})"
             row = (processes, name, int(size) // 1024, shown, f"{statistics.median(walls):.3f}")
