@@ -200,7 +200,7 @@ class ScatterNdExtremumGradient(ByTuples):
         extrema = x.copy()
         self.function.at(extrema, own, updates[inside])
         stayed = x == extrema
-        deep = inside.reshape(*inside.shape, *(1,) * (x.ndim - len(index)))
+        deep = inside.reshape((*inside.shape, *(1,) * (x.ndim - len(index))))  # of a scalar, too
         came = (updates == extrema[index]) & deep
         count = stayed.astype(np.int64)
         np.add.at(count, own, came[inside])

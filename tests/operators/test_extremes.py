@@ -1,0 +1,22 @@
+"""Extrema at positions, and their gradients."""
+
+import numpy as np
+import pytest
+
+from shardwright.ir.types import TensorType
+from shardwright.operators.info import operator_info
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_one_element_is_compared_at_one_position(kind: str) -> None:
+    """Positions of one tuple have no dimensions of their own, and a slice may be a scalar."""
+    types = [TensorType("float64", (4, 5)), TensorType("int64", (2,)), TensorType("float64", ())]
+    forward = operator_info(f"scatter_nd_{kind}", types, {})
+    backward = operator_info(f"scatter_nd_{kind}_gradient", [types[0], *types], {})
+    x, dy = np.random.default_rng(0).normal(size=(2, 4, 5))
+    place, wins = np.array([1, 2]), np.asarray(9.0 if kind == "max" else -9.0)
+    y = forward.kernel(forward.rule.view(), x, place, wins)
+    np.testing.assert_array_equal(np.argwhere(y != x), [place])
+    of_tensor, of_slice = backward.kernel(backward.rule.view(), dy, x, place, wins)
+    assert of_slice == dy[1, 2]
+    np.testing.assert_array_equal(of_tensor, np.where(y == x, dy, 0))
