@@ -51,7 +51,9 @@ def page_document(
         "plan": _plan(plan, compiled, cluster, timeline),
         "model": model_document(compiled, cluster, lines),
         "timeline": timeline_document(timeline),
-        "memory": memory_document(compiled.source, plan.program, timeline, plan.document.memory),
+        "memory": memory_document(
+            compiled.source, plan.program, timeline, plan.document.memory, cluster
+        ),
         "communication": communication_document(compiled, cluster, lines),
         "strategies": with_alternatives(operators, others),
         "no_alternatives": others.missing,

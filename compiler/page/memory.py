@@ -1,10 +1,10 @@
-"""Memory on the page: live bytes over the step by kind, and at the peak by layer.
+"""Memory on the page: live bytes over the step by kind, and at the peak by layer and kind.
 
 A long series is shortened: of every part of the step the moment with the most bytes is drawn, so
 the peak stays.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,12 @@ import numpy as np
 from shardwright.compiler.page.model import scopes
 from shardwright.compiler.plans.document import MemoryDocument
 from shardwright.cost_model.buffers import KINDS, buffer_kinds, buffers
+from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.live_bytes import Floats, LiveRanges, present_names
+from shardwright.cost_model.pipelines.memory import Columns
+from shardwright.cost_model.pipelines.step import group_peaks
+from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
 
 MOST_MOMENTS = 1500  # of a series
@@ -21,7 +25,11 @@ MOST_OF_ALL = 16_000  # of all series
 
 
 def memory_document(
-    source: Graph, program: Graph, timeline: Timeline, memory: MemoryDocument
+    source: Graph,
+    program: Graph,
+    timeline: Timeline,
+    memory: MemoryDocument,
+    cluster: Cluster,
 ) -> dict[str, Any]:
     """Return the memory of a step.
 
@@ -33,8 +41,10 @@ def memory_document(
         The timeline of a step.
     memory : MemoryDocument
         The memory that the plan states.
+    cluster : Cluster
+        The devices that the timeline is for.
     """
-    groups, layers = _groups(source, program, timeline)
+    groups, peaks = _groups(source, program, timeline, cluster)
     return {
         "kinds": list(KINDS),
         "peak_bytes": memory.peak_bytes,
@@ -46,21 +56,41 @@ def memory_document(
         "series": [
             _series(*group, min(MOST_MOMENTS, MOST_OF_ALL // len(groups))) for group in groups
         ],
-        "layers": layers,
+        "peaks": peaks,
     }
 
 
 def _groups(
-    source: Graph, program: Graph, timeline: Timeline
+    source: Graph, program: Graph, timeline: Timeline, cluster: Cluster
 ) -> tuple[list[tuple[Floats, Floats]], list[dict[str, Any]]]:
-    """Return moments and bytes by kind of each device group, and the layers at the peak."""
-    record = timeline.record
+    """Return moments and bytes by kind of each device group, and its peak by layer and kind."""
+    record, places = timeline.record, _Places(source, program)
     if record.group_live_bytes:
         moments = [np.array([at for at, _ in live]) for live in record.group_live_bytes]
-        return list(zip(moments, record.group_kinds, strict=True)), []
+        peaks = _peaks_of_groups(places, program, timeline.window_bytes, cluster)
+        return list(zip(moments, record.group_kinds, strict=True)), peaks
     account = _Account(program, record.simulated or record.events)
     moments_of_rank, by_kind = account.series()
-    return [(moments_of_rank, by_kind)], account.layers(source)
+    return [(moments_of_rank, by_kind)], [account.peak(places)]
+
+
+def _peaks_of_groups(
+    places: "_Places", program: Graph, window: float, cluster: Cluster
+) -> list[dict[str, Any]]:
+    """Return the peak of every device group of a pipeline, by layer and kind."""
+    pipeline = pipeline_of(program)
+    assert pipeline is not None
+    kinds = buffer_kinds(program)
+    parts = {name: (layer_of(places.scope(name)), kinds[name]) for name in program.values}
+    position = {part: i for i, part in enumerate(dict.fromkeys(parts.values()))}
+    columns = Columns(len(position), {name: position[part] for name, part in parts.items()})
+    return [
+        {
+            "at": rise.at,
+            "layers": places.listed(zip(position, rise.peak.tolist(), strict=True)),
+        }
+        for rise in group_peaks(pipeline, cluster, window, columns)
+    ]
 
 
 def _series(moments: Floats, by_kind: Floats, most: int) -> dict[str, Any]:
@@ -87,7 +117,7 @@ class _Account:
     """The buffers of a program over the time of a step."""
 
     def __init__(self, program: Graph, events: Sequence[Event]) -> None:
-        self.program, self.held = program, buffers(program)
+        self.program, self.held, self.events = program, buffers(program), events
         self.kind_of = buffer_kinds(program)
         position = {node.name: i for i, node in enumerate(program.nodes)}
         ranges = LiveRanges(program, self.held, [position[e.node.name] for e in events])
@@ -108,8 +138,8 @@ class _Account:
         changed[np.arange(1, count + 1), kinds[self.changes.buffers]] = self.changes.nbytes
         return np.concatenate([[0.0], self.changes.moments]), changed.cumsum(axis=0)
 
-    def at_peak(self) -> Mapping[str, float]:
-        """Return the bytes of the buffers that are live at the peak."""
+    def at_peak(self) -> tuple[str, Mapping[str, float]]:
+        """Return the node during which the peak is reached, and the bytes of the live buffers."""
         live = {name: self.held.sizes[name] for name in present_names(self.program)}
         last = int(self.totals.argmax())
         for buffer, nbytes in zip(
@@ -117,20 +147,18 @@ class _Account:
         ):
             name = self.names[buffer]
             live[name] = live.get(name, 0.0) + nbytes
-        return live
+        at = self.events[self.changes.executions[last - 1]].node.name if last else "the start"
+        return at, live
 
-    def layers(self, source: Graph) -> list[dict[str, Any]]:
-        """Return the bytes of each layer at the peak, by kind, in the order of the model."""
-        place = _Places(source, self.program)
-        found: dict[str, dict[str, float]] = {}
-        for name, nbytes in self.at_peak().items():
-            if round(nbytes) > 0:
-                own = found.setdefault(layer_of(place.scope(name)), {})
-                kind = self.kind_of[name]
-                own[kind] = own.get(kind, 0.0) + nbytes
-        order = {layer: i for i, layer in enumerate(place.layers())}
-        ordered = sorted(found.items(), key=lambda item: order.get(item[0], len(order)))
-        return [{"layer": layer, "bytes": own} for layer, own in ordered]
+    def peak(self, places: "_Places") -> dict[str, Any]:
+        """Return the peak by layer and kind."""
+        at, live = self.at_peak()
+        parts = (
+            ((layer_of(places.scope(name)), self.kind_of[name]), nbytes)
+            for name, nbytes in live.items()
+            if round(nbytes) > 0
+        )
+        return {"at": at, "layers": places.listed(parts)}
 
 
 class _Places:
@@ -140,9 +168,23 @@ class _Places:
         self.scopes, self.producers = scopes(source), program.producers
         self.weights = {p.name: p.weight or p.name for p in program.parameters}
 
-    def layers(self) -> Iterator[str]:
-        """Yield the layers in the order of the model."""
-        yield from dict.fromkeys(layer_of(scope) for scope in self.scopes.values())
+    def listed(self, parts: Iterable[tuple[tuple[str, str], float]]) -> list[dict[str, Any]]:
+        """Return the bytes of layers by kind, in the order of the model.
+
+        Parameters
+        ----------
+        parts : iterable of ((str, str), float)
+            Layer and kind, and bytes of them.
+        """
+        found: dict[str, dict[str, float]] = {}
+        for (layer, kind), nbytes in parts:
+            if round(nbytes) > 0:
+                own = found.setdefault(layer, {})
+                own[kind] = own.get(kind, 0.0) + nbytes
+        layers = dict.fromkeys(layer_of(scope) for scope in self.scopes.values())
+        order = {layer: i for i, layer in enumerate(layers)}
+        ordered = sorted(found.items(), key=lambda item: order.get(item[0], len(order)))
+        return [{"layer": layer, "bytes": own} for layer, own in ordered]
 
     def scope(self, name: str) -> str:
         """Return the scope of a buffer."""

@@ -34,6 +34,28 @@ Bytes = NDArray[np.float64]  # by kind
 
 
 @dataclass(frozen=True)
+class Columns:
+    """What the live bytes of a device group are divided by: kinds of tensors, unless asked more.
+
+    Parameters
+    ----------
+    count : int
+        Number of columns.
+    of : mapping of str to int
+        The column of every value.
+    """
+
+    count: int
+    of: Mapping[str, int]
+
+    @classmethod
+    def of_kinds(cls, graph: Graph) -> "Columns":
+        """Return a column for each of `KINDS`."""
+        place = {kind: i for i, kind in enumerate(KINDS)}
+        return cls(len(KINDS), {name: place[kind] for name, kind in buffer_kinds(graph).items()})
+
+
+@dataclass(frozen=True)
 class Rise:
     """What some nodes do to the live bytes.
 
@@ -96,9 +118,16 @@ class PipelineMemory:
         The pipeline.
     held : Buffers, optional
         Its buffers.
+    columns : Columns, optional
+        What the bytes are divided by, instead of kinds.
     """
 
-    def __init__(self, pipeline: Pipeline, held: Buffers | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        held: Buffers | None = None,
+        columns: Columns | None = None,
+    ) -> None:
         self.pipeline, graph = pipeline, pipeline.graph
         copied = _copied(graph)
         held, mesh = held or buffers(graph), graph.mesh or Mesh(())
@@ -106,8 +135,7 @@ class PipelineMemory:
         own = (*copied.values(), *constants)
         sizes = {name: value_bytes(graph.values[name], mesh) for name in own}
         self.held = replace(held, sizes={**held.sizes, **sizes})
-        place = {kind: i for i, kind in enumerate(KINDS)}
-        self.kinds = {name: place[kind] for name, kind in buffer_kinds(graph).items()}
+        self.columns = columns or Columns.of_kinds(graph)
         parameters = {parameter.name for parameter in graph.parameters}
         self.lasting = graph.kept() | (parameters - set(copied))
 
@@ -149,7 +177,7 @@ class _Walk:
         self.now = self.now - self._freed(program.dead_after_loop)
         for rise in self._rises(program.after, segments.after if segments else None):
             self._add(rise)
-        kinds = np.vstack(self.kinds) if self.kinds else np.zeros((0, len(KINDS)))
+        kinds = np.vstack(self.kinds) if self.kinds else np.zeros((0, self.memory.columns.count))
         return WalkedGroup(self.highest, tuple(self.levels), kinds)
 
     def _rises(self, runs: Iterable[Run], timed: Sequence[TimedSegment] | None) -> Iterator[Rise]:
@@ -174,7 +202,7 @@ class _Walk:
         peaks = levels[:-1] + np.array([rises[segment].peak for segment in order])
         totals, tops = levels.sum(axis=1), peaks.sum(axis=1)
         self.levels += zip(totals[:-1].tolist(), tops.tolist(), totals[1:].tolist(), strict=True)
-        self.kinds.append(np.stack([peaks, levels[1:]], axis=1).reshape(-1, len(KINDS)))
+        self.kinds.append(np.stack([peaks, levels[1:]], axis=1).reshape(-1, levels.shape[1]))
         at = int(tops.argmax())
         if tops[at] > self.highest.peak.sum():
             self.highest = Rise(peaks[at], rises[order[at]].at, self.now)
@@ -190,7 +218,7 @@ class _Walk:
 
     def _rise(self, runs: Iterable[Run]) -> Rise:
         """Return what some nodes do in program order."""
-        now, peak, at = np.zeros(len(KINDS)), np.zeros(len(KINDS)), ""
+        now, peak, at = self._none(), self._none(), ""
         for run in runs:
             now = now + self._allocated(self._made(run))
             most = now + self._workspace(run)
@@ -218,12 +246,16 @@ class _Walk:
                 root = self.memory.held.live.roots.get(name, name)
                 moment, last = ends[root]
                 changes.append((moment, last, 1, -self._freed((name,)), ""))
-        now, peak, at = np.zeros(len(KINDS)), np.zeros(len(KINDS)), ""
+        now, peak, at = self._none(), self._none(), ""
         for _, _, _, change, name in sorted(changes, key=lambda one: one[:3]):
             now = now + change
             if now.sum() > peak.sum() or not at:
                 peak, at = now, name or at
         return Rise(peak, at, now)
+
+    def _none(self) -> Bytes:
+        """Return no bytes in any column."""
+        return np.zeros(self.memory.columns.count)
 
     def _node(self, run: Run) -> Node:
         return self.memory.pipeline.graph.nodes[run.position]
@@ -237,30 +269,30 @@ class _Walk:
 
     def _workspace(self, run: Run) -> Bytes:
         """Return the bytes that a node holds only while it runs."""
-        found, node = np.zeros(len(KINDS)), self._node(run)
+        found, node = self._none(), self._node(run)
         if run.kind == "run":
             workspace = self.memory.held.workspaces.get(node.name, 0.0)
-            found[self.memory.kinds[node.name]] = workspace
+            found[self.memory.columns.of[node.name]] = workspace
         return found
 
     def _allocated(self, names: Iterable[str]) -> Bytes:
         """Count values; return the bytes of new buffers."""
-        found = np.zeros(len(KINDS))
+        found = self._none()
         for name in names:
             root = self.memory.held.live.roots.get(name, name)
             if not self.holders[root]:
-                found[self.memory.kinds[root]] += self.memory.held.sizes[root]
+                found[self.memory.columns.of[root]] += self.memory.held.sizes[root]
             self.holders[root] += 1
         return found
 
     def _freed(self, names: Iterable[str]) -> Bytes:
         """Forget values; return the bytes of the buffers that none of the others is in."""
-        found = np.zeros(len(KINDS))
+        found = self._none()
         for name in names:
             if name in self.memory.lasting:
                 continue
             root = self.memory.held.live.roots.get(name, name)
             self.holders[root] -= 1
             if not self.holders[root]:
-                found[self.memory.kinds[root]] += self.memory.held.sizes[root]
+                found[self.memory.columns.of[root]] += self.memory.held.sizes[root]
         return found

@@ -20,7 +20,12 @@ from shardwright.cost_model.events import (
     Timeline,
     in_least_window,
 )
-from shardwright.cost_model.pipelines.memory import PipelineMemory, WalkedGroup
+from shardwright.cost_model.pipelines.memory import (
+    Columns,
+    PipelineMemory,
+    Rise,
+    WalkedGroup,
+)
 from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
 from shardwright.dataflow.schedule_paths import (
     SimulatedSchedule,
@@ -80,9 +85,28 @@ def pipeline_narrowed(
     )
 
 
-def _steps(pipeline: Pipeline, cluster: Cluster) -> "_Steps":
+def group_peaks(
+    pipeline: Pipeline, cluster: Cluster, window: float, columns: Columns
+) -> list[Rise]:
+    """Return the peak of every device group in the timeline of a window, by the given columns.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The pipeline, lowered to collectives.
+    cluster : Cluster
+        Its devices and links.
+    window : float
+        The bytes early, and as many late, of the timeline.
+    columns : Columns
+        What the bytes are divided by.
+    """
+    return [walked.peak for walked in _steps(pipeline, cluster, columns).step(window).walked]
+
+
+def _steps(pipeline: Pipeline, cluster: Cluster, columns: Columns | None = None) -> "_Steps":
     times = SegmentTimes(pipeline, cluster)
-    return _Steps(times, PipelineMemory(pipeline, times.maker.buffers))
+    return _Steps(times, PipelineMemory(pipeline, times.maker.buffers, columns))
 
 
 def pipeline_seconds(pipeline: Pipeline, cluster: Cluster) -> float:

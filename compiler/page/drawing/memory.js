@@ -2,30 +2,37 @@
 // Memory over the step by kind, and at the peak by layer.
 
 function memoryView(report) {
-  const memory = report.memory;
-  const found = [overTime(report)];
-  if (memory.by_group.length) found.push(groupsSection(memory));
-  if (memory.layers.length) found.push(layersSection(memory));
+  const memory = report.memory, place = make("div");
+  const fullest = memory.by_group.length ? memory.by_group.indexOf(Math.max(...memory.by_group)) : 0;
+  const show = (group) => place.replaceChildren(overTime(report, group), layersSection(memory, group));
+  show(fullest);
+  if (memory.series.length < 2) return [place];
+  const choice = make("div", { class: "controls" }, "device group ",
+    make("select", { onchange: (event) => show(Number(event.target.value)) },
+      ...memory.series.map((_, group) => make("option", { value: group, selected: group === fullest ? "" : null },
+        `${group}: ${bytesText(memory.by_group[group])}${group === fullest ? ", the fullest" : ""}`))));
+  return [groupsSection(memory), choice, place];
+}
+
+function ofGroup(memory, group) { return memory.series.length > 1 ? `, device group ${group}` : ""; }
+
+// The bytes at the peak of a device group, by kind.
+function kindsAtPeak(memory, group) {
+  const found = {};
+  for (const layer of memory.peaks[group].layers) for (const [kind, bytes] of Object.entries(layer.bytes)) found[kind] = (found[kind] || 0) + bytes;
   return found;
 }
 
-function overTime(report) {
-  const memory = report.memory, place = make("div");
-  const show = (group) => place.replaceChildren(chart(360, seriesOptions(report, memory.series[group])));
-  const fullest = memory.by_group.length ? memory.by_group.indexOf(Math.max(...memory.by_group)) : 0;
-  show(fullest);
-  const controls = memory.series.length > 1
-    ? make("div", { class: "controls" }, "device group ", make("select", { onchange: (event) => show(Number(event.target.value)) },
-      ...memory.series.map((_, group) => make("option", { value: group, selected: group === fullest ? "" : null }, String(group))))) : null;
-  const kinds = Object.entries(memory.by_kind).filter(([, bytes]) => bytes >= 0.5).map(([kind, bytes]) => `${kind} ${bytesText(bytes)}`);
-  const series = memory.series[fullest];
-  return section("Memory over the step",
-    `${bytesText(memory.peak_bytes)} at the peak, during \`${memory.at}\`: ${kinds.join(", ")}.`
+function overTime(report, group) {
+  const memory = report.memory, series = memory.series[group], found = kindsAtPeak(memory, group);
+  const kinds = memory.kinds.filter((kind) => found[kind] >= 0.5).map((kind) => `${kind} ${bytesText(found[kind])}`);
+  return section(`Memory over the step${ofGroup(memory, group)}`,
+    `${bytesText(series.peak_bytes)} at the peak, during \`${memory.peaks[group].at}\`: ${kinds.join(", ")}.`
     + (memory.limit_bytes ? ` The limit is ${bytesText(memory.limit_bytes)}.` : "")
     + (memory.host_bytes ? ` In host memory ${bytesText(memory.host_bytes)}.` : "")
     + (series.times.length < series.moments ? ` Of ${series.moments} moments ${series.times.length} are drawn: of each part the one with the most bytes.` : "")
     + (memory.by_group.length ? " Of each segment the most bytes that it takes, until it ends." : ""),
-    controls, place);
+    chart(360, seriesOptions(report, series)));
 }
 
 function seriesOptions(report, series) {
@@ -49,26 +56,32 @@ function seriesOptions(report, series) {
   };
 }
 
+// Bars of several kinds, one on the other.
+function kindBars(kinds, bytesOf) {
+  return kinds.map((kind) => ({ name: kind, type: "bar", stack: "bytes", itemStyle: { color: COLOURS[kind] }, data: bytesOf(kind) }));
+}
+
 function groupsSection(memory) {
-  return section("Device groups", "Peak memory of a rank of each device group.", chart(80 + 18 * memory.by_group.length, {
-    grid: { left: 130, right: 24, top: 6, bottom: 30 },
-    tooltip: { valueFormatter: bytesText },
+  const groups = memory.peaks.map((_, group) => kindsAtPeak(memory, group));
+  return section("Device groups", "What a rank of each device group takes at its own peak, by kind.", chart(110 + 18 * groups.length, {
+    legend: { top: 0 }, grid: { left: 130, right: 24, top: 36, bottom: 30 },
+    tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
     xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.by_group)), axisLabel: { formatter: bytesText } },
-    yAxis: { type: "category", inverse: true, data: memory.by_group.map((_, group) => `device group ${group}`) },
-    series: [{ type: "bar", data: memory.by_group, itemStyle: { color: "#2463a8" } }],
+    yAxis: { type: "category", inverse: true, data: groups.map((_, group) => `device group ${group}`) },
+    series: kindBars(memory.kinds, (kind) => groups.map((found) => found[kind] || 0)),
   }));
 }
 
-function layersSection(memory) {
-  const series = memory.kinds.map((kind) => ({
-    name: kind, type: "bar", stack: "bytes", itemStyle: { color: COLOURS[kind] }, data: memory.layers.map((layer) => layer.bytes[kind] || 0),
-  }));
-  const highest = Math.max(...memory.layers.map((layer) => Object.values(layer.bytes).reduce((a, b) => a + b, 0)));
-  return section("Layers", "What each layer of the model takes at the peak.", chart(340, {
-    legend: { top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 90 },
-    tooltip: { trigger: "axis", valueFormatter: bytesText },
-    xAxis: { type: "category", data: memory.layers.map((layer) => layer.layer), axisLabel: { rotate: 60 } },
-    yAxis: { type: "value", interval: bytesInterval(highest), axisLabel: { formatter: bytesText } },
-    series,
-  }));
+function layersSection(memory, group) {
+  const layers = memory.peaks[group].layers;
+  const highest = Math.max(...layers.map((layer) => Object.values(layer.bytes).reduce((a, b) => a + b, 0)));
+  return section(`Layers${ofGroup(memory, group)}`,
+    "What each layer of the model takes at this peak, by kind. A tensor belongs to the layer whose operator makes it; a parameter, its states and its gradient to the layer that it is of.",
+    chart(340, {
+      legend: { top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 90 },
+      tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
+      xAxis: { type: "category", data: layers.map((layer) => layer.layer), axisLabel: { rotate: 60 } },
+      yAxis: { type: "value", interval: bytesInterval(highest), axisLabel: { formatter: bytesText } },
+      series: kindBars(memory.kinds, (kind) => layers.map((layer) => layer.bytes[kind] || 0)),
+    }));
 }

@@ -14,9 +14,10 @@ import shardwright as sw
 from shardwright.compiler.accounting import operator_costs, traffic
 from shardwright.compiler.outer.account import search_document
 from shardwright.compiler.page.document import page_document
-from shardwright.compiler.page.memory import highest
+from shardwright.compiler.page.memory import highest, layer_of
 from shardwright.compiler.page.page import page_text
 from shardwright.compiler.page.timelines import Entry, rows_of, shortened
+from shardwright.cost_model.buffers import buffers
 
 GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64"
 CASES = {
@@ -139,12 +140,41 @@ def test_the_series_of_memory_reach_the_peak_of_the_plan(compilation, document):
     assert max(s["peak_bytes"] for s in memory["series"]) == pytest.approx(plan.peak_bytes)
     if plan.by_group:
         assert highest_of_all == pytest.approx(plan.by_group, rel=1e-6, abs=5)
-    else:
-        at_peak = {kind: 0.0 for kind in memory["kinds"]}
-        for layer in memory["layers"]:
+
+
+def test_the_peak_of_every_stage_is_divided_by_layer_and_kind(compilation, document):
+    memory, plan = document["memory"], compilation.plan.document.memory
+    groups = plan.by_group or (plan.peak_bytes,)
+    assert len(memory["peaks"]) == len(groups)
+    blocks = set()
+    for peak, most in zip(memory["peaks"], groups, strict=True):
+        kinds = dict.fromkeys(memory["kinds"], 0.0)
+        for layer in peak["layers"]:
             for kind, nbytes in layer["bytes"].items():
-                at_peak[kind] += nbytes
-        assert sum(at_peak.values()) == pytest.approx(plan.peak_bytes, rel=1e-6, abs=50)
+                kinds[kind] += nbytes
+        assert sum(kinds.values()) == pytest.approx(most, rel=1e-6, abs=50)
+        if most == plan.peak_bytes:
+            assert peak["at"] == plan.at
+            assert kinds == pytest.approx(plan.by_kind, rel=1e-6, abs=50)
+        blocks.update(layer["layer"] for layer in peak["layers"])
+    assert {"blocks/0", "blocks/1", "blocks/2"} <= blocks
+
+
+def test_each_stage_has_the_parameters_of_its_own_layers(compilation, document):
+    program, groups = compilation.plan.program, compilation.plan.mesh.stages
+    sizes = buffers(program).sizes
+    expected = [{} for _ in range(groups)]
+    for parameter in program.parameters:
+        if parameter.role != "state" and sizes[parameter.name]:
+            name, layout = parameter.weight or parameter.name, parameter.value.layout
+            stage = None if layout is None else layout.stage
+            layer = layer_of(name.replace(".", "/").rpartition("/")[0])
+            for group in range(groups) if stage is None else (stage % groups,):
+                own = expected[group]
+                own[layer] = own.get(layer, 0.0) + sizes[parameter.name]
+    for peak, own in zip(document["memory"]["peaks"], expected, strict=True):
+        found = {row["layer"]: row["bytes"].get("parameters", 0.0) for row in peak["layers"]}
+        assert {layer: size for layer, size in found.items() if size} == pytest.approx(own)
 
 
 def test_the_communication_is_all_traffic_of_the_program(compilation, document):
