@@ -1,5 +1,8 @@
 """Model flops: the work of a training step that its model asks for, and the share that devices do.
 
+Hardware flops add the products that are computed again for the gradient. (The scores that a fused
+attention computes again inside its gradient are part of that operator, and not counted.)
+
 Counted are the matrix products (convolutions and attention too) of the whole forward program, three
 times: once forward, twice backward, for the gradients by both operands. Element-wise operators are
 not counted, nor is work that a plan repeats: recomputation, and what several ranks compute alike.
@@ -16,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwright.cost_model.cluster import Device
+from shardwright.cost_model.efficiency.unread import unread_recomputation
 from shardwright.dataflow.micro_batches import samples_of
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import OperatorInfo, info_of
@@ -61,6 +65,32 @@ def model_flops(graph: Graph) -> ModelFlops:
         if flops := info.product_flops:
             dtype = info.operand_types[0].dtype
             by_dtype[dtype] = by_dtype.get(dtype, 0.0) + PASSES * flops
+    return ModelFlops(by_dtype)
+
+
+def hardware_flops(graph: Graph, program: Graph, *, blocks: bool = False) -> ModelFlops:
+    """Return the model flops of a training step with those of products that are computed again.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole forward program.
+    program : Graph
+        The emitted program of the step.
+    blocks : bool
+        Whether whole blocks are computed again, as training software does, also what no gradient
+        reads.
+    """
+    by_dtype = dict(model_flops(graph).by_dtype)
+    again = [node for node in program.nodes if node.provenance.role == "recompute"]
+    if blocks:
+        unread = unread_recomputation(program).values()
+        again += [program.nodes[position] for positions in unread for position in positions]
+    for node in again:
+        info = info_of(program, node)
+        if flops := info.product_flops:
+            dtype = info.operand_types[0].dtype
+            by_dtype[dtype] = by_dtype.get(dtype, 0.0) + flops
     return ModelFlops(by_dtype)
 
 

@@ -60,6 +60,23 @@ def memory_document(
     }
 
 
+def peaks_by_layer(
+    source: Graph, program: Graph, timeline: Timeline, cluster: Cluster
+) -> list[dict[str, Any]]:
+    """Return the peak of each device group by layer and kind: ``at``, and ``layers``.
+
+    Parameters
+    ----------
+    source, program : Graph
+        The model, and the program of a rank.
+    timeline : Timeline
+        The timeline of a step.
+    cluster : Cluster
+        The devices that it is for.
+    """
+    return _groups(source, program, timeline, cluster)[1]
+
+
 def _groups(
     source: Graph, program: Graph, timeline: Timeline, cluster: Cluster
 ) -> tuple[list[tuple[Floats, Floats]], list[dict[str, Any]]]:

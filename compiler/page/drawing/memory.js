@@ -3,14 +3,14 @@
 
 function memoryView(report) {
   const memory = report.memory, place = make("div");
-  const fullest = memory.by_group.length ? memory.by_group.indexOf(Math.max(...memory.by_group)) : 0;
+  const peaks = memory.series.map((series) => series.peak_bytes), fullest = peaks.indexOf(Math.max(...peaks));
   const show = (group) => place.replaceChildren(overTime(report, group), layersSection(memory, group));
   show(fullest);
   if (memory.series.length < 2) return [place];
   const choice = make("div", { class: "controls" }, "device group ",
     make("select", { onchange: (event) => show(Number(event.target.value)) },
       ...memory.series.map((_, group) => make("option", { value: group, selected: group === fullest ? "" : null },
-        `${group}: ${bytesText(memory.by_group[group])}${group === fullest ? ", the fullest" : ""}`))));
+        `${group}: ${bytesText(peaks[group])}${group === fullest ? ", the fullest" : ""}`))));
   return [groupsSection(memory), choice, place];
 }
 
@@ -66,7 +66,7 @@ function groupsSection(memory) {
   return section("Device groups", "What a rank of each device group takes at its own peak, by kind.", chart(110 + 18 * groups.length, {
     legend: { top: 0 }, grid: { left: 130, right: 24, top: 36, bottom: 30 },
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
-    xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.by_group)), axisLabel: { formatter: bytesText } },
+    xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.series.map((series) => series.peak_bytes))), axisLabel: { formatter: bytesText } },
     yAxis: { type: "category", inverse: true, data: groups.map((_, group) => `device group ${group}`) },
     series: kindBars(memory.kinds, (kind) => groups.map((found) => found[kind] || 0)),
   }));

@@ -1,0 +1,164 @@
+"""What `estimate` tells beyond `compile`: exposed communication, hardware flops, layers, tags."""
+
+import json
+from math import inf
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.cost_model.efficiency.software import software
+from shardwright.cost_model.model_flops import hardware_flops, model_flops
+from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
+from shardwright.tools.estimate.exposed import ACTIVATIONS, GRADIENTS, PARAMETERS, SENT
+from shardwright.tools.main import main
+
+GPT = "gpt:layers=4,hidden=64,heads=4,batch=32,sequence=16,vocabulary=128"
+PLANS = {
+    "tensor": "tensor=2,data=4",
+    "sharded": "data=8,zero=3,micro_batch=1",
+    "pipeline": "tensor=2,pipeline=2,data=2,micro_batch=2,zero=2",
+    "interleaved": "pipeline=2,chunks=2,data=4,micro_batch=2",
+    "recomputed": "tensor=2,data=4,micro_batch=1,zero=3,recompute=full,sequence_parallel",
+}
+SOFTWARE = ["ideal", "megatron", "torchtitan"]
+
+
+@pytest.fixture(scope="module")
+def compilations():
+    return {name: sw.compile(GPT, 8, plan=plan) for name, plan in PLANS.items()}
+
+
+def estimated(compilation, run_by="ideal"):
+    cluster = compilation.cluster.run_by(software(run_by))
+    timed = sw.Compilation(compilation.plan, compilation.compiled, cluster)
+    return Estimated(compilation, cluster, timed.timeline_within(inf), inf)
+
+
+# Exposed communication
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_kinds_add_up_to_all_exposed_communication(compilations, name):
+    found = estimated(compilations[name])
+    whole = found.timeline.exposed_communication_seconds
+    assert found.exposed.waiting == pytest.approx(0, abs=1e-6 * found.timeline.step_seconds)
+    assert sum(found.exposed.by_kind.values()) == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("run_by", SOFTWARE)
+@pytest.mark.parametrize("name", ["tensor", "pipeline"])
+def test_as_software_runs_it_the_rest_of_the_step_is_waiting(compilations, name, run_by):
+    found = estimated(compilations[name], run_by)
+    timeline = found.timeline
+    idle = timeline.step_seconds - timeline.compute_seconds - timeline.bubble_seconds
+    told = sum(found.exposed.by_kind.values()) + found.exposed.waiting
+    assert told == pytest.approx(idle, rel=1e-6)
+    assert sum(found.exposed.by_kind.values()) <= timeline.communication_seconds * (1 + 1e-9)
+    assert (found.exposed.waiting > 0) == (run_by != "ideal")
+
+
+def test_passes_that_repeat_count_as_often_as_they_run():
+    model = "gpt:layers=6,hidden=64,heads=4,batch=512,sequence=16,vocabulary=128"
+    found = estimated(sw.compile(model, 8, plan="data=4,tensor=2,micro_batch=1,zero=3"))
+    assert found.timeline.record.simulated
+    whole = found.timeline.exposed_communication_seconds
+    assert sum(found.exposed.by_kind.values()) == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tensor", "sharded", "recomputed"])
+def test_a_kind_is_exposed_at_the_moments_at_which_it_alone_is_sent(compilations, name):
+    found = estimated(compilations[name])
+    timeline, random = found.timeline, np.random.default_rng(0)
+    moments = np.sort(random.uniform(0, timeline.step_seconds, 4000))
+    queues = {"blocking": ACTIVATIONS, "gathers": PARAMETERS, "reductions": GRADIENTS}
+    active = {kind: np.zeros(len(moments), bool) for kind in (*SENT, "compute")}
+    for event in timeline.events:
+        where = event.placement
+        kind = queues[where.queue] if where.levels else "compute"
+        active[kind] |= (event.start <= moments) & (moments < event.end)
+    idle = ~active["compute"]
+    blocked = idle & active[ACTIVATIONS]
+    beside = idle & ~active[ACTIVATIONS]
+    both = beside & active[PARAMETERS] & active[GRADIENTS]
+    sampled = {
+        ACTIVATIONS: blocked.mean(),
+        PARAMETERS: (beside & active[PARAMETERS]).mean() - both.mean() / 2,
+        GRADIENTS: (beside & active[GRADIENTS]).mean() - both.mean() / 2,
+    }
+    for kind, share in sampled.items():
+        told = found.exposed.by_kind.get(kind, 0.0) / timeline.step_seconds
+        assert told == pytest.approx(share, abs=0.03)
+
+
+# Hardware flops
+
+
+def test_a_plan_without_recomputation_does_the_model_flops(compilations):
+    source, program = compilations["tensor"].compiled.source, compilations["tensor"].plan.program
+    assert hardware_flops(source, program).by_dtype == model_flops(source).by_dtype
+
+
+def test_recomputed_products_count_once_more(compilations):
+    compilation = compilations["recomputed"]
+    source, program = compilation.compiled.source, compilation.plan.program
+    layers, tokens, hidden, sequence = 4, 32 * 16, 64, 16
+    model, whole = model_flops(source).total, hardware_flops(source, program, blocks=True).total
+    block = 24 * tokens * hidden**2 + 4 * tokens * sequence * hidden
+    assert whole - model == pytest.approx(layers * block)
+    # no gradient reads the last product of a block, of 8 of the 24
+    read = hardware_flops(source, program).total
+    assert read - model <= layers * (block - 8 * tokens * hidden**2)
+    assert read > model
+
+
+# Layers
+
+
+def test_the_layers_of_a_peak_add_up_to_the_memory(compilations):
+    for compilation in compilations.values():
+        found, memory = estimated(compilation), compilation.plan.document.memory
+        kinds = list(memory.by_kind)
+        most = memory.by_group or (memory.peak_bytes,)
+        for peak, whole in zip(found.peaks, most, strict=True):
+            total = sum(sum(layer["bytes"].values()) for layer in peak["layers"])
+            assert total == pytest.approx(whole, rel=1e-6, abs=10)
+            rows = folded_layers(peak["layers"], kinds)
+            assert len(rows) <= len(peak["layers"])
+
+
+def test_layers_are_one_row_only_where_they_take_the_same():
+    sizes = [8.0, 8.0, 9.0, 9.0, 8.0]
+    layers = [{"layer": f"blocks/{i}", "bytes": {"inputs": n}} for i, n in enumerate(sizes)]
+    layers.append({"layer": "head", "bytes": {"inputs": 8.0, "gradients": 1.0}})
+    assert folded_layers(layers, ["inputs", "gradients"]) == [
+        ("blocks/0 to 1, each", [8.0, 0.0, 8.0]),
+        ("blocks/2 to 3, each", [9.0, 0.0, 9.0]),
+        ("blocks/4", [8.0, 0.0, 8.0]),
+        ("head", [8.0, 1.0, 9.0]),
+    ]
+
+
+# What is told
+
+
+def test_every_figure_has_its_tag(capsys):
+    arguments = ["estimate", GPT, "--plan", PLANS["pipeline"], "--software", "megatron"]
+    assert main([*arguments, "--cluster", "a100-selene", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    figures = document["figures"]
+    assert figures["matmul"] == "fitted"
+    assert figures["node bandwidth"] == "fitted"
+    assert figures["megatron host"] in ("fitted", "assumed")
+    assert set(figures.values()) <= {"measured", "fitted", "datasheet", "assumed"}
+    assert len(document["memory_peaks"]) == 2
+    assert document["hardware_flops_utilization"] == document["model_flops_utilization"]
+    assert main([*arguments, "--cluster", "a100-selene"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "fitted: matmul, attention," in said
+    assert "wait for the host and transfers between stages" in said
+    assert "memory of each device group at its peak, by layer" in said
+
+
+def test_a_cluster_of_data_sheets_has_no_tags():
+    assert not [*tagged(sw.compile("mlp", 1, mode="stand_alone").cluster)]

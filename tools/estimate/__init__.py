@@ -1,0 +1,82 @@
+"""``shardwright estimate``: the step, rates and memory of a plan given by its degrees."""
+
+import argparse
+from dataclasses import replace
+from math import prod
+
+from shardwright.compiler.page.page import check_page
+from shardwright.cost_model.efficiency.software import software
+from shardwright.ir.errors import InfeasibleError
+from shardwright.ir.units import bytes_text
+from shardwright.search.named_plan import NamedPlan
+from shardwright.tools.documents import print_document, timeline_of
+from shardwright.tools.estimate.document import Estimated
+from shardwright.tools.estimate.report import print_estimate
+from shardwright.tools.named_plans import compile_named
+from shardwright.tools.options import (
+    add_compile_options,
+    add_html,
+    add_model,
+    add_software,
+    memory_limit,
+)
+from shardwright.tools.plan_files import read_plan_file
+from shardwright.tools.plan_files.choices import estimate_layouts, is_layouts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_model(parser)
+    add_compile_options(parser, devices=False, search=False, plan=False)
+    parser.add_argument(
+        "--plan",
+        required=True,
+        metavar="PLAN",
+        help="the degrees: `tensor=8,data=4,zero=1,sequence_parallel`; or a script with the flags "
+        "of Megatron (.sh, .args), a TOML file of torchtitan, or JSON of DeepSpeed; or layouts by "
+        "name: placements of DTensor or partition specs (.json), strategies of MindSpore (.ckpt)",
+    )
+    add_software(parser)
+    parser.set_defaults(devices=None)
+    add_html(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build the plan and print its figures, whether it fits or not.
+
+    Raises
+    ------
+    InfeasibleError
+        If it does not fit; the figures are printed first.
+    """
+    if is_layouts(arguments.plan):
+        return estimate_layouts(arguments)
+    read_plan_file(arguments)
+    plan, run_by = NamedPlan.parse(arguments.plan), software(arguments.software)
+    if arguments.devices is None:
+        arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))
+    if arguments.html is not None:
+        check_page(arguments.html)
+    compilation = compile_named(arguments.model, arguments)
+    limit = memory_limit(arguments, compilation.cluster)
+    timed = replace(compilation, cluster=compilation.cluster.run_by(run_by))
+    timeline = timeline_of(timed, limit)
+    if arguments.html is not None:
+        timed.write_page(arguments.html, timeline)
+    found, document = (
+        Estimated(compilation, timed.cluster, timeline, limit),
+        compilation.plan.document,
+    )
+    if arguments.json:
+        print_document(found.document)
+    else:
+        print_estimate(found)
+    if document.memory.peak_bytes > limit:
+        needed = bytes_text(document.memory.peak_bytes)
+        raise InfeasibleError(
+            f"the plan `{document.how}` takes {needed} on each device, the limit is "
+            f"{bytes_text(limit)}",
+            hint=NamedPlan.parse(document.how).hint,
+        )
+    return 0

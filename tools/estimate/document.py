@@ -1,0 +1,180 @@
+"""What `estimate` tells of a plan beyond the document of `compile`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shardwright.compilation import Compilation
+from shardwright.compiler.page.memory import peaks_by_layer
+from shardwright.compiler.rates import Rates, rates
+from shardwright.cost_model.cluster import Cluster, Device
+from shardwright.cost_model.efficiency.figures import Description, Figure
+from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
+from shardwright.cost_model.efficiency.software import Software
+from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.model_flops import ModelFlops, hardware_flops
+from shardwright.ir.graph import Graph
+from shardwright.tools.documents import compile_document, timeline_of
+from shardwright.tools.estimate.exposed import Exposed, exposed
+
+_SAME = 1e-3  # relative difference of layers that are one row
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """A plan that was built and timed.
+
+    Parameters
+    ----------
+    planned : Compilation
+        The plan.
+    cluster : Cluster
+        Its cluster, as a training software runs it where one is named.
+    timeline : Timeline
+        Its timeline there.
+    limit : float
+        Memory limit of a device in bytes.
+    """
+
+    planned: Compilation
+    cluster: Cluster
+    timeline: Timeline
+    limit: float
+
+    @cached_property
+    def rates(self) -> Rates:
+        """How fast it trains."""
+        compiled, step = self.planned.compiled, self.timeline.step_seconds
+        return rates(self.planned.plan, compiled, self.cluster.device, step)
+
+    @cached_property
+    def work(self) -> ModelFlops:
+        """The model flops of a step with those of products that are computed again."""
+        blocks = self.recomputes_blocks
+        return hardware_flops(
+            self.planned.compiled.source, self.planned.plan.program, blocks=blocks
+        )
+
+    @property
+    def recomputes_blocks(self) -> bool:
+        """Whether the training software recomputes whole blocks."""
+        return self.cluster.software is not None and self.cluster.software.recompute == "blocks"
+
+    @cached_property
+    def hardware_utilization(self) -> float:
+        """The share of the peak rate of that work."""
+        devices = self.planned.plan.document.devices
+        return self.work.utilization(self.cluster.device, devices, self.timeline.step_seconds)
+
+    @cached_property
+    def exposed(self) -> Exposed:
+        """The exposed communication, by what is sent."""
+        return exposed(self.timeline)
+
+    @cached_property
+    def peaks(self) -> list[dict[str, Any]]:
+        """The peak of each device group by layer and kind: the program's, without a software."""
+        software, planned = self.cluster.software, self.planned
+        own = self.timeline if software is None else timeline_of(planned, self.limit)
+        return peaks_by_layer(planned.compiled.source, planned.plan.program, own, planned.cluster)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The document of ``estimate --json``."""
+        document = compile_document(self.planned, self.limit, timeline=self.timeline) | {
+            "hardware_flops": self.work.total,
+            "hardware_flops_utilization": self.hardware_utilization,
+            "exposed_by_kind": dict(self.exposed.by_kind),
+            "waiting_seconds": self.exposed.waiting,
+            "memory_peaks": self.peaks,
+            "figures": {name: figure.tag for name, figure in tagged(self.cluster)},
+        }
+        software = self.cluster.software
+        if software is not None:
+            document["software"] = software.name
+            if software.memory is not None:
+                device = self.cluster.device
+                document["software_memory"] = _kept(self.planned.plan.program, software, device)
+        return document
+
+
+def folded_layers(
+    layers: Sequence[dict[str, Any]], kinds: Sequence[str]
+) -> list[tuple[str, list[float]]]:
+    """Return the layers of a peak with their bytes by kind and in all; equal ones are one row.
+
+    Examples
+    --------
+    >>> rows = [{"layer": f"blocks/{i}", "bytes": {"inputs": 8.0}} for i in range(3)]
+    >>> folded_layers(rows, ["inputs"])
+    [('blocks/0 to 2, each', [8.0, 8.0])]
+    """
+    runs: list[list[tuple[str, list[float]]]] = []
+    for layer in layers:
+        sizes = [layer["bytes"].get(kind, 0.0) for kind in kinds]
+        sizes.append(sum(sizes))
+        name = layer["layer"]
+        if runs and _follows(runs[-1][-1][0], name) and _are_near(runs[-1][0][1], sizes):
+            runs[-1].append((name, sizes))
+        else:
+            runs.append([(name, sizes)])
+    return [
+        (run[0][0], run[0][1])
+        if len(run) == 1
+        else (f"{run[0][0]} to {run[-1][0].rpartition('/')[2]}, each", run[0][1])
+        for run in runs
+    ]
+
+
+def _follows(before: str, name: str) -> bool:
+    """Return whether a layer is the next of the same kind: ``blocks/4`` after ``blocks/3``."""
+    (kind, _, number), (own, _, next_number) = before.rpartition("/"), name.rpartition("/")
+    numbered = number.isdecimal() and next_number.isdecimal()
+    return kind == own and numbered and int(next_number) == int(number) + 1
+
+
+def _are_near(first: Sequence[float], second: Sequence[float]) -> bool:
+    most = max(first[-1], second[-1])
+    return all(abs(a - b) <= _SAME * most for a, b in zip(first, second, strict=True))
+
+
+def tagged(cluster: Cluster) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures of devices, links and software, by their names."""
+    if cluster.device.efficiency is not None:
+        yield from _named("", cluster.device.efficiency)
+    for level in cluster.levels:
+        if level.efficiency is not None:
+            yield from _named(f"{level.name} ", level.efficiency)
+    software = cluster.software
+    if software is not None:
+        yield from _named(f"{software.name} ", software)
+        if software.memory is not None:
+            yield from _named(f"{software.name} memory ", software.memory)
+
+
+def _named(prefix: str, part: Description) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures of a part, by their names."""
+    for name in type(part).model_fields:
+        value = getattr(part, name)
+        if isinstance(value, Figure):
+            yield prefix + name.replace("_", " "), value
+        elif isinstance(value, dict):
+            for key, one in value.items():
+                if isinstance(one, Description):
+                    yield from _named(f"{prefix}{key} ", one)
+        elif isinstance(value, tuple):
+            for one in value:
+                if isinstance(one, Description):
+                    yield from _named(f"{prefix}{getattr(one, 'name', name)} ", one)
+
+
+def _kept(program: Graph, software: Software, device: Device) -> dict[str, object]:
+    """Return the memory of a program as a software keeps it."""
+    found = memory_as_run(program, software, device)
+    return {
+        "peak_bytes_per_device": found.peak_bytes,
+        "by_kind": dict(found.by_kind),
+        "by_group": list(found.by_group),
+        "between_steps_bytes_by_group": list(lasting_bytes(program, software, device)),
+    }

@@ -1,0 +1,148 @@
+"""What `estimate` prints for people."""
+
+import textwrap
+
+from shardwright.cost_model.cluster import Cluster, Device
+from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
+from shardwright.cost_model.efficiency.software import Software
+from shardwright.cost_model.events import Timeline
+from shardwright.ir.graph import Graph
+from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.operators.models.precision import MASTER
+from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
+from shardwright.tools.report import groups_text, training_text
+from shardwright.tools.tables import print_table, styled, width
+
+_LABEL = 10  # columns
+
+
+def print_estimate(found: Estimated) -> None:
+    """Print the figures of a plan."""
+    document, timeline, run_by = found.planned.plan.document, found.timeline, found.cluster.software
+    devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
+    title = f"{document.model} on {devices} of {document.cluster.name}: {document.how}"
+    if document.precision != MASTER:
+        title += f", {document.precision}"
+    print(styled(title, "bold") + "\n")
+    serial = seconds_text(document.predicted_step_seconds)
+    how = "overlapped" if run_by is None else f"as {run_by.name} runs it"
+    step = f"{seconds_text(timeline.step_seconds)} {how}, {serial} serial"
+    fits = document.memory.peak_bytes <= found.limit
+    _line("step", step if fits else f"{step}, with memory enough")
+    training = training_text(document)
+    if training is not None:
+        _line("training", training)
+    if document.micro_batches > 1:
+        _line("batch", f"{document.micro_batches} micro-batches, gradients accumulated")
+    _print_rates(found)
+    _line("network", _network(found))
+    _line("bubble", _bubble(found.planned.plan.program.stages, timeline))
+    _print_memory(found)
+    _line(
+        "figures",
+        f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
+        f"file, from data sheets{_adjusted(found.cluster)}",
+    )
+    _print_peaks(found)
+
+
+def _print_rates(found: Estimated) -> None:
+    """Print samples and tokens per second, and the shares of the peak rate."""
+    speed, device = found.rates, found.cluster.device
+    tokens = speed.tokens_per_second_per_device
+    each = "" if tokens is None else f"{_rate(tokens)} tokens/s on each device, "
+    _line("rate", f"{each}{_rate(speed.samples_per_second)} samples/s on all")
+    peaks = ", ".join(
+        f"{device.flops_per_second(dtype) / 1e12:.4g} Tflop/s ({dtype})"
+        for dtype in speed.flops.by_dtype
+    )
+    work = (
+        f"{speed.flops.total:.3g} flops of matrix products in a step, three times the forward pass"
+    )
+    _line("MFU", f"{speed.utilization:.1%} of {peaks or 'nothing'}: {work}")
+    again = "no product is computed again"
+    if found.work.total > speed.flops.total:
+        whole = " in whole blocks" if found.recomputes_blocks else ""
+        again = f"{found.work.total / speed.flops.total - 1:.1%} more are computed again{whole}"
+    _line("HFU", f"{found.hardware_utilization:.1%}: {again}")
+
+
+def _network(found: Estimated) -> str:
+    """Return the seconds of communication, and which of them are exposed."""
+    exposed, pipeline = found.exposed, found.planned.plan.program.stages
+    total = sum(exposed.by_kind.values())
+    text = f"{seconds_text(found.timeline.communication_seconds)}, of which "
+    text += f"{seconds_text(total)} exposed" if total else "none exposed"
+    if total:
+        parts = (f"{kind} {seconds_text(one)}" for kind, one in exposed.by_kind.items())
+        text += f": {', '.join(parts)}"
+    if exposed.waiting:
+        other = " and transfers between stages" if pipeline else ""
+        text += f"; {seconds_text(exposed.waiting)} wait for the host{other}"
+    return text
+
+
+def _print_memory(found: Estimated) -> None:
+    memory, limit = found.planned.plan.document.memory, found.limit
+    kinds = ", ".join(
+        f"{k} {bytes_text(size)}" for k, size in memory.by_kind.items() if round(size)
+    )
+    peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}"
+    verdict = "fits" if memory.peak_bytes <= limit else "does not fit"
+    _line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
+    run_by = found.cluster.software
+    if run_by is not None and run_by.memory is not None:
+        _line("kept", _kept_text(found.planned.plan.program, run_by, found.cluster.device))
+
+
+def _print_peaks(found: Estimated) -> None:
+    """Print the memory of each device group at its peak, by layer and kind."""
+    kinds = [k for k, n in found.planned.plan.document.memory.by_kind.items() if round(n)]
+    rows = []
+    for group, peak in enumerate(found.peaks):
+        for number, (layers, sizes) in enumerate(folded_layers(peak["layers"], kinds)):
+            cells = (bytes_text(size) if round(size) else "" for size in sizes)
+            rows.append(("" if number else str(group), layers, *cells))
+    title, headings = "memory at the peak, by layer", ("group", "layers", *kinds, "all")
+    if len(found.peaks) > 1:
+        title = "memory of each device group at its peak, by layer"
+    else:
+        headings, rows = headings[1:], [row[1:] for row in rows]
+    print()
+    print_table(title, headings, rows, right=range(len(headings) - len(kinds) - 1, len(headings)))
+
+
+def _kept_text(program: Graph, run_by: Software, device: Device) -> str:
+    found = memory_as_run(program, run_by, device)
+    between = lasting_bytes(program, run_by, device)
+    kinds = ", ".join(f"{k} {bytes_text(size)}" for k, size in found.by_kind.items() if round(size))
+    peak = f"{bytes_text(found.peak_bytes)} of the device's {bytes_text(device.memory_bytes)}"
+    lasting = f"{bytes_text(max(between))} between steps"
+    return f"{peak} as {run_by.name} keeps tensors, {lasting}: {kinds}"
+
+
+def _adjusted(cluster: Cluster) -> str:
+    """Return which figures are not of data sheets: their names, by their tags."""
+    by_tag: dict[str, list[str]] = {}
+    for name, figure in tagged(cluster):
+        if figure.tag != "datasheet":
+            by_tag.setdefault(figure.tag, []).append(name)
+    found = [f"{tag}: {', '.join(names)}" for tag, names in sorted(by_tag.items())]
+    return f"; {'; '.join(found)}" if found else ": not calibrated"
+
+
+def _bubble(stages: int, timeline: Timeline) -> str:
+    """Return how long a device group of a pipeline waits for others in a step."""
+    if not stages:
+        return "none: the plan has one stage"
+    share = timeline.bubble_seconds / timeline.step_seconds
+    return f"{seconds_text(timeline.bubble_seconds)}, {share:.1%} of the step, in {stages} stages"
+
+
+def _rate(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+
+
+def _line(label: str, text: str) -> None:
+    lines = textwrap.wrap(text, max(40, width() - _LABEL), break_on_hyphens=False)
+    print(f"{label:{_LABEL}}" + f"\n{'':{_LABEL}}".join(lines))
