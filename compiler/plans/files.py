@@ -181,7 +181,7 @@ def _written(directory: Path) -> dict[str, str]:
         content = json.loads(_read(directory, DOCUMENT))
     except (ValueError, RecursionError):
         raise foreign from None
-    check_format(content, str(directory))
+    check_format(content, str(directory / DOCUMENT))
     files = content.get("files")
     if not isinstance(files, dict) or not all(_FILE.fullmatch(name) for name in files):
         raise foreign
@@ -239,7 +239,7 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
         If it is missing, corrupt, or of another version.
     """
     text = _read(directory, DOCUMENT).decode()
-    document = PlanDocument.from_text(text, str(directory))
+    document = PlanDocument.from_text(text, str(directory / DOCUMENT))
     contents = {}
     for name, digest in document.files.items():
         if name == DOCUMENT:
@@ -249,7 +249,7 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
             raise _changed(name, directory)
     for name in ("model.ir", "program.ir"):
         if name not in contents:
-            raise PlanError(f"the plan lists no `{name}`", str(directory))
+            raise PlanError(f"the plan lists no `{name}`", str(directory / DOCUMENT))
     model = _graph(contents, "model.ir", directory)
     program = _graph(contents, "program.ir", directory, well_formed=not allow_edited)
     _check_consistent(document, program, directory)
@@ -279,7 +279,7 @@ def _check_consistent(document: PlanDocument, program: Graph, directory: Path) -
         what = f"the inputs of the plan are not those of its program: {inputs}"
     else:
         return
-    raise PlanError(what, str(directory), "compile the model again")
+    raise PlanError(what, str(directory / DOCUMENT), "compile the model again")
 
 
 def is_edited(directory: Path, plan: Plan) -> bool:
@@ -291,7 +291,8 @@ def _read(directory: Path, name: str) -> bytes:
     if not directory.is_dir():
         raise PlanError("there is no such plan", str(directory), "compile the model first")
     if Path(name).name != name:
-        raise PlanError(f"the plan lists `{name}`, which is not in its directory", str(directory))
+        what = f"the plan lists `{name}`, which is not in its directory"
+        raise PlanError(what, str(directory / DOCUMENT))
     try:
         content = (directory / name).read_bytes()
         if name == DOCUMENT:

@@ -233,7 +233,7 @@ DAMAGES = {
     ),
     "half_a_document": (
         lambda plan: (plan / "plan.json").write_text((plan / "plan.json").read_text()[:99]),
-        "a plan must be JSON, but line 6 is not (in plan); compile the model again",
+        "a plan must be JSON, but line 6 is not (in plan/plan.json); compile the model again",
     ),
     "not_text": (
         lambda plan: (plan / "plan.json").write_bytes(b"\xff\xfe\x00"),
@@ -241,15 +241,15 @@ DAMAGES = {
     ),
     "another_document": (
         lambda plan: (plan / "plan.json").write_text("{}"),
-        "this file is not a plan: expected the format `shardwright plan` (in plan)",
+        "this file is not a plan: expected the format `shardwright plan` (in plan/plan.json)",
     ),
     "another_version": (
         lambda plan: edit(plan, lambda document: document.update(schema_version=7)),
-        "the plan has schema version 7, expected 1 (in plan); compile the model again",
+        "the plan has schema version 7, expected 1 (in plan/plan.json); compile the model again",
     ),
     "a_key_too_few": (
         lambda plan: edit(plan, lambda document: document.pop("seed")),
-        "`seed` of the plan: field required (in plan); compile the model again",
+        "`seed` of the plan: field required (in plan/plan.json); compile the model again",
     ),
     "missing_model": (
         lambda plan: (plan / "model.ir").unlink(),
@@ -262,11 +262,11 @@ DAMAGES = {
     ),
     "a_file_elsewhere": (
         lambda plan: edit(plan, lambda document: document["files"].update({"../x": "0"})),
-        "the plan lists `../x`, which is not in its directory (in plan)",
+        "the plan lists `../x`, which is not in its directory (in plan/plan.json)",
     ),
     "no_program_listed": (
         lambda plan: edit(plan, lambda document: document["files"].pop("program.ir")),
-        "the plan lists no `program.ir` (in plan)",
+        "the plan lists no `program.ir` (in plan/plan.json)",
     ),
 }
 
@@ -325,17 +325,18 @@ def test_attributes_that_an_operator_cannot_read(case, command, plan, capsys):
 OTHER_DEVICES = {
     "devices": (
         lambda document: document.update(devices=4),
-        "the plan is for 4 devices, but its mesh has 2 ranks (in plan); compile the model again",
+        "the plan is for 4 devices, but its mesh has 2 ranks (in plan/plan.json); compile the "
+        "model again",
     ),
     "mesh": (
         lambda document: (document.update(devices=4), document["mesh"][0].update(size=4)),
-        "the mesh of the plan is x=4, that of its program is x=2 (in plan); compile the model "
-        "again",
+        "the mesh of the plan is x=4, that of its program is x=2 (in plan/plan.json); compile the "
+        "model again",
     ),
     "input": (
         lambda document: document["inputs"][0].update(type="f32[8, 784]"),
         "the inputs of the plan are not those of its program: image: f32[4, 784], label: i32[4] "
-        "(in plan); compile the model again",
+        "(in plan/plan.json); compile the model again",
     ),
     "optimizer": (
         lambda document: document["optimizer"]["settings"].update(learning_rate=5),
