@@ -240,20 +240,21 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
     """
     text = _read(directory, DOCUMENT).decode()
     document = PlanDocument.from_text(text, str(directory / DOCUMENT))
+    is_whole = document.files.get(DOCUMENT) in (None, document_digest(json.loads(text)))
     contents = {}
     for name, digest in document.files.items():
         if name == DOCUMENT:
             continue
         contents[name] = _read(directory, name)
         if _digest(contents[name]) != digest and not (allow_edited and name == "program.ir"):
-            raise _changed(name, directory)
+            raise _changed(name if is_whole else DOCUMENT, directory)
     for name in ("model.ir", "program.ir"):
         if name not in contents:
             raise PlanError(f"the plan lists no `{name}`", str(directory / DOCUMENT))
     model = _graph(contents, "model.ir", directory)
     program = _graph(contents, "program.ir", directory, well_formed=not allow_edited)
     _check_consistent(document, program, directory)
-    if document.files.get(DOCUMENT) not in (None, document_digest(json.loads(text))):
+    if not is_whole:
         raise _changed(DOCUMENT, directory)
     return Plan(document, model, program, _initial(contents, directory))
 

@@ -338,6 +338,11 @@ OTHER_DEVICES = {
         "the inputs of the plan are not those of its program: image: f32[4, 784], label: i32[4] "
         "(in plan/plan.json); compile the model again",
     ),
+    "digest": (
+        lambda document: document["files"].update({"program.ir": "0" * 64}),
+        "`plan.json` was changed after the plan was written: its SHA-256 differs (in plan); "
+        "compile the model again",
+    ),
     "optimizer": (
         lambda document: document["optimizer"]["settings"].update(learning_rate=5),
         "`plan.json` was changed after the plan was written: its SHA-256 differs (in plan); "
