@@ -33,3 +33,17 @@ def _row(described: Cluster) -> tuple[str, ...]:
         f"{device.name}\n{bytes_text(device.memory_bytes)}, {speed}",
         "\n".join(links),
     )
+
+
+def attained_text(described: Cluster) -> str:
+    """Return that steps are of peaks, and which preset has attained rates; empty where they are."""
+    if described.device.efficiency is not None:
+        return ""
+    own = described.device.name
+    presets = ((name, cluster(name).device) for name in preset_names())
+    known = [name for name, device in presets if device.name == own and device.efficiency]
+    text = "; steps are of data-sheet peaks, of which operators of published runs attain 69 to 90%"
+    if not known:
+        return text
+    names = " or ".join(f"`--cluster {name}`" for name in known)
+    return f"{text}: {names} has rates fitted to such runs on this device"

@@ -14,6 +14,9 @@ from shardwright.search.named_plan import RECOMPUTE, ZERO, divisors
 _EVALUATIONS = 8  # of the memory at a sequence length
 _UNITS = 8  # in which a sequence length is told, of that of the model
 
+BELOW = 0.05
+"""Share by which an estimate may exceed the limit of a plan that fits: built ones take 4 % less."""
+
 
 def least_devices(model: FitModel) -> int:
     """Return a number of devices below which no plan fits, whatever it is.
@@ -75,8 +78,20 @@ def fewest_devices(model: FitModel) -> OnDevices | None:
     return None
 
 
-def largest_micro_batch(one: Estimate) -> tuple[int | None, int]:
+def may_fit(one: Estimate) -> bool:
+    """Return whether a plan may fit once it is built, though its estimate is near the limit."""
+    return not one.fits and one.memory_bytes <= (1 + BELOW) * one.model.limit_bytes
+
+
+def largest_micro_batch(one: Estimate, limit: float | None = None) -> tuple[int | None, int]:
     """Return the largest micro-batch of a plan that fits.
+
+    Parameters
+    ----------
+    one : Estimate
+        The plan.
+    limit : float, optional
+        The limit of its estimate; by default that of the model, with a share to spare.
 
     Returns
     -------
@@ -84,12 +99,13 @@ def largest_micro_batch(one: Estimate) -> tuple[int | None, int]:
         Of those that divide the batch, None where none fits; and whatever the batch is, with as
         many micro-batches in flight, 0 where none fits.
     """
+    limit = (1 - SPARE) * one.model.limit_bytes if limit is None else limit
     samples = one.model.samples // (one.plan.data or 1)
     sizes = (replace(one, plan=replace(one.plan, micro_batch=n)) for n in divisors(samples))
-    fitting = [size.plan.micro_batch for size in sizes if size.fits]
+    fitting = [size.plan.micro_batch for size in sizes if size.memory_bytes <= limit]
     fixed = one.memory_with(0)
     each = one.memory_with(1) - fixed
-    free = (1 - SPARE) * one.model.limit_bytes - fixed
+    free = limit - fixed
     return max((n for n in fitting if n), default=None), max(0, int(free // each)) if each else 0
 
 

@@ -64,7 +64,7 @@ def read(where: str, values: Mapping[str, Any]) -> Reading:
 def _length(fields: Fields, name: str) -> int:
     """Return the sequence: the longest that the model is made for."""
     length = fields.count(name)
-    fields.reading.notes.append(
+    fields.reading.assumed["sequence"] = (
         f"the sequence is `{name}`, {length} tokens, the longest; `sequence=...` sets another"
     )
     return length

@@ -31,6 +31,8 @@ class Reading:
         Fields that change neither step nor memory, and those of which a software profile tells.
     notes : list of str
         What else has to be said.
+    assumed : dict of str to str
+        What has to be said of a size that the user does not give.
     """
 
     where: str
@@ -42,6 +44,7 @@ class Reading:
     no_effect: list[str] = field(default_factory=list)
     software: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    assumed: dict[str, str] = field(default_factory=dict)
 
     @property
     def sizes_text(self) -> str:
@@ -54,14 +57,15 @@ class Reading:
         words = (name if value is True else f"{name}={value}" for name, value in self.plan.items())
         return ",".join(words)
 
-    def told(self) -> list[str]:
-        """Return the sentences that a user is told."""
+    def told(self, sizes: Collection[str] = ()) -> list[str]:
+        """Return the sentences that a user is told, who gives some sizes."""
         kinds = {
             "without effect on step or memory": self.no_effect,
             "left to `--software`": self.software,
         }
         return [
             *self.notes,
+            *(note for size, note in self.assumed.items() if size not in sizes),
             *(f"{why}: {_few(names)}" for why, names in kinds.items() if names),
         ]
 

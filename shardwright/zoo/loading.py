@@ -146,7 +146,8 @@ def assumed_precision(model: str) -> str | None:
 def _from_config(name: str, sizes: str) -> Definition:
     """Return the model that a file of another system describes."""
     found = configs.read_model(name)
-    for sentence in found.told():
+    given = [item.partition("=")[0].strip() for item in sizes.split(",")]
+    for sentence in found.told(given):
         warnings.warn(f"`{name}`: {sentence}", ShardwrightWarning, stacklevel=2)
     definition: Definition = _called(MODELS[found.model], name, sizes, found.sizes_text)
     return replace(definition, optimizer=_ADAM, precision=found.options["precision"])

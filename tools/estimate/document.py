@@ -18,8 +18,6 @@ from shardwright.ir.graph import Graph
 from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.tools.estimate.exposed import Exposed, exposed
 
-_SAME = 1e-3  # relative difference of layers that are one row
-
 
 @dataclass(frozen=True)
 class Estimated:
@@ -102,41 +100,36 @@ class Estimated:
 def folded_layers(
     layers: Sequence[dict[str, Any]], kinds: Sequence[str]
 ) -> list[tuple[str, list[float]]]:
-    """Return the layers of a peak with their bytes by kind and in all; equal ones are one row.
+    """Return the layers of a peak with their bytes by kind and in all; numbered ones are one row.
 
     Examples
     --------
-    >>> rows = [{"layer": f"blocks/{i}", "bytes": {"inputs": 8.0}} for i in range(3)]
+    >>> rows = [{"layer": f"blocks/{i}", "bytes": {"inputs": 8.0 + i}} for i in range(3)]
     >>> folded_layers(rows, ["inputs"])
-    [('blocks/0 to 2, each', [8.0, 8.0])]
+    [('3 of blocks, 0 to 2', [27.0, 27.0])]
     """
-    runs: list[list[tuple[str, list[float]]]] = []
+    rows: dict[str, list[tuple[str, list[float]]]] = {}
     for layer in layers:
         sizes = [layer["bytes"].get(kind, 0.0) for kind in kinds]
-        sizes.append(sum(sizes))
-        name = layer["layer"]
-        if runs and _follows(runs[-1][-1][0], name) and _are_near(runs[-1][0][1], sizes):
-            runs[-1].append((name, sizes))
-        else:
-            runs.append([(name, sizes)])
+        family, _, number = layer["layer"].rpartition("/")
+        own = family if number.isdecimal() else layer["layer"]
+        rows.setdefault(own, []).append((number, [*sizes, sum(sizes)]))
     return [
-        (run[0][0], run[0][1])
-        if len(run) == 1
-        else (f"{run[0][0]} to {run[-1][0].rpartition('/')[2]}, each", run[0][1])
-        for run in runs
+        (
+            _title(family, [number for number, _ in found]),
+            [sum(column) for column in zip(*(sizes for _, sizes in found), strict=True)],
+        )
+        for family, found in rows.items()
     ]
 
 
-def _follows(before: str, name: str) -> bool:
-    """Return whether a layer is the next of the same kind: ``blocks/4`` after ``blocks/3``."""
-    (kind, _, number), (own, _, next_number) = before.rpartition("/"), name.rpartition("/")
-    numbered = number.isdecimal() and next_number.isdecimal()
-    return kind == own and numbered and int(next_number) == int(number) + 1
-
-
-def _are_near(first: Sequence[float], second: Sequence[float]) -> bool:
-    most = max(first[-1], second[-1])
-    return all(abs(a - b) <= _SAME * most for a, b in zip(first, second, strict=True))
+def _title(family: str, numbers: Sequence[str]) -> str:
+    """Return the name of a row."""
+    if not numbers[0].isdecimal():
+        return family
+    if len(numbers) == 1:
+        return f"{family}/{numbers[0]}"
+    return f"{len(numbers)} of {family}, {numbers[0]} to {numbers[-1]}"
 
 
 def tagged(cluster: Cluster) -> Iterator[tuple[str, Figure]]:

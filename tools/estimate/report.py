@@ -9,6 +9,7 @@ from shardwright.cost_model.events import Timeline
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.models.precision import MASTER
+from shardwright.tools.clusters import attained_text
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
 from shardwright.tools.report import groups_text, training_text
 from shardwright.tools.tables import print_table, styled, width
@@ -41,7 +42,7 @@ def print_estimate(found: Estimated) -> None:
     _line(
         "figures",
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
-        f"file, from data sheets{_adjusted(found.cluster)}",
+        f"file, from data sheets{_adjusted(found.cluster)}{attained_text(found.cluster)}",
     )
     _print_peaks(found)
 
@@ -128,7 +129,7 @@ def _adjusted(cluster: Cluster) -> str:
         if figure.tag != "datasheet":
             by_tag.setdefault(figure.tag, []).append(name)
     found = [f"{tag}: {', '.join(names)}" for tag, names in sorted(by_tag.items())]
-    return f"; {'; '.join(found)}" if found else ": not calibrated"
+    return f"; {'; '.join(found)}" if found else ""
 
 
 def _bubble(stages: int, timeline: Timeline) -> str:

@@ -101,13 +101,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _does_not_fit(answers: Answers) -> ShardwrightError:
     """Return the error that tells why no plan was found, as far as it is proven."""
     model, limit = answers.model, bytes_text(answers.model.limit_bytes)
+    fewest = answers.fewest
     if least_devices(model) > answers.devices:
+        enough = f"; {fewest.devices} are enough by an estimate" if fewest is not None else ""
         return InfeasibleError(
             f"parameters and optimizer states of `{answers.subject.name}` take "
             f"{bytes_text(model.least_bytes)}, {answers.devices} devices have {limit} each",
-            hint=f"use at least {least_devices(model)} devices",
+            hint=f"use at least {least_devices(model)} devices{enough}",
         )
-    fewest = answers.fewest
     hint = "use a cluster with more devices or more memory"
     if fewest is not None and fewest.devices > answers.devices:
         hint = f"use {fewest.devices} devices"

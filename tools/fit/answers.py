@@ -18,14 +18,16 @@ from shardwright.compiler.fit.questions import (
     fewest_devices,
     largest_micro_batch,
     longest_sequence,
+    may_fit,
     on_devices,
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
+from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.ir.errors import ShardwrightError
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
 
-_CANDIDATES = 4  # plans that are built until one fits
+_TRIED = 2  # of the best plans, which are built until one fits
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Answers:
         self.model: FitModel = subject.model()
         self.model.tells_links = errors is not None
         self.plans = family(self.model, devices)
-        self.fastest = fastest(self.plans, _CANDIDATES)
+        self.fastest = fastest(self.plans, _TRIED)
 
     @cached_property
     def robust(self) -> Robust | None:
@@ -87,12 +89,20 @@ class Answers:
 
     @property
     def preferred(self) -> list[Estimate]:
-        """The plans to build until one fits: the fastest, or those of least regret."""
-        if self.robust is None:
-            return self.fastest
-        candidates, regrets = self.robust.candidates, self.robust.choice.regrets
-        order = sorted(range(len(candidates)), key=regrets.__getitem__)
-        return [candidates[i] for i in order]
+        """The plans to build until one fits: the fastest, or of least regret; then the smallest."""
+        found = self.fastest
+        if self.robust is not None:
+            candidates, regrets = self.robust.candidates, self.robust.choice.regrets
+            order = sorted(range(len(candidates)), key=regrets.__getitem__)
+            found = [candidates[i] for i in order]
+        smallest = [one for one in self._smallest if one not in found[:_TRIED]]
+        return [*found[:_TRIED], *smallest]
+
+    @property
+    def _smallest(self) -> list[Estimate]:
+        """The plan of least memory, where it fits or may do so."""
+        smallest = least_memory(self.plans)
+        return [smallest] if smallest is not None and (smallest.fits or may_fit(smallest)) else []
 
     @cached_property
     def built(self) -> tuple[Estimate, Compilation] | None:
@@ -106,17 +116,48 @@ class Answers:
         timed = replace(self.built[1], cluster=self.built[1].cluster.run_by(self.software))
         return timeline_of(timed, self.model.limit_bytes).step_seconds
 
+    @property
+    def software_name(self) -> str:
+        """The name of the training software; empty without one."""
+        return "" if self.software is None else self.software.name
+
+    @cached_property
+    def kept(self) -> float | None:
+        """Memory of the built plan as the training software keeps tensors; None where unknown."""
+        if self.software is None or self.software.memory is None or self.built is None:
+            return None
+        _, compilation = self.built
+        program, device = compilation.plan.program, compilation.cluster.device
+        return memory_as_run(program, self.software, device).peak_bytes
+
     @cached_property
     def subject_plan(self) -> Estimate | None:
         """The plan that changes are told of: the best, or where none fits the smallest."""
         if self.built is not None:
             return self.built[0]
-        return self.preferred[0] if self.fastest else least_memory(self.plans)
+        return self.preferred[0] if self.preferred else least_memory(self.plans)
+
+    @property
+    def exactly(self) -> float:
+        """What the estimate of the plan may take: the limit, by what it took once it was built.
+
+        Without a built plan a share is left to spare.
+        """
+        limit = self.model.limit_bytes
+        if self.built is None:
+            return (1 - SPARE) * limit
+        one, compilation = self.built
+        return limit * one.memory_bytes / compilation.plan.document.memory.peak_bytes
 
     @cached_property
     def fitting(self) -> list[Estimate]:
         """The plans that fit."""
         return [one for one in self.plans if one.fits]
+
+    @cached_property
+    def perhaps(self) -> list[Estimate]:
+        """The plans that may fit once they are built, though their estimates leave little free."""
+        return [one for one in self.plans if may_fit(one)]
 
     @cached_property
     def front(self) -> list[Estimate]:
@@ -132,7 +173,7 @@ class Answers:
     def micro_batch(self) -> tuple[int | None, int]:
         """The largest micro-batch of the plan, see `largest_micro_batch`."""
         assert self.subject_plan is not None
-        return largest_micro_batch(self.subject_plan)
+        return largest_micro_batch(self.subject_plan, self.exactly)
 
     @cached_property
     def sequences(self) -> tuple[Longest, Longest] | None:
@@ -152,7 +193,7 @@ class Answers:
         except ShardwrightError:  # the model has no such size
             return None
         limit = (1 - SPARE) * self.model.limit_bytes
-        own = longest_sequence(length, lambda n: _memory_of(plan, at(n)), limit)
+        own = longest_sequence(length, lambda n: _memory_of(plan, at(n)), self.exactly)
         tensor = max((one.plan.tensor for one in self.plans), default=1)
         most = _least_of(tensor, self.devices, at)
         return own, longest_sequence(length, most, limit)

@@ -4,7 +4,8 @@ from typing import Any
 
 from shardwright.compiler.fit.cost import Training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
-from shardwright.compiler.fit.questions import Change, Longest, OnDevices, least_devices
+from shardwright.compiler.fit.questions import Change, Longest, OnDevices, least_devices, may_fit
+from shardwright.tools.fit.advice import advice
 from shardwright.tools.fit.answers import Answers, Money
 from shardwright.tools.fit.robust import robust_document
 
@@ -33,6 +34,7 @@ def answers_document(answers: Answers, money: Money) -> dict[str, Any]:
         "margin": SPARE,
         "plans": len(answers.plans),
         "fitting": len(answers.fitting),
+        "perhaps_fitting": len(answers.perhaps),
         "fits": answers.built is not None,
         "least_devices_proven": least_devices(model),
         "fewest_devices": None if fewest is None else on_devices_document(fewest, money, answers),
@@ -46,6 +48,7 @@ def answers_document(answers: Answers, money: Money) -> dict[str, Any]:
         document["largest_micro_batch"] = dict(
             zip(("of_batch", "of_any_batch"), answers.micro_batch, strict=True)
         )
+        document["advice"] = advice(plan, answers.changes)
         document["longest_sequence"] = _sequences_document(answers.sequences)
     return document
 
@@ -75,6 +78,7 @@ def built_document(answers: Answers, money: Money) -> dict[str, Any] | None:
         "step_seconds": step,
         "memory_bytes_per_device": compilation.plan.document.memory.peak_bytes,
         "memory_by_kind": dict(compilation.plan.document.memory.by_kind),
+        "software_memory_bytes": answers.kept,
         **_training(found),
     }
 
@@ -100,6 +104,7 @@ def estimate_document(one: Estimate, money: Money, answers: Answers) -> dict[str
         "memory_bytes_per_device": one.memory_bytes,
         "memory_by_kind": dict(one.memory_by_kind),
         "fits": one.fits,
+        "may_fit": may_fit(one),
         "tokens_per_second_per_device": tokens and tokens / one.refined_seconds / one.devices,
         **_training(money.of(one.refined_seconds, tokens, one.devices)),
     }

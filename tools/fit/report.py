@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from shardwright.compiler.fit.cost import Training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.questions import (
+    BELOW,
     Longest,
     OnDevices,
     device_counts,
     least_devices,
+    may_fit,
 )
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.tools.clusters import attained_text
+from shardwright.tools.fit.advice import advice, verdict
 from shardwright.tools.fit.answers import Answers, Money
 from shardwright.tools.fit.document import FAMILY
 from shardwright.tools.fit.robust import print_robust
@@ -32,6 +36,7 @@ def print_answers(answers: Answers, money: Money) -> None:
     if plan is not None:
         _print_plan(answers, plan, money)
         _print_limits(answers)
+        _line("change", "; ".join(advice(plan, answers.changes)))
     _line("family", f"{len(answers.plans)} {FAMILY}")
     _line("figures", _figures(answers))
     if plan is not None:
@@ -51,7 +56,8 @@ def _figures(answers: Answers) -> str:
     return (
         "estimates by the prices of one layer and of the ends of the model, and of "
         f"{answers.subject.cluster.name} as its cluster file says; a plan is said to fit if its "
-        f"estimate leaves {SPARE:.0%} of the limit free{timed}"
+        f"estimate leaves {SPARE:.0%} of the limit free, perhaps up to {BELOW:.0%} above "
+        f"the limit{timed}{attained_text(answers.subject.cluster)}"
     )
 
 
@@ -72,8 +78,14 @@ def _print_verdict(answers: Answers) -> None:
     model, count = answers.model, len(answers.fitting)
     limit = bytes_text(model.limit_bytes)
     least = least_devices(model)
-    if answers.built is not None:
-        _line("fits", f"yes: {count} of {len(answers.plans)} plans fit {limit} by their estimates")
+    maybe = f", {len(answers.perhaps)} more perhaps" if answers.perhaps else ""
+    if answers.built is not None and not count:
+        _line(
+            "fits", f"yes: a plan was built that fits {limit}, of {len(answers.perhaps)} that may"
+        )
+    elif answers.built is not None:
+        plans = f"{count} of {len(answers.plans)} plans fit {limit} by their estimates{maybe}"
+        _line("fits", f"yes: {plans}")
     elif least > answers.devices:
         needed = bytes_text(model.least_bytes)
         _line(
@@ -81,8 +93,13 @@ def _print_verdict(answers: Answers) -> None:
             f"no, proven: parameters and optimizer states take {needed}, "
             f"{answers.devices} devices have {limit} each",
         )
-    elif count:
-        _line("fits", f"not found: of {count} estimates that fit {limit}, none fits when built")
+    elif count or answers.perhaps:
+        built = len(answers.preferred)
+        _line(
+            "fits",
+            f"not found: {count} estimates fit {limit}{maybe}, and of {built} plans that were "
+            "built none does",
+        )
     else:
         _line("fits", f"no plan of this family fits {limit} by its estimate")
     _line(
@@ -98,7 +115,7 @@ def _fewest(answers: Answers) -> str:
         return f"no plan of this family fits on up to {device_counts(answers.model)[-1]} devices"
     best = fewest.best
     return (
-        f"at least {fewest.devices} (of powers of two), with `{best.plan}`: "
+        f"{fewest.devices} are enough (of powers of two, by its estimate) for `{best.plan}`: "
         f"{seconds_text(best.refined_seconds)}, {bytes_text(best.memory_bytes)}"
     )
 
@@ -116,7 +133,13 @@ def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
             f"built{how}: {_speed(step, answers)}, {bytes_text(memory.peak_bytes)} on each device"
         )
         _line("", text + _training_text(money.of(step, answers.subject.tokens, plan.devices)))
-    told = "" if plan.fits else ", does not fit"
+        if answers.kept is not None:
+            device = bytes_text(compilation.cluster.device.memory_bytes)
+            _line(
+                "",
+                f"as {answers.software_name} keeps tensors: {bytes_text(answers.kept)} of {device}",
+            )
+    told = "" if plan.fits else ", may fit" if may_fit(plan) else ", does not fit"
     _line(
         "",
         f"estimated: {seconds_text(plan.refined_seconds)}, {bytes_text(plan.memory_bytes)}{told}: "
@@ -150,10 +173,12 @@ def _print_limits(answers: Answers) -> None:
     _line("micro-batch", f"largest with these degrees: {own}; {free} whatever the batch is")
     if answers.sequences is not None:
         own, any_plan = map(_length, answers.sequences)
+        scaled = "" if answers.built is None else ", scaled from the built one"
         _line(
             "sequence",
-            f"longest with this plan: {own}; with any plan of this family on {answers.devices} "
-            f"devices: {any_plan} (in eighths of {answers.subject.sequence:,})",
+            f"longest with this plan: {own}{scaled}; with any plan of this family on "
+            f"{answers.devices} devices: {any_plan} (estimates, in eighths of "
+            f"{answers.subject.sequence:,})",
         )
 
 
@@ -175,7 +200,7 @@ def _print_changes(answers: Answers, base: Estimate) -> None:
                 f"{step:+.1%}",
                 f"{memory:+.2f} GiB",
                 bytes_text(one.memory_bytes),
-                "yes" if one.fits else "no",
+                verdict(one),
             )
         )
     headings = ("one change to this plan", "step", "memory", "then", "fits")

@@ -21,7 +21,6 @@ from shardwright.tools.options import compile_arguments
 from shardwright.tracing import Definition
 
 SEQUENCE = "sequence"
-_BUILT = 2  # plans that are built until one fits
 
 
 class Subject:
@@ -79,7 +78,7 @@ class Subject:
 
     def built(self, plans: list[Estimate]) -> tuple[Estimate, Compilation] | None:
         """Return the first plan that fits once it is built, and its compilation."""
-        for one in plans[:_BUILT]:
+        for one in plans:
             try:
                 found = compile(
                     self.definition,

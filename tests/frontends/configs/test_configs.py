@@ -142,7 +142,11 @@ def test_a_model_has_as_many_parameters_as_published(name, tmp_path):
 def test_sizes_of_the_user_hold_and_the_precision_is_the_files(tmp_path):
     name = written(tmp_path, "config.json", {**LLAMA, "torch_dtype": "float16"})
     with pytest.warns(ShardwrightWarning, match="8192 tokens, the longest"):
+        load(f"{name}:batch=2,hidden=64,heads=2,kv_heads=2,layers=1")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         found = load(f"{name}:batch=2,sequence=64,layers=1")
+    assert not [one for one in told if "the longest" in str(one.message)]
     assert found.graph.inputs[0].type.shape == (2, 64)
     assert found.precision == "float16" == assumed_precision(name)
     assert found.optimizer is not None

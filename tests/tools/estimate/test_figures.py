@@ -125,17 +125,18 @@ def test_the_layers_of_a_peak_add_up_to_the_memory(compilations):
             assert total == pytest.approx(whole, rel=1e-6, abs=10)
             rows = folded_layers(peak["layers"], kinds)
             assert len(rows) <= len(peak["layers"])
+            assert sum(sizes[-1] for _, sizes in rows) == pytest.approx(total)
 
 
-def test_layers_are_one_row_only_where_they_take_the_same():
-    sizes = [8.0, 8.0, 9.0, 9.0, 8.0]
-    layers = [{"layer": f"blocks/{i}", "bytes": {"inputs": n}} for i, n in enumerate(sizes)]
-    layers.append({"layer": "head", "bytes": {"inputs": 8.0, "gradients": 1.0}})
+def test_numbered_layers_are_one_row_of_their_sums():
+    sizes = {0: 8.0, 3: 7.0, 5: 9.0}
+    layers = [{"layer": f"blocks/{i}", "bytes": {"inputs": n}} for i, n in sizes.items()]
+    layers.insert(1, {"layer": "head", "bytes": {"inputs": 8.0, "gradients": 1.0}})
+    layers.append({"layer": "tower/2", "bytes": {"gradients": 2.0}})
     assert folded_layers(layers, ["inputs", "gradients"]) == [
-        ("blocks/0 to 1, each", [8.0, 0.0, 8.0]),
-        ("blocks/2 to 3, each", [9.0, 0.0, 9.0]),
-        ("blocks/4", [8.0, 0.0, 8.0]),
+        ("3 of blocks, 0 to 5", [24.0, 0.0, 24.0]),
         ("head", [8.0, 1.0, 9.0]),
+        ("tower/2", [0.0, 2.0, 2.0]),
     ]
 
 

@@ -32,9 +32,59 @@ def test_the_document_answers_all_questions(capsys):
 def test_people_read_the_same(capsys):
     assert main([*GIVEN, "--devices", "8", "--memory", "0.3"]) == 0
     printed = capsys.readouterr().out
-    for word in ("fits", "devices", "best plan", "micro-batch", "sequence", "family", "figures"):
+    lines = (
+        "fits",
+        "devices",
+        "best plan",
+        "micro-batch",
+        "sequence",
+        "change",
+        "family",
+        "figures",
+    )
+    for word in lines:
         assert f"\n{word}" in printed
+    assert "`--cluster h100-3200g` has rates fitted" in " ".join(printed.split())
     assert "what a change costs" in printed
+
+
+def built_bytes(plan, capsys, model=MODEL):
+    given = ["estimate", model, *GIVEN[2:], "--devices", "8", "--memory", "0.3", "--json"]
+    main([*given, "--plan", plan])
+    return json.loads(capsys.readouterr().out)["memory_bytes_per_device"]
+
+
+def test_about_the_longest_sequence_of_the_plan_fits_once_it_is_built(capsys):
+    assert main([*GIVEN, "--devices", "8", "--memory", "0.3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    plan, limit = found["built"]["plan"], found["memory_limit_bytes"]
+    longest = found["longest_sequence"]["of_plan"]
+    for sequence, least, most in ((longest, 0, 1.08), (longest + 64, 0.92, 2)):
+        model = MODEL.replace("sequence=512", f"sequence={sequence}")
+        assert least * limit < built_bytes(plan, capsys, model) <= most * limit
+
+
+def test_a_plan_near_the_limit_is_built_before_it_is_said_not_to_fit(capsys):
+    options = [*GIVEN, "--devices", "1", "--json"]
+    assert main([*options, "--memory", "0.5"]) == 0
+    least = min(one["memory_bytes_per_device"] for one in answer(capsys)["front"])
+    near = least / 0.97 / 2**30  # less is left free than of plans that are said to fit
+    code = main([*options, "--memory", f"{near:.4f}"])
+    found = answer(capsys)
+    assert found["fitting"] == 0 < found["perhaps_fitting"]
+    assert (code == 0) == found["fits"]
+    if found["fits"]:
+        assert found["built"]["memory_bytes_per_device"] <= found["memory_limit_bytes"]
+
+
+def answer(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_memory_is_told_as_the_software_keeps_tensors(capsys):
+    options = ["--devices", "8", "--memory", "0.3", "--software", "megatron-core"]
+    assert main([*GIVEN, *options]) == 0
+    assert "as megatron-core keeps tensors: " in capsys.readouterr().out
 
 
 def test_what_cannot_fit_is_proven(capsys):
