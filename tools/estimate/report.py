@@ -15,6 +15,7 @@ from shardwright.tools.report import groups_text, training_text
 from shardwright.tools.tables import print_table, styled, width
 
 _LABEL = 10  # columns
+_TOLD = 1024  # bytes of a row of layers: the number of the step is not told
 
 
 def print_estimate(found: Estimated) -> None:
@@ -101,7 +102,9 @@ def _print_peaks(found: Estimated) -> None:
     kinds = [k for k, n in found.planned.plan.document.memory.by_kind.items() if round(n)]
     rows = []
     for group, peak in enumerate(found.peaks):
-        for number, (layers, sizes) in enumerate(folded_layers(peak["layers"], kinds)):
+        folded = folded_layers(peak["layers"], kinds)
+        told = [row for row in folded if row[1][-1] >= _TOLD]
+        for number, (layers, sizes) in enumerate(told):
             cells = (bytes_text(size) if round(size) else "" for size in sizes)
             rows.append(("" if number else str(group), layers, *cells))
     title, headings = "memory at the peak, by layer", ("group", "layers", *kinds, "all")
