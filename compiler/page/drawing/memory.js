@@ -66,7 +66,7 @@ function groupsSection(memory) {
   return section("Device groups", "What a rank of each device group takes at its own peak, by kind.", chart(110 + 18 * groups.length, {
     legend: { top: 0 }, grid: { left: 130, right: 24, top: 36, bottom: 30 },
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
-    xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.series.map((series) => series.peak_bytes))), axisLabel: { formatter: bytesText } },
+    xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.series.map((series) => series.peak_bytes))), axisLabel: { formatter: bytesText, showMaxLabel: false } },
     yAxis: { type: "category", inverse: true, data: groups.map((_, group) => `device group ${group}`) },
     series: kindBars(memory.kinds, (kind) => groups.map((found) => found[kind] || 0)),
   }));
@@ -81,7 +81,7 @@ function layersSection(memory, group) {
       legend: { top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 90 },
       tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
       xAxis: { type: "category", data: layers.map((layer) => layer.layer), axisLabel: { rotate: 60 } },
-      yAxis: { type: "value", interval: bytesInterval(highest), axisLabel: { formatter: bytesText } },
+      yAxis: { type: "value", interval: bytesInterval(highest), axisLabel: { formatter: bytesText, showMaxLabel: false } },
       series: kindBars(memory.kinds, (kind) => layers.map((layer) => layer.bytes[kind] || 0)),
     }));
 }

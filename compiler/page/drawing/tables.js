@@ -59,7 +59,8 @@ function strategiesView(report) {
     "Each operator with its strategy: the mesh axes that split each factor, and the slices of each operand. Times are of forward, backward and the communication that the operator needs, in the serial step" + ofGroups(report) + ". "
     + (report.no_alternatives ? `Other strategies are not priced: ${report.no_alternatives}.`
       : "The next best strategy is priced for one operator (of equal ones, the middle one) while all others keep theirs; parameters and shared tensors next to it "
-      + "follow. The price is what the serial step is longer by, without a memory limit; a negative one shows what the plan gives up for overlap or memory."),
+      + "follow. The price is what the serial step is longer by, without a memory limit; a negative one shows what the plan gives up for overlap or memory. "
+      + "It is an upper bound: where the others may change as well, the step is longer by that or less; `compile --strategies` with this one pinned tells by how much."),
     table([
       ["operator", (r) => make("span", {}, r.path, r.count > 1 ? make("small", {}, `${r.count}x`) : null), (r) => r.path],
       ["strategy", (r) => make("span", { class: "mono" }, r.strategy || "not split"), (r) => r.strategy],
@@ -67,6 +68,6 @@ function strategiesView(report) {
       ["time", (r) => secondsText(r.seconds), (r) => r.seconds, true],
       ["share", (r) => make("span", {}, shareBar(r.seconds / total), ` ${percent(r.seconds / total)}`), (r) => r.seconds],
       ["next best", (r) => best(r) ? make("span", { class: "mono" }, best(r).strategy || "not split") : "", (r) => best(r) ? best(r).strategy : ""],
-      ["costs more, each", (r) => best(r) ? secondsText(best(r).seconds) : "", (r) => best(r) ? best(r).seconds : -1, true],
+      ["costs more, each, others as they are", (r) => best(r) ? secondsText(best(r).seconds) : "", (r) => best(r) ? best(r).seconds : -1, true],
     ], rows))];
 }
