@@ -36,9 +36,7 @@ OPERATORS = 6  # of each model
 def main() -> None:
     """Print a table of the models."""
     chosen = random.Random(1)
-    print(
-        "| model | mesh | operators | difference, others pinned | others free, of the price |"
-    )
+    print("| model | mesh | operators | difference, others pinned | others free, of the price |")
     print("|---|---|---|---|---|")
     for model, (devices, mesh, precision) in MODELS.items():
         rows = list(compared(model, devices, mesh, precision, chosen))
