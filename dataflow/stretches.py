@@ -8,14 +8,15 @@ depends on are in no stretch. What a stretch reads of others it receives, what o
 sends; both may carry cotangents.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.dataflow.placement import Placement
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph, Node
 from shardwright.ir.reachability import live
 
 
@@ -246,13 +247,17 @@ class Line:
                 names += node.operands
         return sorted(found.values(), key=lambda node: self._order[node.name])
 
-    def crossing(self, place: int) -> Iterable[Value]:
-        """Return the values of the loop that cross a cut before a place in line."""
-        for name, value in self.graph.values.items():
-            home = self.home(name)
-            if home is None or home >= place or name in self._stored:
-                continue
-            if self._kinds[self.graph.producers[name].name] != (True, True):
-                continue
-            if any(at >= place for at in self._readers(name)):
-                yield value
+    @cached_property
+    def crossing_bytes(self) -> tuple[int, ...]:
+        """The bytes of the loop's values that cross a cut before each place in line."""
+        change = [0] * (len(self.operators) + 1)
+        for home, made in enumerate(self._last):
+            for name, last in made:
+                producer = self.graph.producers.get(name)
+                if producer is None or self._kinds[producer.name] != (True, True):
+                    continue
+                if last > home:
+                    nbytes = self.graph.values[name].type.nbytes
+                    change[home + 1] += nbytes
+                    change[last + 1] -= nbytes
+        return tuple(accumulate(change[:-1]))
