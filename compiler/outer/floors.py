@@ -29,6 +29,9 @@ of the computation p_s, and the same mean, with weights proportional to (1 - phi
 
     step >= phi (p_0 + ... + p_(S-1)) / (1 - (1 - phi/M)^S).
 
+Of more stages than there are between blocks, the same holds with the pieces between all places in
+which so many stages may be cut (`FinePieces`).
+
 Where group g runs several stages, g, g + S, ..., its first segment is that of the first micro-batch
 forward in stage g, and its last that of the last one backward there. So it takes M times the
 passes t_g of all of its stages, besides those of the stages before g, which have g blocks at
@@ -37,8 +40,8 @@ least. With q_g the seconds of the first g blocks, the mean over the groups is, 
     step >= (M (t_0 + ... + t_(S-1)) + q_0 + ... + q_(S-1)) / S.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from shardwright.compiler.outer.configuration import Configuration
@@ -72,6 +75,22 @@ def forward_weights(levels: int) -> ResourceWeights:
 
 
 @dataclass(frozen=True)
+class FinePieces:
+    """What one device computes of the pieces between the places at which a program may be cut.
+
+    Parameters
+    ----------
+    pass_seconds : float
+        Of all pieces, of what runs for each micro-batch, for the whole batch at once.
+    forward_share : float
+        The least share of its forward pass in that of any piece.
+    """
+
+    pass_seconds: float
+    forward_share: float
+
+
+@dataclass(frozen=True)
 class ComputationFloor:
     """What one device computes, without communication.
 
@@ -91,6 +110,8 @@ class ComputationFloor:
         Number of stages up to which cuts are between these blocks.
     blocks : tuple of float
         The same as `pass_seconds`, of each block in turn.
+    finer : mapping of int to FinePieces
+        Of greater numbers of stages: the pieces between the places at which they may be cut.
     """
 
     devices: int
@@ -100,6 +121,7 @@ class ComputationFloor:
     forward_share: float = 0.0
     most_stages: int = 0
     blocks: tuple[float, ...] = ()
+    finer: Mapping[int, FinePieces] = field(default_factory=dict)
 
     def of(self, configuration: Configuration) -> float:
         """Return a lower bound on the step of every plan of a configuration.
@@ -117,21 +139,24 @@ class ComputationFloor:
         if stages == 1:
             return self.step_seconds / self.devices
         even = self.staged_seconds / self.devices
-        first = self._first_share(configuration)
         if count == 1:
             return even
         if configuration.chunks > 1 and configuration.parts <= self.most_stages:
             waits = first_of_groups(self.blocks, stages) / count
             return max(even, (self.pass_seconds + waits) / self.devices)
+        pieces = self._pieces(configuration)
+        first = pieces.forward_share
         if not first:
             return even
-        passes = stages / (count * self.devices) * self.pass_seconds
+        passes = stages / (count * self.devices) * pieces.pass_seconds
         return max(even, first * passes / (1 - (1 - first / count) ** stages))
 
-    def _first_share(self, configuration: Configuration) -> float:
-        """Return the share of a pass for which the first micro-batch keeps later stages waiting."""
+    def _pieces(self, configuration: Configuration) -> FinePieces:
+        """Return for which share of a pass the first micro-batch keeps later stages waiting."""
         if has_two_parts(configuration):
-            return 1.0
-        one_stage_each = configuration.chunks == 1 and configuration.parts <= self.most_stages
-        known = one_stage_each and configuration.schedule == _OF_THREE_PARTS
-        return self.forward_share if known else 0.0
+            return FinePieces(self.pass_seconds, 1.0)
+        if configuration.chunks > 1 or configuration.schedule != _OF_THREE_PARTS:
+            return FinePieces(self.pass_seconds, 0.0)
+        if configuration.stages <= self.most_stages:
+            return FinePieces(self.pass_seconds, self.forward_share)
+        return self.finer.get(configuration.stages, FinePieces(self.pass_seconds, 0.0))

@@ -2,7 +2,8 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -14,7 +15,7 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, PipelineOf
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Bound, Found
-from shardwright.compiler.outer.floors import ComputationFloor, forward_weights
+from shardwright.compiler.outer.floors import ComputationFloor, FinePieces, forward_weights
 from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks, most_between
@@ -23,7 +24,7 @@ from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.dataflow.micro_batches import samples_of
-from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -119,15 +120,15 @@ class ProgramJudge:
             return False
         return exact and unchanged and options.plan is None and not staged
 
-    def floor(self, *, staged: bool) -> ComputationFloor:
+    def floor(self, stages: Collection[int]) -> ComputationFloor:
         """Return what one device computes, which bounds every configuration.
 
         Passes over micro-batches compute no less than one over the whole batch.
 
         Parameters
         ----------
-        staged : bool
-            Whether there are configurations with stages.
+        stages : collection of int
+            Numbers of device groups of the configurations.
         """
         floor = ComputationFloor(self.devices, 0.0)
         if not self._is_bounded or not self._is_in_seconds:
@@ -145,11 +146,13 @@ class ProgramJudge:
         try:
             found = request.solve(request.space, SearchOptions(time_limit=options.time_limit))
             floor = replace(floor, step_seconds=found.lower_bound)
-            return self._with_stages(floor, options) if staged else floor
+            return self._with_stages(floor, options, stages) if max(stages) > 1 else floor
         except ShardwrightError:
             return floor
 
-    def _with_stages(self, floor: ComputationFloor, options: CompileOptions) -> ComputationFloor:
+    def _with_stages(
+        self, floor: ComputationFloor, options: CompileOptions, stages: Collection[int]
+    ) -> ComputationFloor:
         """Add what a program with stages computes, whatever is recomputed.
 
         A stage need not recompute what the user's rule recomputes for another. What runs wherever
@@ -167,16 +170,27 @@ class ProgramJudge:
         whole = problems(Blocks(pipeline.line, pipeline.loop, ()))
         once, many = (whole.seconds(0, 1, passes) for passes in (ONE, MANY))
         floor = replace(floor, staged_seconds=once / ONE, pass_seconds=max(many - once, 0.0) / MANY)
-        blocks, forward = pipeline.blocks, forward_weights(len(self.cluster.links))
-        both, first = problems(blocks), problems(blocks, forward)
-        passes = [both.pass_floor(block) for block in range(len(blocks))]
-        shares = [first.pass_floor(i) / one for i, one in enumerate(passes) if one > 0]
+        forward = forward_weights(len(self.cluster.links))
+
+        def pieces(blocks: Blocks) -> tuple[FinePieces, tuple[float, ...]]:
+            both, first = problems(blocks), problems(blocks, forward)
+            passes = tuple(both.pass_floor(block) for block in range(len(blocks)))
+            shares = [first.pass_floor(i) / one for i, one in enumerate(passes) if one > 0]
+            share = min(shares, default=0.0) * (1 - _ROUNDING)
+            return FinePieces(min(floor.pass_seconds, sum(passes)), share), passes
+
+        coarse, passes = pieces(pipeline.blocks)
+        most, finer = most_between(pipeline.blocks), {}
+        for count in sorted(count for count in stages if count > max(most, 1)):
+            with suppress(OptionError):  # there is no such pipeline
+                finer[count] = pieces(pipeline.blocks_of(count))[0]
         return replace(
             floor,
-            pass_seconds=min(floor.pass_seconds, sum(passes)),
-            forward_share=min(shares, default=0.0) * (1 - _ROUNDING),
-            most_stages=most_between(blocks),
-            blocks=tuple(passes),
+            pass_seconds=coarse.pass_seconds,
+            forward_share=coarse.forward_share,
+            most_stages=most,
+            blocks=passes,
+            finer=finer,
         )
 
     @property

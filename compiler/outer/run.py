@@ -81,7 +81,7 @@ class OuterRun:
         """Return what bounds the configurations before any search, where there are several."""
         if len(self.candidates) == 1:
             return ComputationFloor(1, 0.0)
-        return self.judge.floor(staged=any(one.stages > 1 for one in self.candidates))
+        return self.judge.floor({one.stages for one in self.candidates})
 
     @property
     def seed(self) -> Configuration | None:

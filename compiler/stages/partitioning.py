@@ -31,6 +31,7 @@ from shardwright.dataflow.placement import even_cuts
 from shardwright.dataflow.schedules import Schedule, make_schedule
 from shardwright.dataflow.stretches import Line
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, PassError
+from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
@@ -96,6 +97,18 @@ class PipelinePartitioning(Partitioned):
             found = cut_points(self.line, self.loop, self.schedule.stages)
             points = tuple(sorted({*found, *self._even_points}))
         return Blocks(self.line, self.loop, points, decided(self.options))
+
+    def blocks_of(self, stages: int) -> Blocks:
+        """Return the pieces between all places at which so many stages may be cut, or fewer.
+
+        Raises
+        ------
+        OptionError
+            If the program has fewer places.
+        """
+        points = {*self.blocks.points, *cut_points(self.line, self.loop, stages)}
+        points.update(even_points(self.source, self.line, self.loop, stages))
+        return replace(self.blocks, points=tuple(sorted(points)))
 
     @cached_property
     def problems(self) -> StageProblems:
@@ -286,10 +299,7 @@ class PipelinePartitioning(Partitioned):
     @cached_property
     def _even_points(self) -> tuple[int, ...]:
         """The places in line at which stages of equal numbers of repeated blocks begin."""
-        try:
-            return given_points(self.line, self.loop, even_cuts(self.source, self.schedule.stages))
-        except OptionError:
-            return ()
+        return even_points(self.source, self.line, self.loop, self.schedule.stages)
 
     @property
     def _kinds(self) -> tuple[StageProblems, ...]:
@@ -392,6 +402,14 @@ class PipelinePartitioning(Partitioned):
             self._configuration,
             "use more stages, more devices for each stage, or more micro-batches",
         )
+
+
+def even_points(source: Graph, line: Line, loop: MicroBatches, stages: int) -> tuple[int, ...]:
+    """Return the places in line at which stages of equal numbers of repeated blocks begin."""
+    try:
+        return given_points(line, loop, even_cuts(source, stages))
+    except OptionError:
+        return ()
 
 
 def decided(options: CompileOptions) -> dict[str, tuple[str, ...]]:

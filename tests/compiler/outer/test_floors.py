@@ -8,13 +8,14 @@ import pytest
 import shardwright as sw
 from shardwright.compiler.outer.block_prices import BlockKind, BlockPrices
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.floors import ComputationFloor
+from shardwright.compiler.outer.floors import ComputationFloor, FinePieces
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import FORWARD, make_schedule
 
 SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved")
+ON_POD = {"cluster": "a100-pod", "optimizer": "adam"}
 
 
 def drawn(seed: int, schedule: str) -> tuple[ComputationFloor, Configuration, float]:
@@ -79,10 +80,9 @@ def test_where_cuts_may_be_inside_of_blocks_the_share_is_not_used(schedule: str)
     assert within.of(configuration) < floor.of(configuration)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
-def test_no_pipeline_of_a_model_is_faster_than_its_floor(
-    schedule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
+    """Return the floor of a model on four devices."""
+
     class SeenError(Exception):
         pass
 
@@ -92,14 +92,42 @@ def test_no_pipeline_of_a_model_is_faster_than_its_floor(
         judges.append(run.judge)
         raise SeenError
 
-    monkeypatch.setattr(OuterRun, "run", seen)
+    with monkeypatch.context() as patched:
+        patched.setattr(OuterRun, "run", seen)
+        with pytest.raises(SeenError):
+            sw.compile(gpt, 4, mesh="search", micro_batches="search", stages="search", **ON_POD)
+    return judges[0].floor({1, 2, 4})
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_no_pipeline_of_a_model_is_faster_than_its_floor(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpt = "gpt:layers=6,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
-    options = {"cluster": "a100-pod", "optimizer": "adam"}
-    with pytest.raises(SeenError):
-        sw.compile(gpt, 4, mesh="search", micro_batches="search", stages="search", **options)
-    floor = judges[0].floor(staged=True)
+    floor = floor_of(gpt, monkeypatch)
     assert 0.2 < floor.forward_share < 0.5
     for count in (2, 4):
-        found = sw.compile(gpt, 4, micro_batches=count, stages=2, schedule=schedule, **options)
+        found = sw.compile(gpt, 4, micro_batches=count, stages=2, schedule=schedule, **ON_POD)
         least = floor.of(Configuration(None, count, 2, 1, schedule))
         assert floor.staged_seconds / 4 <= least <= found.compiled.cost
+
+
+def test_no_pipeline_that_is_cut_inside_of_blocks_is_faster_than_its_floor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpt = "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=1024,vocabulary=64"
+    floor = floor_of(gpt, monkeypatch)
+    assert floor.most_stages == 2
+    where = Configuration(None, 2, 4, 1, "zero_bubble")
+    found = sw.compile(gpt, 4, micro_batches=2, stages=4, schedule="zero_bubble", **ON_POD)
+    assert replace(floor, finer={}).of(where) < floor.of(where) <= found.compiled.cost
+
+
+def test_no_stages_are_faster_than_the_floor_of_their_pieces() -> None:
+    for seed in range(100):
+        floor, where, step = drawn(seed, "zero_bubble")
+        pieces = FinePieces(floor.pass_seconds, floor.forward_share)
+        finer = replace(floor, most_stages=0, forward_share=1.0, finer={where.stages: pieces})
+        assert finer.of(where) == floor.of(where) <= step * (1 + 1e-9)
+        of_others = replace(finer, finer={where.stages + 1: pieces})
+        assert of_others.of(where) == floor.staged_seconds / floor.devices
