@@ -42,6 +42,7 @@ from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.dataflow.micro_batches import samples_of
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 
@@ -257,7 +258,8 @@ class BlockPricing:
 
         if own.stages > 1 and below == inf:  # an estimate is wanted, and soon
             limit = inf
-        part = _Part(configuration.stages, passes, limit, deadline, is_enough)
+        recomputes = own.stages == 1 or _has_whole_samples(pipeline)
+        part = _Part(configuration.stages, passes, limit, deadline, is_enough, recomputes)
         found = self._bounds(part, problems_by, pipeline.mesh, is_enough)
         best = max(found, key=lambda one: one.seconds)
         limited = max(one.limited_seconds for one in found)
@@ -384,6 +386,9 @@ class _Part:
         By `time.perf_counter`.
     is_enough : callable
         Whether bounds within any memory are high enough.
+    recomputes : bool
+        Whether the memory is expected to bind: the first space then has what is recomputed, which
+        without a price on memory saves no time.
     """
 
     groups: int
@@ -391,13 +396,14 @@ class _Part:
     limit_bytes: float
     deadline: float
     is_enough: Callable[["_Bounded"], bool]
+    recomputes: bool
 
     def bounded(self, problems: StageProblems) -> _Bounded:
         """Return bounds of all blocks."""
         begin = time.perf_counter()
         has_prices, limit = self.limit_bytes < inf, self.groups * self.limit_bytes
         where = problems, self.passes, self.deadline - begin, has_prices
-        blocks = PricedBlocks(*where, recomputes=self.groups == 1)
+        blocks = PricedBlocks(*where, recomputes=self.recomputes)
         scale = MANY if self.passes == MANY else 1.0
         total = blocks.total(0.0, 1)
         free = total.seconds / scale
@@ -408,6 +414,12 @@ class _Part:
         priced = blocks if blocks.recomputes else PricedBlocks(*where)
         limited, _ = best_price(lambda price: priced.total(price, 1), limit)
         return replace(bounded, limited_seconds=limited / scale)
+
+
+def _has_whole_samples(pipeline: PipelinePartitioning) -> bool:
+    """Return whether each rank has a sample of a micro-batch for itself: nothing need be sent."""
+    samples = samples_of(pipeline.source) or 1
+    return samples // pipeline.options.passes >= pipeline.mesh.size
 
 
 def _kinds(blocks: Blocks, problems: StageProblems, passes: float) -> tuple[BlockKind, ...]:

@@ -28,6 +28,7 @@ _FARTHER = 0.03  # by which an estimate may be higher for each factor of two
 _UNEVEN = 1.1  # the same, where the outermost axis divides a micro-batch unevenly
 _BEST = 6  # least estimates, near which others are expected
 _HOPE = 1.15  # times the best plan: what is expected above it is priced last
+_LOW = 1.005  # times the least bound: what is priced with it to raise that
 _SETTLED = 12  # meshes and micro-batches, further ones, that are priced before a compilation
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
@@ -237,7 +238,8 @@ class PricedOrder(Generic[T]):
         a sample for itself, which nothing communicates.
         """
         found: list[Entry[T]] = []
-        left = unpriced
+        most = _LOW * min(entry.bound for entry in unpriced)
+        left = [entry for entry in unpriced if entry.bound <= most]
         while left and len(found) < _GROUP:
             first = self._widest_for(min(left, key=_by_bound))
             found.append(first)

@@ -56,6 +56,19 @@ def test_few_micro_batches_that_bound_many_are_priced(
     assert all(other % first for other in others)
 
 
+def test_what_has_a_high_bound_is_not_priced_with_the_least() -> None:
+    for bound, expected in ((0.5, [3, 8]), (0.51, [8])):
+        tried = entries((1, 2))
+        for entry in tried:
+            count = entry.configuration.micro_batches
+            entry.bound = {8: 0.5, 3: bound}.get(count, entry.bound)
+        best = next(entry for entry in tried if entry.configuration.micro_batches == 1)
+        best.found, best.outcome = Found(1.5, 1.0, 0.0, 0), "compiled"
+        chosen = PricedOrder(tried, 2).next(best, compiles=True)
+        assert chosen is not None
+        assert [entry.configuration.micro_batches for entry in chosen.entries] == expected
+
+
 def test_what_waits_for_the_bound_of_fewer_is_not_priced() -> None:
     tried = entries((1, 2))
     running = next(entry for entry in tried if entry.configuration.micro_batches == 8)
