@@ -25,6 +25,10 @@ EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
         "shardwright.exports.torch",
         "a package that runs the plan in PyTorch, on the parameters of the module",
     ),
+    "jax": (
+        "shardwright.exports.jax",
+        "a package that runs the plan in JAX, and the layouts as text of Shardy",
+    ),
     "megatron": (
         "shardwright.exports.degrees.megatron",
         "flags of Megatron-LM and fields of NeMo, the nearest plan that they can say",

@@ -7,8 +7,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.exports.table import export
-from shardwright.exports.torch.expressions import Expressions
-from shardwright.exports.torch.signatures import signatures
+from shardwright.exports.emission.expressions import Expressions
+from shardwright.exports.torch.program import VOCABULARY
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
@@ -52,12 +52,12 @@ def test_an_operator_without_a_translation_is_named_with_its_module():
     node = Node("erfinv", ("x",), (y,), scope="layer/noise")
     graph = Graph("one", (x,), (), (node,), ("y",), mesh=MESH)
     with pytest.raises(PlanError, match="`erfinv` of `y` in `layer/noise` has no translation"):
-        Expressions(graph, MESH).of(node)
+        Expressions(graph, MESH, VOCABULARY).of(node)
 
 
 def test_every_function_is_that_of_an_operator_and_takes_its_attributes():
     helpers = {"widened", "dtype_of"}
-    for name, signature in signatures().items():
+    for name, signature in VOCABULARY.signatures.items():
         if name in helpers or name[0].isupper():  # types
             continue
         assert name in operator_names(), name
@@ -72,6 +72,6 @@ def test_values_of_any_name_become_distinct_variables():
     names = ("a.b", "a_b", "for", "1", "mesh", "a/b")
     values = tuple(Value(name, kind, Layout(())) for name in names)
     graph = Graph("names", values, (), (), (), mesh=MESH)
-    found = [Expressions(graph, MESH).name(name) for name in names]
+    found = [Expressions(graph, MESH, VOCABULARY).name(name) for name in names]
     assert len(set(found)) == len(names)
     assert all(name.isidentifier() and name not in ("mesh", "for") for name in found)

@@ -7,8 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from shardwright.exports.torch.expressions import Expressions  # noqa: E402
-from shardwright.exports.torch.signatures import MODULES, signatures  # noqa: E402
+from shardwright.exports.emission.expressions import Expressions  # noqa: E402
+from shardwright.exports.emission.vocabulary import MODULES  # noqa: E402
+from shardwright.exports.torch.program import VOCABULARY  # noqa: E402
 from shardwright.exports.torch.support.mesh import Mesh as TorchMesh  # noqa: E402
 from shardwright.ir.errors import StrategyError  # noqa: E402
 from shardwright.ir.graph import Graph, Node, Value  # noqa: E402
@@ -19,7 +20,7 @@ from shardwright.operators.info import operator_class, operator_info, operator_n
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
 MOST = 8  # strategies of an example
 FUNCTIONS = {name: import_module(f"shardwright.exports.torch.support.{name}") for name in MODULES}
-OPERATORS = sorted(set(signatures()) & set(operator_names()))
+OPERATORS = sorted(set(VOCABULARY.signatures) & set(operator_names()))
 # An operator cannot be tried where its examples are for hand-written programs alone.
 WITHOUT_EXAMPLES = {"to_host", "from_host"}
 
@@ -74,7 +75,7 @@ def test_an_operator_gives_what_its_kernel_gives_on_every_rank(name):
         for strategy in strategies[:: -(-len(strategies) // MOST)]:
             graph, node = one_node(info, name, example.attributes, strategy)
             try:
-                text = Expressions(graph, MESH).of(node)
+                text = Expressions(graph, MESH, VOCABULARY).of(node)
             except StrategyError:  # of a form, in which ranks send to each other
                 continue
             for rank in (1, 3):

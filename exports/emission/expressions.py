@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardwright.exports.torch.signatures import MODULES, Signature, signatures
+from shardwright.exports.emission.vocabulary import MODULES, Signature, Vocabulary
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -14,7 +14,7 @@ from shardwright.operators.info import OperatorInfo, operator_info
 
 _OWN_NAMES = (
     *("mesh", "state", "inputs", "outputs", "gradients", "others", "totals", "new"),
-    *("Mesh", "Totals", "Tensor", "_", *MODULES),
+    *("Mesh", "Totals", "Tensor", "Array", "Mapping", "again", "_", *MODULES),
 )
 # Attributes that are sizes of a whole tensor; a function has them of the part of the rank.
 _IMPLIED: Mapping[frozenset[str], tuple[str, ...]] = {
@@ -47,6 +47,8 @@ class Expressions:
         A training step, partitioned and lowered.
     mesh : Mesh
         Its mesh.
+    vocabulary : Vocabulary
+        The functions of the other system.
 
     Attributes
     ----------
@@ -54,8 +56,8 @@ class Expressions:
         The axes of the groups that communicate, in the order in which they were met.
     """
 
-    def __init__(self, program: Graph, mesh: Mesh) -> None:
-        self._program, self._mesh = program, mesh
+    def __init__(self, program: Graph, mesh: Mesh, vocabulary: Vocabulary) -> None:
+        self._program, self._mesh, self._vocabulary = program, mesh, vocabulary
         self.groups: list[tuple[str, ...]] = []
         self._names = _identifiers(program)
         self._parameters = {parameter.name for parameter in program.parameters}
@@ -98,19 +100,27 @@ class Expressions:
 
     # Operators
 
-    def of(self, node: Node) -> str:
+    def of(self, node: Node, after: str = "") -> str:
         """Return the expression that runs a node.
+
+        Parameters
+        ----------
+        node : Node
+            The node.
+        after : str
+            A value before it, where the node does again what an earlier one did.
 
         Raises
         ------
         PlanError
             If its operator has no translation.
         """
+        operands = self._operands(node, after)
         if node.operator in _COLLECTIVES:
-            return self._collective(node)
-        signature = signatures().get(node.operator)
+            return self._collective(node, operands[0])
+        signature = self._vocabulary.signatures.get(node.operator)
         if signature is None:
-            raise self._refused(node, "has no translation to PyTorch")
+            raise self._refused(node, self._untranslated)
         values = self._program.operand_values(node)
         info = operator_info(node.operator, [value.type for value in values], node.attributes)
         taken = self._attributes(node, info, signature)
@@ -118,8 +128,18 @@ class Expressions:
         missing = signature.required - taken.keys()
         if missing:
             raise self._refused(node, f"has no `{min(missing)}`, which its translation reads")
-        items = [*map(self.read, node.operands), *(f"{k}={v}" for k, v in taken.items())]
+        items = [*operands, *(f"{k}={v}" for k, v in taken.items())]
         return f"{signature.module}.{node.operator}({', '.join(items)})"
+
+    def _operands(self, node: Node, after: str) -> list[str]:
+        operands = [self.read(name) for name in node.operands]
+        if after and operands:
+            operands[0] = f"{self._vocabulary.repeat}({operands[0]}, {self.read(after)})"
+        return operands
+
+    @property
+    def _untranslated(self) -> str:
+        return f"has no translation to {self._vocabulary.system}"
 
     def _refused(self, node: Node, what: str) -> PlanError:
         scope = f" in `{node.scope}`" if node.scope else ""
@@ -137,7 +157,7 @@ class Expressions:
             if key in signature.keywords:
                 taken[key] = repr(value)
             elif value != info.defaults[key] and not _is_implied(node.operator, key, signature):
-                raise self._refused(node, f"with `{key}` {value!r} has no translation to PyTorch")
+                raise self._refused(node, f"with `{key}` {value!r} {self._untranslated}")
         return taken
 
     def _places(self, node: Node, info: OperatorInfo, signature: Signature) -> dict[str, str]:
@@ -187,10 +207,10 @@ class Expressions:
 
     # Communication
 
-    def _collective(self, node: Node) -> str:
+    def _collective(self, node: Node, part: str) -> str:
         attributes = node.attributes
         if attributes.get("group_size", 0) or attributes.get("groups", ()):
-            raise self._refused(node, "has groups of its own, which have no translation to PyTorch")
+            raise self._refused(node, f"has groups of its own, it {self._untranslated}")
         axes: Any = attributes["axes"]
         write: dict[str, Callable[[Node, str], str]] = {
             "all_reduce": self._reduction,
@@ -199,7 +219,7 @@ class Expressions:
             "all_to_all": self._gathered,
         }
         more = write.get(node.operator, self._plain)(node, "")
-        return f"mesh.{node.operator}({self.read(node.operands[0])}, {self._group(axes)}{more})"
+        return f"mesh.{node.operator}({part}, {self._group(axes)}{more})"
 
     @staticmethod
     def _plain(node: Node, more: str) -> str:
@@ -209,9 +229,10 @@ class Expressions:
             more += f", {node.attributes.get('dimension', 0)!r}"
         return more
 
-    @staticmethod
-    def _reduction(node: Node, more: str) -> str:
+    def _reduction(self, node: Node, more: str) -> str:
         kind = node.attributes.get("reduction", "sum")
+        if kind not in self._vocabulary.reductions[node.operator]:
+            raise self._refused(node, f"with the reduction `{kind}` {self._untranslated}")
         if node.operator == "reduce_scatter":
             more += f", {node.attributes.get('dimension', 0)!r}"
         return more + (f", {kind!r}" if kind != "sum" else "")

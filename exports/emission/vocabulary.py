@@ -1,4 +1,4 @@
-"""What the functions take that run operators in PyTorch, read from their source.
+"""The functions that run operators in another system, and what they take, read from their source.
 
 A function is called like the operator. It takes the operands in their order, and by name the
 attributes that it declares; besides those, of the part that a rank computes:
@@ -11,13 +11,14 @@ attributes that it declares; besides those, of the part that a rank computes:
 """
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-SUPPORT: Final = Path(__file__).parent / "support"
 MODULES: Final = ("pointwise", "tensors", "layers", "windows", "routing", "updates")
+"""The modules with functions that run operators."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,48 @@ class Signature:
     required: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """What another system has to run a program with.
+
+    Parameters
+    ----------
+    system : str
+        Its name.
+    target : str
+        The name of its export.
+    tensor : str
+        Its type of tensors.
+    support : Path
+        The folder of the modules that are copied into a package.
+    reductions : mapping of str to collection of str
+        What each collective can reduce by.
+    has_uneven_parts : bool
+        Whether ranks can have parts of different sizes.
+    repeat : str
+        A function that keeps the system's compiler from taking a node for an earlier equal one:
+        of an operand, and of a value that it comes after. Empty where nothing looks for equals.
+    """
+
+    system: str
+    target: str
+    tensor: str
+    support: Path
+    reductions: Mapping[str, tuple[str, ...]]
+    has_uneven_parts: bool = True
+    repeat: str = ""
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """The functions by the names of their operators."""
+        return _signatures(self.support)
+
+
 @cache
-def signatures() -> dict[str, Signature]:
-    """Return the functions by the names of their operators."""
+def _signatures(support: Path) -> dict[str, Signature]:
     found: dict[str, Signature] = {}
     for module in MODULES:
-        tree = ast.parse((SUPPORT / f"{module}.py").read_text(encoding="utf-8"))
+        tree = ast.parse((support / f"{module}.py").read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):
                 found[node.name] = _signature(module, node.args)

@@ -1,0 +1,67 @@
+"""The files of a package that runs a plan: its program, and what that needs."""
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+
+from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.emission.program import ProgramWriter
+from shardwright.exports.emission.vocabulary import Vocabulary
+from shardwright.operators.info import Array
+
+_INIT = '''"""A training step on {devices} {ranks}: {model}.
+
+`program.py` is the step, an operator a line; `trainer.py` holds the parameters and runs it.
+"""
+
+from . import program, trainer
+
+__all__ = ["Trainer", "program"]
+
+
+class Trainer(trainer.Trainer):
+    """A training step of the plan, with its parameters."""
+
+    program = program
+'''
+
+
+def package_files(
+    plan: Plan, vocabulary: Vocabulary, program: ProgramWriter, ranks: str
+) -> dict[str, str | bytes]:
+    """Return the files of a package.
+
+    Parameters
+    ----------
+    plan : Plan
+        A compiled training step.
+    vocabulary : Vocabulary
+        The functions of the system, whose modules are copied.
+    program : ProgramWriter
+        The program.
+    ranks : str
+        What runs it, in the plural: ``processes``.
+    """
+    files: dict[str, str | bytes] = {
+        "__init__.py": _INIT.format(devices=plan.mesh.size, ranks=ranks, model=plan.document.model),
+        "program.py": program.text(),
+    }
+    modules = (path for path in vocabulary.support.glob("*.py") if path.stem != "__init__")
+    files |= {path.name: path.read_text(encoding="utf-8") for path in sorted(modules)}
+    constants = {
+        parameter.name: plan.initial[parameter.name]
+        for parameter in plan.program.parameters
+        if parameter.role == "buffer" and parameter.name in plan.initial
+    }
+    if constants:
+        files["constants.npz"] = _archive(constants)
+    return files
+
+
+def _archive(constants: Mapping[str, Array]) -> bytes:
+    """Return arrays as a file, the same for the same arrays."""
+    buffer = io.BytesIO()
+    names = {f"parameter:{name}": array for name, array in constants.items()}
+    np.savez(buffer, **names)  # type: ignore[arg-type]
+    return buffer.getvalue()

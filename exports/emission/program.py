@@ -1,0 +1,300 @@
+"""The text of ``program.py``: a training step of one rank as Python, an operator a line."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator
+
+from shardwright.compiler.plans.plan import Plan
+from shardwright.dataflow.cotangents import gradient_name
+from shardwright.exports.emission.expressions import Expressions
+from shardwright.exports.emission.vocabulary import Vocabulary
+from shardwright.ir.errors import PlanError
+from shardwright.ir.graph import Graph, Node, Parameter, Value
+from shardwright.ir.liveness import accumulates, dying_values, loop_of
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import type_text
+
+DESCRIPTION = """A line is an operator of the plan; the comment
+behind it has the type of the whole tensor and its layout: `f32[8@data, 16, 32] +tensor` is of
+float32, its first dimension is split over the mesh axis `data`, and the elements are terms of a sum
+over `tensor`; `*` is a copy on every rank. Parameters, inputs and outputs have their layouts in the
+tables below: the axes that split each dimension, major to minor.
+
+Only methods of `mesh` communicate."""
+"""What a reader of a program must know, for its docstring."""
+_FORWARD = '''
+def forward_backward(
+    mesh: Mesh, state: Mapping[str, {tensor}], inputs: Mapping[str, {tensor}]
+) -> tuple[dict[str, {tensor}], dict[str, {tensor}], dict[str, {tensor}]]:
+    """Return outputs, gradients, and other values that the update reads."""
+'''
+_UPDATE = '''
+def update(
+    mesh: Mesh,
+    state: Mapping[str, {tensor}],
+    gradients: Mapping[str, {tensor}],
+    others: Mapping[str, {tensor}],
+) -> dict[str, {tensor}]:
+    """Return the next parameters, buffers and optimizer states."""
+'''
+
+
+def _check(program: Graph, vocabulary: Vocabulary) -> None:
+    mesh, command = program.mesh or Mesh(()), f"`export --to {vocabulary.target}`"
+    if program.stages > 1 or mesh.of_stages:
+        raise PlanError(
+            f"the plan has {max(program.stages, mesh.stages)} pipeline stages, {command} "
+            "writes plans of one",
+            hint="compile it without `--stages`",
+        )
+    if mesh.size > 1 and any(value.layout is None for value in program.values.values()):
+        raise PlanError(
+            f"the plan is of a program that calls collectives itself, {command} writes "
+            "plans whose tensors have layouts",
+            hint="compile the model in another mode than `hybrid_parallel`",
+        )
+    for value in () if vocabulary.has_uneven_parts else program.values.values():
+        if value.layout is not None and not value.layout.is_even(value.type.shape, mesh):
+            raise PlanError(
+                f"the ranks have parts of different sizes of `{value.name}` ({type_text(value)}), "
+                f"{vocabulary.system} splits evenly alone",
+                hint="choose a mesh whose axes divide the sizes, or export to `torch`",
+            )
+
+
+class ProgramWriter(ABC):
+    """Writes the program of a plan; a system adds its own head and tables.
+
+    Parameters
+    ----------
+    plan : Plan
+        A compiled training step.
+    vocabulary : Vocabulary
+        The functions of the system.
+
+    Raises
+    ------
+    PlanError
+        If it has stages, layouts were not decided, or parts are uneven where they must not be.
+    """
+
+    def __init__(self, plan: Plan, vocabulary: Vocabulary) -> None:
+        _check(plan.program, vocabulary)
+        self.plan, self.program = plan, plan.program
+        self._vocabulary = vocabulary
+        self._expressions = Expressions(plan.program, plan.mesh, vocabulary)
+        self._loop = loop_of(self.program)
+        self._is_update = {n.name for n in self.program.nodes if n.provenance.phase == "update"}
+        later = {
+            name
+            for node in self.program.nodes
+            if node.name in self._is_update
+            for name in node.operands
+        }
+        new = {name for _, name in self.program.updates}
+        producers = self.program.producers
+        self._carried = sorted(
+            (
+                name
+                for name in later | new
+                if name in producers and producers[name].name not in self._is_update
+            ),
+            key=list(self.program.values).index,
+        )
+        self._parameters = {parameter.name for parameter in self.program.parameters}
+
+    @property
+    def gradients(self) -> list[str]:
+        """The parameters whose gradients the update reads."""
+        return [
+            name
+            for name in self.program.values
+            if name in self._parameters and gradient_name(name) in self._carried
+        ]
+
+    def text(self) -> str:
+        """Return the module."""
+        body = [*self._forward(), "", *self._update()]  # which collects the groups
+        head = self.head().format(summary=_summary(self.plan))
+        return "\n".join([head, *self.tables(), "", *body, ""])
+
+    @abstractmethod
+    def head(self) -> str:
+        """Return docstring and imports, with a field `summary`."""
+
+    # Tables
+
+    def tables(self) -> Iterator[str]:
+        """Yield the lines of the tables."""
+        mesh = self.plan.mesh
+        yield f"MESH = {mesh.of_ranks.sizes!r}"
+        yield f"MICRO_BATCHES = { ({name: mesh.sizes[name] for name in mesh.in_time})!r}"
+        yield f"GROUPS = {self._expressions.groups!r}"
+        yield "# Name: element type, shape, axes that split each dimension."
+        yield from table("INPUTS", (_row(value) for value in self.program.inputs))
+        outputs = [self.program.values[name] for name in self.program.outputs]
+        yield from table("OUTPUTS", (_row(value) for value in outputs))
+        yield "# The same, its role, and how a state begins."
+        yield from table("PARAMETERS", map(_parameter_row, self.program.parameters))
+
+    # Functions
+
+    def _forward(self) -> list[str]:
+        lines = [_FORWARD.format(tensor=self._vocabulary.tensor).rstrip()]
+        nodes = [n for n in self.program.nodes if n.name not in self._is_update]
+        kept = {*self.program.outputs, *self._carried}
+        lines += self._inputs(in_loop=False)
+        lines += self._body(nodes, kept)
+        outputs = {name: self._expressions.read(name) for name in self.program.outputs}
+        gradients = {
+            parameter: self._expressions.read(gradient_name(parameter))
+            for parameter in self.gradients
+        }
+        names = {gradient_name(parameter) for parameter in gradients}
+        others = {n: self._expressions.read(n) for n in self._carried if n not in names}
+        lines += _dictionary("outputs", outputs)
+        lines += _dictionary("gradients", gradients)
+        lines += _dictionary("others", others)
+        return [*lines, "    return outputs, gradients, others", ""]
+
+    def _update(self) -> list[str]:
+        lines = [_UPDATE.format(tensor=self._vocabulary.tensor).rstrip()]
+        for name in self._carried:
+            parameter = name.removesuffix(gradient_name(""))
+            is_gradient = gradient_name(parameter) == name and parameter in self._parameters
+            source = f"gradients[{parameter!r}]" if is_gradient else f"others[{name!r}]"
+            lines.append(f"    {self._expressions.name(name)} = {source}")
+        nodes = [n for n in self.program.nodes if n.name in self._is_update]
+        kept = {new for _, new in self.program.updates} | set(self._carried)
+        lines += self._body(nodes, kept)
+        new = {name: self._expressions.read(value) for name, value in self.program.updates}
+        return [*lines, *_dictionary("new", new), "    return new"]
+
+    def _inputs(self, in_loop: bool) -> Iterator[str]:
+        for value in self.program.inputs:
+            splits = value.layout.splits if value.layout else ((),) * value.type.rank
+            if bool(value.layout and value.layout.mentions(self.plan.mesh.in_time)) == in_loop:
+                name = self._expressions.name(value.name)
+                yield f"    {name} = mesh.own(inputs[{value.name!r}], {splits!r})"
+
+    def _body(self, nodes: list[Node], kept: set[str]) -> Iterator[str]:
+        """Yield the lines of nodes; the loop over micro-batches is a loop."""
+        names = (node.name for node in self.program.nodes)
+        dying = dict(zip(names, dying_values(self.program), strict=True))
+        inside, repeated = self._in_loop(), self._repeated(nodes, kept)
+        first = next((n.name for n in nodes if n.name in inside), None)
+        place = None
+        after: list[str] = []
+        for node in nodes:
+            if node.name == first:
+                after = yield from self._enter()
+            elif after and node.name not in inside:
+                yield from after
+                after = []
+            indent = "    " * (2 if node.name in inside else 1)
+            if (heading := _heading(node)) != place:
+                yield f"{indent}# {heading}"
+                place = heading
+            yield indent + self._line(node, repeated.get(node.name, ""))
+            accumulated = self._loop is not None and node.name in self._loop.accumulated
+            dead = [n for n in dying[node.name] if n not in kept and n not in self._parameters]
+            if self._loop is not None and node.name in inside:
+                dead = [n for n in dead if n not in self._loop.kept]
+            if accumulated:
+                dead = [n for n in dead if n != node.name]
+            if dead:
+                yield f"{indent}del {', '.join(map(self._expressions.name, dead))}"
+        yield from after
+
+    def _in_loop(self) -> set[str]:
+        if self._loop is None:
+            return set()
+        return {n.name for n in self.program.nodes[self._loop.start : self._loop.stop]}
+
+    def _enter(self) -> Generator[str, None, list[str]]:
+        """Yield the head of the loop; return the lines behind it."""
+        assert self._loop is not None
+        yield "    totals = Totals()"
+        yield "    for _ in mesh.each_micro_batch():"
+        if self._vocabulary.repeat:
+            before = ", ".join(
+                ["state", *(self._expressions.name(n) for n in self._read_in_passes())]
+            )
+            yield f"        {before} = totals.before({before})"
+        for line in self._inputs(in_loop=True):
+            yield f"    {line}"
+        names = sorted(self._loop.accumulated, key=list(self.program.values).index)
+        return [f"    {self._expressions.name(n)} = totals[{n!r}]" for n in names]
+
+    def _read_in_passes(self) -> list[str]:
+        """Return what all passes read, parameters and inputs excluded."""
+        assert self._loop is not None
+        made = self.program.producers
+        return sorted(self._loop.kept & made.keys(), key=list(self.program.values).index)
+
+    def _repeated(self, nodes: list[Node], kept: set[str]) -> dict[str, str]:
+        """Return the nodes that do again what earlier ones did, each with a value before it.
+
+        That is the last one that is still to be read: so what is computed again for backward is
+        computed when its gradient is known, not early.
+        """
+        if not self._vocabulary.repeat:
+            return {}
+        last = {name: i for i, node in enumerate(nodes) for name in node.operands}
+        seen: set[tuple[object, ...]] = set()
+        found: dict[str, str] = {}
+        made: list[str] = []
+        for i, node in enumerate(nodes):
+            key = (node.operator, node.operands, repr(sorted(node.attributes.items())))
+            if key in seen and node.operands:
+                alive = (name for name in reversed(made) if last.get(name, 0) >= i or name in kept)
+                found[node.name] = next(alive, node.operands[0])
+            seen.add(key)
+            if self._loop is None or not accumulates(node, self._loop.axes):
+                made += [value.name for value in node.results]
+        return found
+
+    def _line(self, node: Node, after: str) -> str:
+        names = [self._expressions.name(value.name) for value in node.results]
+        comment = "; ".join(map(type_text, node.results))
+        if self._loop is not None and accumulates(node, self._loop.axes):
+            return f"{self._expressions.accumulated(node)}  # {comment}"
+        return f"{', '.join(names)} = {self._expressions.of(node, after)}  # {comment}"
+
+
+def _summary(plan: Plan) -> str:
+    document = plan.document
+    mesh = " x ".join(f"{axis.name}={axis.size}" for axis in plan.mesh.axes) or "one device"
+    return f"A training step of {document.model} on {document.devices} processes, mesh {mesh}."
+
+
+def _heading(node: Node) -> str:
+    phase = node.provenance.phase
+    return f"{node.scope or 'model'}, {phase}"
+
+
+def _splits(value: Value) -> tuple[tuple[str, ...], ...]:
+    return value.layout.splits if value.layout else ((),) * value.type.rank
+
+
+def _row(value: Value) -> str:
+    return f"{value.name!r}: ({value.type.dtype!r}, {value.type.shape!r}, {_splits(value)!r})"
+
+
+def _parameter_row(parameter: Parameter) -> str:
+    initial = str(parameter.attributes.get("initializer", "")) if parameter.role == "state" else ""
+    return f"{_row(parameter.value)[:-1]}, {parameter.role!r}, {initial!r})"
+
+
+def table(name: str, rows: Iterable[str], annotation: str = "") -> Iterator[str]:
+    """Yield a dictionary of rows in lines."""
+    yield f"{name}{annotation} = {{"
+    for row in rows:
+        yield f"    {row},"
+    yield "}"
+
+
+def _dictionary(name: str, items: dict[str, str]) -> Iterator[str]:
+    yield f"    {name} = {{"
+    for key, text in items.items():
+        yield f"        {key!r}: {text},"
+    yield "    }"

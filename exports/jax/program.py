@@ -1,0 +1,56 @@
+"""The text of ``program.py`` for JAX, and that of the layouts for XLA."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.emission.program import DESCRIPTION, ProgramWriter
+from shardwright.exports.emission.vocabulary import Vocabulary
+
+VOCABULARY: Final = Vocabulary(
+    "JAX",
+    "jax",
+    "Array",
+    Path(__file__).parent / "support",
+    {"all_reduce": ("sum", "max", "min"), "reduce_scatter": ("sum",)},
+    has_uneven_parts=False,
+    repeat="again",
+)
+_HEAD = f'''"""{{summary}}
+
+`trainer.py` maps these functions over the devices by `jax.shard_map`; each sees the parts of its
+own device. {DESCRIPTION}
+"""
+
+from collections.abc import Mapping
+
+from jax import Array
+
+from . import layers, pointwise, routing, tensors, updates, windows
+from .mesh import Mesh, Totals, again
+'''
+
+
+class JaxProgram(ProgramWriter):
+    """Writes the program of a plan for JAX.
+
+    Parameters
+    ----------
+    plan : Plan
+        A compiled training step.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan, VOCABULARY)
+
+    def head(self) -> str:
+        """Return docstring and imports."""
+        return _HEAD
+
+    def tables(self) -> Iterator[str]:
+        """Yield the lines of the tables, and the parameters that have a gradient."""
+        yield from super().tables()
+        yield "GRADIENTS = ["
+        yield from (f"    {name!r}," for name in self.gradients)
+        yield "]"

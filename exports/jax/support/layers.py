@@ -1,0 +1,403 @@
+"""Operators of a plan that are layers of networks: products, normalizations, losses, attention."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .pointwise import widened
+from .tensors import pick, pick_gradient
+
+Pairs = Sequence[Sequence[int]]
+Sizes = Sequence[int]
+
+# Products
+
+
+def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+    return jnp.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
+
+
+def contract_leading(a: Array, b: Array) -> Array:
+    return jnp.matmul(a.reshape(-1, a.shape[-1]).T, b.reshape(-1, b.shape[-1]))
+
+
+def einsum(*tensors: Array, equation: str = "") -> Array:
+    return jnp.einsum(equation, *tensors)
+
+
+# Normalizations
+
+
+def _standardized(
+    x: Array, axes: Sizes, epsilon: float, centred: bool = True
+) -> tuple[Array, Array]:
+    if centred:
+        x = x - x.mean(tuple(axes), keepdims=True)
+    deviation = jnp.sqrt(jnp.square(x).mean(tuple(axes), keepdims=True) + epsilon)
+    return x / deviation, deviation
+
+
+def _standardized_gradient(
+    dy: Array, y: Array, deviation: Array, axes: Sizes, centred: bool = True
+) -> Array:
+    dx = dy - y * (dy * y).mean(tuple(axes), keepdims=True)
+    if centred:
+        dx = dx - dy.mean(tuple(axes), keepdims=True)
+    return dx / deviation
+
+
+@widened
+def layer_norm(x: Array, gamma: Array, beta: Array, *, epsilon: float = 1e-5) -> Array:
+    return _standardized(x, (-1,), epsilon)[0] * gamma + beta
+
+
+@widened
+def rms_norm(x: Array, gamma: Array, *, epsilon: float = 1e-5) -> Array:
+    return _standardized(x, (-1,), epsilon, False)[0] * gamma
+
+
+@widened
+def row_norm_gradient(
+    dy: Array, x: Array, gamma: Array, *, epsilon: float = 1e-5, centred: bool = True
+) -> Array:
+    y, deviation = _standardized(x, (-1,), epsilon, centred)
+    return _standardized_gradient(dy * gamma, y, deviation, (-1,), centred)
+
+
+@widened
+def row_norm_gamma_gradient(
+    dy: Array, x: Array, *, epsilon: float = 1e-5, centred: bool = True
+) -> Array:
+    product = dy * _standardized(x, (-1,), epsilon, centred)[0]
+    return product.sum(tuple(range(x.ndim - 1)))
+
+
+def _apart(x: Array, groups: int) -> Array:
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+
+
+@widened
+def group_norm(x: Array, gamma: Array, beta: Array, *, epsilon: float = 1e-5, size_g: int) -> Array:
+    y, _ = _standardized(_apart(x, size_g), tuple(range(2, x.ndim + 1)), epsilon)
+    behind = (-1, *(1,) * (x.ndim - 2))
+    return y.reshape(x.shape) * gamma.reshape(behind) + beta.reshape(behind)
+
+
+@widened
+def group_norm_gradient(
+    dy: Array, x: Array, gamma: Array, *, epsilon: float = 1e-5, size_g: int
+) -> tuple[Array, ...]:
+    cotangent, axes = _apart(dy, size_g), tuple(range(2, x.ndim + 1))
+    y, deviation = _standardized(_apart(x, size_g), axes, epsilon)
+    scaled = cotangent * gamma.reshape(1, size_g, -1, *(1,) * (x.ndim - 2))
+    dx = _standardized_gradient(scaled, y, deviation, axes)
+    others = (0, *range(3, x.ndim + 1))
+    return dx.reshape(x.shape), (cotangent * y).sum(others).ravel(), cotangent.sum(others).ravel()
+
+
+# Of a batch, or of equal groups of it: the statistics are [channel], or [group, channel]
+
+
+def _in_groups(x: Array, groups: int) -> Array:
+    return x.reshape(groups, -1, *x.shape[1:]) if groups else x
+
+
+def _groups(statistics: Array) -> int:
+    return statistics.shape[0] if statistics.ndim == 2 else 0
+
+
+def _channels(vector: Array, x: Array) -> Array:
+    behind = (1,) * (x.ndim - 2)
+    if vector.ndim == 2:
+        return vector.reshape(vector.shape[0], 1, -1, *behind)
+    return vector.reshape(-1, *behind)
+
+
+def _others(x: Array, groups: int) -> tuple[int, ...]:
+    first = 1 if groups else 0
+    return (first, *range(first + 2, x.ndim + first))
+
+
+@widened
+def channel_mean(x: Array, *, whole: int, size_g: int = 0) -> Array:
+    return _in_groups(x, size_g).sum(_others(x, size_g)) / whole
+
+
+@widened
+def channel_variance(x: Array, mean: Array, *, whole: int) -> Array:
+    groups = _groups(mean)
+    distance = _in_groups(x, groups) - _channels(mean, x)
+    return jnp.square(distance).sum(_others(x, groups)) / whole
+
+
+@widened
+def channel_mean_gradient(dy: Array, *, shape: Sizes, whole: int) -> Array:
+    behind, groups = shape[2:], _groups(dy)
+    share = (dy / whole).reshape(*dy.shape[:-1], 1, dy.shape[-1], *(1,) * len(behind))
+    samples = (groups, shape[0] // groups) if groups else (shape[0],)
+    return jnp.broadcast_to(share, (*samples, *shape[1:])).reshape(tuple(shape))
+
+
+@widened
+def channel_variance_gradient(dy: Array, x: Array, mean: Array, *, whole: int) -> Array:
+    distance = _in_groups(x, _groups(mean)) - _channels(mean, x)
+    return (distance * _channels(dy * (2 / whole), x)).reshape(x.shape)
+
+
+@widened
+def batch_normalize(
+    x: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array,
+    beta: Array,
+    *,
+    epsilon: float = 1e-5,
+) -> Array:
+    inverse = gamma / jnp.sqrt(variance + epsilon)
+    distance = _in_groups(x, _groups(mean)) - _channels(mean, x)
+    return (distance * _channels(inverse, x) + _channels(beta, x)).reshape(x.shape)
+
+
+@widened
+def batch_normalize_gradient(
+    dy: Array,
+    x: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array,
+    *,
+    epsilon: float = 1e-5,
+) -> tuple[Array, ...]:
+    inverse, groups = 1 / jnp.sqrt(variance + epsilon), _groups(mean)
+    slope, axes = gamma * inverse, _others(x, groups)
+    own = _in_groups(dy, groups)
+    distance = _in_groups(x, groups) - _channels(mean, x)
+    dbeta = own.sum(axes)
+    dgamma = (own * distance * _channels(inverse, x)).sum(axes)
+    dx = (own * _channels(slope, x)).reshape(x.shape)
+    statistics = -slope * dbeta, -0.5 * slope * inverse * dgamma
+    if groups:
+        dgamma, dbeta = dgamma.sum(0), dbeta.sum(0)
+    return dx, *statistics, dgamma, dbeta
+
+
+# Softmax and losses
+
+
+def softmax(x: Array, *, axis: int | Sizes = -1) -> Array:
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    if len(axes) == 1:
+        return jax.nn.softmax(x, axes[0])
+    return jnp.exp(x - jax.nn.logsumexp(x, axes, keepdims=True))
+
+
+@widened
+def softmax_gradient(dy: Array, y: Array, *, axis: int | Sizes = -1) -> Array:
+    return y * (dy - (dy * y).sum(axis, keepdims=True))
+
+
+def log_softmax(x: Array, *, axis: int | Sizes = -1) -> Array:
+    return x - jax.nn.logsumexp(x, axis, keepdims=True)
+
+
+@widened
+def log_softmax_gradient(dy: Array, y: Array, *, axis: int | Sizes = -1) -> Array:
+    return dy - jnp.exp(y) * dy.sum(axis, keepdims=True)
+
+
+def row_max(x: Array) -> Array:
+    return jnp.max(x, -1)
+
+
+@widened
+def exp_sum(x: Array, shift: Array) -> Array:
+    return jnp.exp(x - shift[..., None]).sum(-1)
+
+
+@widened
+def exp_sum_gradient(dy: Array, x: Array, shift: Array) -> Array:
+    return dy[..., None] * jnp.exp(x - shift[..., None])
+
+
+@widened
+def exp_sum_and_pick(
+    x: Array, shift: Array, indices: Array, *, start_v: Any = 0
+) -> tuple[Array, Array]:
+    return jnp.exp(x - shift[..., None]).sum(-1), pick(x, indices, start_v=start_v)
+
+
+@widened
+def exp_sum_and_pick_gradient(
+    d_sum: Array, d_picked: Array, x: Array, shift: Array, indices: Array, *, start_v: Any = 0
+) -> Array:
+    own = pick_gradient(d_picked, indices, start_v=start_v, size_v=x.shape[-1])
+    return jnp.exp(x - shift[..., None]) * d_sum[..., None] + own
+
+
+@widened
+def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
+    return -(jax.nn.log_softmax(logits, -1) * labels).sum(-1)
+
+
+@widened
+def softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
+    weight = labels.sum(-1, keepdims=True)
+    return (jax.nn.softmax(logits, -1) * weight - labels) * dy[..., None]
+
+
+@widened
+def sparse_softmax_cross_entropy(logits: Array, labels: Array) -> Array:
+    return -pick(jax.nn.log_softmax(logits, -1), labels)
+
+
+@widened
+def sparse_softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
+    one = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+    return (jax.nn.softmax(logits, -1) - one) * dy[..., None]
+
+
+@widened
+def sigmoid_cross_entropy(logits: Array, labels: Array) -> Array:
+    return jnp.logaddexp(logits, 0) - logits * labels
+
+
+@widened
+def sigmoid_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
+    return (jax.nn.sigmoid(logits) - labels) * dy
+
+
+# Attention
+
+
+def scaled_dot_product_attention(
+    *tensors: Array, causal: bool = False, scale: float | None = None, start_s: Any = 0
+) -> Array:
+    """Attention of queries that begin at the position `start_s`; a mask may follow the values."""
+    q, k, v = tensors[:3]
+    (samples, heads, queries, size), groups = q.shape, k.shape[1]
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    apart = q.reshape(samples, groups, heads // groups, queries, size)
+    scores = jnp.einsum("bghsd,bgtd->bghst", apart, k, preferred_element_type=wide)
+    scores = scores.reshape(samples, heads, queries, k.shape[2])
+    scores = scores * (size**-0.5 if scale is None else scale)
+    if len(tensors) > 3:
+        mask = tensors[3]
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
+    if causal:
+        seen = jnp.arange(k.shape[2]) <= jnp.arange(queries)[:, None] + start_s
+        scores = jnp.where(seen, scores, -jnp.inf)
+    weights = jax.nn.softmax(scores, -1).astype(q.dtype)
+    weights = weights.reshape(samples, groups, heads // groups, queries, k.shape[2])
+    y = jnp.einsum("bghst,bgtd->bghsd", weights, v)
+    return y.reshape(samples, heads, queries, v.shape[3])
+
+
+def scaled_dot_product_attention_gradient(
+    dy: Array, *tensors: Array, causal: bool = False, scale: float | None = None, start_s: Any = 0
+) -> tuple[Array, ...]:
+    """Compute the attention again, and its gradients by queries, keys, values and added mask."""
+    trained = [i for i, t in enumerate(tensors) if jnp.issubdtype(t.dtype, jnp.floating)]
+
+    def attention(*own: Array) -> Array:
+        all_tensors = [*tensors]
+        for i, tensor in zip(trained, own, strict=True):
+            all_tensors[i] = tensor
+        return scaled_dot_product_attention(
+            *all_tensors, causal=causal, scale=scale, start_s=start_s
+        )
+
+    found: tuple[Array, ...] = jax.vjp(attention, *(tensors[i] for i in trained))[1](dy)
+    return found
+
+
+@widened
+def rotary_embedding(
+    x: Array,
+    *,
+    base: float = 10000.0,
+    interleaved: bool = False,
+    start: int = 0,
+    reverse: bool = False,
+    start_s: Any = 0,
+    start_d: Any = 0,
+    whole_d: int,
+) -> Array:
+    features, half = whole_d * 2 if interleaved else whole_d, x.shape[-1] // 2
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    pairs = jnp.arange(half, dtype=wide) + (start_d if interleaved else 0)
+    positions = jnp.arange(x.shape[-2], dtype=wide) + (start + start_s)
+    angles = positions[:, None] * base ** (-2.0 * pairs / features)
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    if reverse:
+        sin = -sin
+    if interleaved:
+        first, second = x[..., ::2], x[..., 1::2]
+        turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], -1)
+        return turned.reshape(x.shape)
+    first, second = x[..., :half], x[..., half:]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+# Convolutions: [n, channel, *space], with a padding before and after each dimension
+
+
+def convolution(
+    x: Array,
+    weight: Array,
+    *,
+    stride: Sizes,
+    padding: Pairs,
+    dilation: Sizes,
+    size_g: int = 1,
+) -> Array:
+    pads = [(before, after) for before, after in padding]
+    return lax.conv_general_dilated(
+        x, weight, tuple(stride), pads, rhs_dilation=tuple(dilation), feature_group_count=size_g
+    )
+
+
+def convolution_weight_gradient(
+    x: Array,
+    dy: Array,
+    *,
+    stride: Sizes,
+    padding: Pairs,
+    dilation: Sizes,
+    shape: Sizes,
+    size_g: int = 1,
+) -> Array:
+    def forward(weight: Array) -> Array:
+        windows = {"stride": stride, "padding": padding, "dilation": dilation}
+        return convolution(x, weight, **windows, size_g=size_g)
+
+    return _transposed(forward, dy, shape)
+
+
+def transposed_convolution(
+    dy: Array,
+    weight: Array,
+    *,
+    stride: Sizes,
+    padding: Pairs,
+    dilation: Sizes,
+    shape: Sizes,
+    size_g: int = 1,
+) -> Array:
+    """Return the gradient of a convolution by its operand, which has the shape `shape`."""
+
+    def forward(x: Array) -> Array:
+        windows = {"stride": stride, "padding": padding, "dilation": dilation}
+        return convolution(x, weight, **windows, size_g=size_g)
+
+    return _transposed(forward, dy, shape)
+
+
+def _transposed(forward: Callable[[Array], Array], dy: Array, shape: Sizes) -> Array:
+    """Return the gradient of a linear function by its operand, of a shape."""
+    operand = jax.ShapeDtypeStruct(tuple(shape), dy.dtype)
+    found: Array = jax.linear_transpose(forward, operand)(dy)[0]
+    return found

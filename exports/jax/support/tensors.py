@@ -1,0 +1,298 @@
+"""Operators of a plan that move, look up or reduce elements.
+
+Where a dimension is looked up that is split, `start_v` is where the part of the device begins:
+every device serves the positions in its part, and leaves zero elsewhere.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .pointwise import dtype_of, widened
+
+Shape = Sequence[int]
+Axis = int | Sequence[int] | None
+
+
+def _axes(axis: Axis, rank: int) -> tuple[int, ...]:
+    if axis is None:
+        return tuple(range(rank))
+    return tuple(sorted({a % rank for a in ((axis,) if isinstance(axis, int) else axis)}))
+
+
+# Shapes
+
+
+def reshape(x: Array, *, shape: Shape) -> Array:
+    return x.reshape(tuple(shape))
+
+
+flatten = expand_dims = squeeze = reshape
+
+
+def transpose(x: Array, *, permutation: Sequence[int] = ()) -> Array:
+    return jnp.transpose(x, tuple(permutation) or None)
+
+
+def broadcast_to(x: Array, *, shape: Shape) -> Array:
+    return jnp.broadcast_to(x, tuple(shape))
+
+
+def spread(x: Array, *, shape: Shape, axis: Sequence[int] = (), keep_dims: bool = False) -> Array:
+    if not keep_dims:
+        x = x.reshape([1 if d in axis else n for d, n in enumerate(shape)])
+    return jnp.broadcast_to(x, tuple(shape))
+
+
+def slice(x: Array, *, begin: Shape, shape: Shape, strides: Shape = ()) -> Array:
+    steps = tuple(strides) or (1,) * x.ndim
+    places = zip(begin, shape, steps, strict=True)
+    ends = [first + (count - 1) * abs(step) + 1 for first, count, step in places]
+    return lax.slice(x, tuple(begin), tuple(ends), steps)
+
+
+def pad(x: Array, *, before: Shape, shape: Shape, between: Shape = (), value: float = 0.0) -> Array:
+    gaps = between or (0,) * x.ndim
+    sizes = zip(before, x.shape, gaps, shape, strict=True)
+    config = [(b, whole - b - ((n - 1) * (t + 1) + 1), t) for b, n, t, whole in sizes]
+    return lax.pad(x, jnp.asarray(value, x.dtype), config)
+
+
+def split(x: Array, *, axis: int = 0, parts: int = 1) -> tuple[Array, ...]:
+    return tuple(jnp.split(x, parts, axis))
+
+
+def concat(*tensors: Array, axis: int = 0) -> Array:
+    return jnp.concatenate(tensors, axis)
+
+
+def stack(*tensors: Array, axis: int = 0) -> Array:
+    return jnp.stack(tensors, axis)
+
+
+def reverse(x: Array, *, axis: Axis = -1) -> Array:
+    return jnp.flip(x, _axes(axis, x.ndim))
+
+
+def _columns_less_rows(x: Array, start_m: Any, start_n: Any) -> Array:
+    rows, columns = jnp.arange(x.shape[-2]) + start_m, jnp.arange(x.shape[-1]) + start_n
+    return columns - rows[:, None]
+
+
+def tril(x: Array, *, diagonal: int = 0, start_m: Any = 0, start_n: Any = 0) -> Array:
+    return jnp.where(_columns_less_rows(x, start_m, start_n) <= diagonal, x, jnp.zeros_like(x))
+
+
+def triu(x: Array, *, diagonal: int = 0, start_m: Any = 0, start_n: Any = 0) -> Array:
+    return jnp.where(_columns_less_rows(x, start_m, start_n) >= diagonal, x, jnp.zeros_like(x))
+
+
+# Buffers of many tensors
+
+
+def pack(*tensors: Array) -> Array:
+    return jnp.concatenate([tensor.reshape(-1) for tensor in tensors])
+
+
+def unpack(buffer: Array, *, shapes: Sequence[Shape]) -> tuple[Array, ...]:
+    ends = accumulate(prod(shape) for shape in shapes)
+    return tuple(
+        buffer[end - prod(shape) : end].reshape(tuple(shape))
+        for end, shape in zip(ends, shapes, strict=True)
+    )
+
+
+def pack_dealt(*tensors: Array, dimensions: Sequence[int], count: int = 1) -> Array:
+    cut = [jnp.split(x, count, d) for x, d in zip(tensors, dimensions, strict=True)]
+    return pack(*(piece for member in zip(*cut, strict=True) for piece in member))
+
+
+def unpack_gathered(
+    buffer: Array, *, shapes: Sequence[Shape], dimensions: Sequence[int], count: int = 1
+) -> tuple[Array, ...]:
+    pieces = [
+        [*shape[:d], shape[d] // count, *shape[d + 1 :]]
+        for shape, d in zip(shapes, dimensions, strict=True)
+    ]
+    members = [unpack(run, shapes=pieces) for run in jnp.split(buffer, count)]
+    columns = zip(*members, strict=True)
+    return tuple(jnp.concatenate(column, d) for column, d in zip(columns, dimensions, strict=True))
+
+
+# Look-ups
+
+
+def _local(positions: Array, start: Any, size: int) -> tuple[Array, Array]:
+    """Return positions in the part of the device, clipped; and which are in it."""
+    local = positions - start
+    clipped = jnp.clip(local, 0, size - 1)
+    return clipped, clipped == local
+
+
+def _behind(inside: Array, rank: int) -> Array:
+    return inside.reshape(*inside.shape, *(1,) * (rank - inside.ndim))
+
+
+def _kept(x: Array, inside: Array, first: int = 0) -> Array:
+    """Return the elements whose positions are in the part, and zero elsewhere."""
+    return jnp.where(_behind(inside, x.ndim - first), x, jnp.zeros_like(x))
+
+
+def gather(table: Array, indices: Array, *, axis: int = 0, start_v: Any = 0) -> Array:
+    axis %= table.ndim
+    local, inside = _local(indices, start_v, table.shape[axis])
+    return _kept(jnp.take(table, local, axis, mode="clip"), inside, axis)
+
+
+def gather_gradient(
+    indices: Array, dy: Array, *, axis: int = 0, start_v: Any = 0, size_v: int
+) -> Array:
+    axis %= dy.ndim - indices.ndim + 1
+    local, inside = _local(indices, start_v, size_v)
+    shape = (*dy.shape[:axis], size_v, *dy.shape[axis + indices.ndim :])
+    place = (*(jnp.s_[:],) * axis, local)
+    return jnp.zeros(shape, dy.dtype).at[place].add(_kept(dy, inside, axis))
+
+
+def one_hot(indices: Array, *, dtype: str = "float32", start_v: Any = 0, size_v: int) -> Array:
+    places = jnp.arange(size_v) + start_v
+    return (indices[..., None] == places).astype(dtype_of(dtype))
+
+
+def pick(x: Array, indices: Array, *, start_v: Any = 0) -> Array:
+    local, inside = _local(indices, start_v, x.shape[-1])
+    return _kept(jnp.take_along_axis(x, local[..., None], -1)[..., 0], inside)
+
+
+def pick_gradient(dy: Array, indices: Array, *, start_v: Any = 0, size_v: int) -> Array:
+    chosen = indices[..., None] == jnp.arange(size_v) + start_v
+    return jnp.where(chosen, dy[..., None], jnp.zeros((), dy.dtype))
+
+
+def gather_elements(x: Array, indices: Array, *, axis: int = 0, start_v: Any = 0) -> Array:
+    local, inside = _local(indices, start_v, x.shape[axis])
+    return _kept(jnp.take_along_axis(x, local, axis), inside)
+
+
+def gather_elements_gradient(
+    dy: Array, indices: Array, *, axis: int = 0, start_v: Any = 0, size_v: int
+) -> Array:
+    local, inside = _local(indices, start_v, size_v)
+    shape = [*dy.shape]
+    shape[axis] = size_v
+    place: list[Array] = [*jnp.indices(dy.shape, sparse=True)]
+    place[axis] = local
+    return jnp.zeros(shape, dy.dtype).at[tuple(place)].add(_kept(dy, inside))
+
+
+def gather_nd(
+    x: Array, indices: Array, *, start_v0: Any = 0, start_v1: Any = 0, start_v2: Any = 0
+) -> Array:
+    places, inside = _places(indices, x.shape, (start_v0, start_v1, start_v2))
+    return _kept(x[places], inside)
+
+
+def scatter_nd(
+    indices: Array,
+    updates: Array,
+    *,
+    shape: Shape,
+    start_v0: Any = 0,
+    start_v1: Any = 0,
+    start_v2: Any = 0,
+) -> Array:
+    places, inside = _places(indices, shape, (start_v0, start_v1, start_v2))
+    return jnp.zeros(tuple(shape), updates.dtype).at[places].add(_kept(updates, inside))
+
+
+def _places(indices: Array, shape: Shape, starts: Sequence[Any]) -> tuple[tuple[Array, ...], Array]:
+    found = [_local(indices[..., d], starts[d], shape[d]) for d in range(indices.shape[-1])]
+    inside = jnp.ones_like(found[0][1])
+    for _, own in found:
+        inside = inside & own
+    return tuple(place for place, _ in found), inside
+
+
+# Reductions
+
+
+def reduce_sum(x: Array, *, axis: Axis = None, keep_dims: bool = False) -> Array:
+    return jnp.sum(x, _axes(axis, x.ndim), dtype=x.dtype, keepdims=keep_dims)
+
+
+@widened
+def reduce_mean(x: Array, *, axis: Axis = None, keep_dims: bool = False, whole: int) -> Array:
+    return reduce_sum(x, axis=axis, keep_dims=keep_dims) / whole
+
+
+def reduce_max(
+    x: Array, *, axis: Axis = None, keep_dims: bool = False, differentiable: bool = True
+) -> Array:
+    return jnp.max(x, _axes(axis, x.ndim), keepdims=keep_dims)
+
+
+def reduce_min(
+    x: Array, *, axis: Axis = None, keep_dims: bool = False, differentiable: bool = True
+) -> Array:
+    return jnp.min(x, _axes(axis, x.ndim), keepdims=keep_dims)
+
+
+def reduce_any(x: Array, *, axis: Axis = None, keep_dims: bool = False) -> Array:
+    return jnp.any(x, _axes(axis, x.ndim), keepdims=keep_dims)
+
+
+def reduce_all(x: Array, *, axis: Axis = None, keep_dims: bool = False) -> Array:
+    return jnp.all(x, _axes(axis, x.ndim), keepdims=keep_dims)
+
+
+def _share(dy: Array, x: Array, extremum: Array, axes: Shape, keep_dims: bool) -> Array:
+    chosen = x == extremum
+    if not keep_dims:
+        dy = dy.reshape([1 if d in axes else n for d, n in enumerate(x.shape)])
+    count = chosen.sum(tuple(axes), keepdims=True).astype(dy.dtype)
+    return jnp.where(chosen, dy / count, 0).astype(x.dtype)
+
+
+def reduce_max_gradient(
+    dy: Array, x: Array, *, axis: Axis = None, keep_dims: bool = False
+) -> Array:
+    axes = _axes(axis, x.ndim)
+    return _share(dy, x, jnp.max(x, axes, keepdims=True), axes, keep_dims)
+
+
+def reduce_min_gradient(
+    dy: Array, x: Array, *, axis: Axis = None, keep_dims: bool = False
+) -> Array:
+    axes = _axes(axis, x.ndim)
+    return _share(dy, x, jnp.min(x, axes, keepdims=True), axes, keep_dims)
+
+
+def argmax(x: Array, *, axis: int = -1, keep_dims: bool = False) -> Array:
+    return jnp.argmax(x, axis, keepdims=keep_dims)
+
+
+def cumsum(x: Array, *, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> Array:
+    if reverse:
+        x = jnp.flip(x, axis)
+    total = jnp.cumsum(x, axis, dtype=x.dtype)
+    if exclusive:
+        total = total - x
+    return jnp.flip(total, axis) if reverse else total
+
+
+def _ordered(x: Array, axis: int, descending: bool, count: int) -> tuple[Array, Array]:
+    places = jnp.argsort(x, axis, stable=True, descending=descending)
+    places = lax.slice_in_dim(places, 0, count, axis=axis)
+    return jnp.take_along_axis(x, places, axis), places
+
+
+def sort(x: Array, *, axis: int = -1, descending: bool = False) -> tuple[Array, Array]:
+    return _ordered(x, axis, descending, x.shape[axis])
+
+
+def top_k(x: Array, *, k: int = 1, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    return _ordered(x, axis, largest, k)

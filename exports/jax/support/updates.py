@@ -1,0 +1,165 @@
+"""The updates of parameters: the next parameter and states from the gradient and those before.
+
+A learning rate that follows the step is an operand after the number of the step. Under a dynamic
+loss scale two scalars come last: the scale, by which the gradient is divided, and the number of
+elements of all gradients that are not finite; if there are some, nothing changes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+_FUNCTIONS: dict[str, Any] = {
+    **{name: getattr(math, name) for name in ("ceil", "cos", "exp", "floor", "log", "sin")},
+    **{"sqrt": math.sqrt, "trunc": math.trunc, "max": max, "min": min},
+}
+_WIDEST = jax.dtypes.canonicalize_dtype("float64")
+
+
+def learning_rate(step: Array, *, rate: str | Sequence[float]) -> Array:
+    """Return the learning rate of a step: of a formula over `step`, or one for each step."""
+    if not isinstance(rate, str):
+        return jnp.asarray(rate, _WIDEST)[jnp.minimum(step, len(rate) - 1)]
+
+    def formula(number: Any) -> Any:  # which may compare and branch: Python computes it
+        names = {"__builtins__": {}, **_FUNCTIONS}
+        return np.asarray(eval(rate, names, {"step": float(number)}), _WIDEST)
+
+    found: Array = jax.pure_callback(formula, jax.ShapeDtypeStruct((), _WIDEST), step)
+    return found
+
+
+def _updated(
+    rule: Callable[..., Sequence[Array]],
+    states: int,
+    counts: bool,
+    rate: float,
+    tensors: Sequence[Array],
+) -> tuple[Array, ...]:
+    """Run a rule in the widest type of its tensors; parameter and states keep their types."""
+    own, scalars = list(tensors[: 2 + states]), list(tensors[2 + states :])
+    before = (own[0], *own[2:])
+    exact = reduce(jnp.promote_types, (tensor.dtype for tensor in own))
+    widened = [tensor.astype(exact) for tensor in own]
+    steps = [scalars.pop(0).astype(exact)] if counts else []
+    skipped: Any = False
+    if len(scalars) > 1:
+        *scalars, loss_scale, nonfinite = scalars
+        widened[1] = own[1].astype(before[0].dtype).astype(exact) / loss_scale.astype(exact)
+        skipped = nonfinite > 0
+    own_rate = scalars[0].astype(exact) if scalars else rate
+    after = rule(own_rate, *widened, *steps)
+    return tuple(
+        jnp.where(skipped, old, new.astype(old.dtype))
+        for new, old in zip(after, before, strict=True)
+    )
+
+
+def sgd_update(*tensors: Array, learning_rate: float = 0.01, weight_decay: float = 0.0) -> Array:
+    def rule(rate: Any, p: Array, g: Array) -> Sequence[Array]:
+        return [p - rate * (g + weight_decay * p)]
+
+    return _updated(rule, 0, False, learning_rate, tensors)[0]
+
+
+def momentum_update(
+    *tensors: Array,
+    learning_rate: float = 0.01,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> tuple[Array, ...]:
+    def rule(rate: Any, p: Array, g: Array, m: Array) -> Sequence[Array]:
+        g = g + weight_decay * p
+        m = momentum * m + g
+        return p - rate * (g + momentum * m if nesterov else m), m
+
+    return _updated(rule, 1, False, learning_rate, tensors)
+
+
+def _corrected(beta: float, step: Array) -> Array:
+    """Return ``1 - beta**step``, exact in narrow types, too."""
+    return -jnp.expm1(step * math.log(beta)) if beta else jnp.ones_like(step)
+
+
+def adam_update(
+    *tensors: Array,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l2: float = 0.0,
+    bias_correction: str = "moments",
+    lazy: bool = False,
+) -> tuple[Array, ...]:
+    def rule(rate: Any, p: Array, g: Array, m: Array, v: Array, step: Array) -> Sequence[Array]:
+        before, idle = (p, m, v), g == 0
+        g = g + l2 * p if l2 else g
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * jnp.square(g)
+        first, second = _corrected(beta1, step), _corrected(beta2, step)
+        if bias_correction == "moments":
+            change = m / first / (jnp.sqrt(v / second) + epsilon)
+        else:
+            change = m / (jnp.sqrt(v) + epsilon)
+            change = change * (second**0.5 / first) if bias_correction == "rate" else change
+        after = p - rate * (change + weight_decay * p), m, v
+        if not lazy:
+            return after
+        return [jnp.where(idle, old, new) for old, new in zip(before, after, strict=True)]
+
+    return _updated(rule, 2, True, learning_rate, tensors)
+
+
+def adagrad_update(
+    *tensors: Array,
+    learning_rate: float = 0.001,
+    weight_decay: float = 0.0,
+    initial_accumulator: float = 0.1,
+) -> tuple[Array, ...]:
+    def rule(rate: Any, p: Array, g: Array, n: Array) -> Sequence[Array]:
+        g = g + weight_decay * p
+        n = n + jnp.square(g)
+        return p - rate * g / jnp.sqrt(n), n
+
+    return _updated(rule, 1, False, learning_rate, tensors)
+
+
+def rmsprop_update(
+    *tensors: Array,
+    learning_rate: float = 0.1,
+    decay: float = 0.9,
+    momentum: float = 0.0,
+    epsilon: float = 1e-10,
+    weight_decay: float = 0.0,
+) -> tuple[Array, ...]:
+    def rule(rate: Any, p: Array, g: Array, v: Array, m: Array) -> Sequence[Array]:
+        g = g + weight_decay * p
+        v = decay * v + (1 - decay) * jnp.square(g)
+        m = momentum * m + rate * g / jnp.sqrt(v + epsilon)
+        return p - m, v, m
+
+    return _updated(rule, 2, False, learning_rate, tensors)
+
+
+def count_nonfinite(x: Array) -> Array:
+    return jnp.sum(~jnp.isfinite(x))
+
+
+def loss_scale_update(
+    scale: Array, good: Array, nonfinite: Array, *, factor: float = 2.0, window: int = 2000
+) -> tuple[Array, Array, Array]:
+    """Return the next scale, the number of steps since it changed, and 1 for a step that counts."""
+    is_finite, is_due = nonfinite == 0, good + 1 >= window
+    lower = jnp.maximum(scale / factor, jnp.minimum(scale, 1))
+    higher = jnp.where(scale * factor <= jnp.finfo(jnp.float32).max, scale * factor, scale)
+    new = jnp.where(is_finite, jnp.where(is_due, higher, scale), lower)
+    steps = jnp.where(is_finite & ~is_due, good + 1, 0)
+    return new.astype(scale.dtype), steps.astype(good.dtype), is_finite.astype(good.dtype)
