@@ -7,7 +7,6 @@ import numpy as np
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.program import ProgramWriter
-from shardwright.exports.emission.vocabulary import Vocabulary
 from shardwright.operators.info import Array
 
 _INIT = '''"""A training step on {devices} {ranks}: {model}.
@@ -27,27 +26,23 @@ class Trainer(trainer.Trainer):
 '''
 
 
-def package_files(
-    plan: Plan, vocabulary: Vocabulary, program: ProgramWriter, ranks: str
-) -> dict[str, str | bytes]:
+def package_files(plan: Plan, program: ProgramWriter) -> dict[str, str | bytes]:
     """Return the files of a package.
 
     Parameters
     ----------
     plan : Plan
         A compiled training step.
-    vocabulary : Vocabulary
-        The functions of the system, whose modules are copied.
     program : ProgramWriter
-        The program.
-    ranks : str
-        What runs it, in the plural: ``processes``.
+        Its program; the modules with the functions of its vocabulary are copied.
     """
     files: dict[str, str | bytes] = {
-        "__init__.py": _INIT.format(devices=plan.mesh.size, ranks=ranks, model=plan.document.model),
+        "__init__.py": _INIT.format(
+            devices=plan.mesh.size, ranks=program.vocabulary.ranks, model=plan.document.model
+        ),
         "program.py": program.text(),
     }
-    modules = (path for path in vocabulary.support.glob("*.py") if path.stem != "__init__")
+    modules = (path for path in program.vocabulary.support.glob("*.py") if path.stem != "__init__")
     files |= {path.name: path.read_text(encoding="utf-8") for path in sorted(modules)}
     constants = {
         parameter.name: plan.initial[parameter.name]

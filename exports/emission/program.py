@@ -13,11 +13,11 @@ from shardwright.ir.liveness import accumulates, dying_values, loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import type_text
 
-DESCRIPTION = """A line is an operator of the plan; the comment
-behind it has the type of the whole tensor and its layout: `f32[8@data, 16, 32] +tensor` is of
-float32, its first dimension is split over the mesh axis `data`, and the elements are terms of a sum
-over `tensor`; `*` is a copy on every rank. Parameters, inputs and outputs have their layouts in the
-tables below: the axes that split each dimension, major to minor.
+DESCRIPTION = """A line is an operator of the plan; the comment behind it has the type of the whole
+tensor and its layout: `f32[8@data, 16, 32] +tensor` is of float32, its first dimension is split
+over the mesh axis `data`, and the elements are terms of a sum over `tensor`; `*` is a copy on every
+rank. Parameters, inputs and outputs have their layouts in the tables below: the axes that split
+each dimension, major to minor.
 
 Only methods of `mesh` communicate."""
 """What a reader of a program must know, for its docstring."""
@@ -80,8 +80,8 @@ class ProgramWriter(ABC):
     def __init__(self, plan: Plan, vocabulary: Vocabulary) -> None:
         _check(plan.program, vocabulary)
         self.plan, self.program = plan, plan.program
-        self._vocabulary = vocabulary
-        self._expressions = Expressions(plan.program, plan.mesh, vocabulary)
+        self.vocabulary = vocabulary
+        self.expressions = Expressions(plan.program, plan.mesh, vocabulary)
         self._loop = loop_of(self.program)
         self._is_update = {n.name for n in self.program.nodes if n.provenance.phase == "update"}
         later = {
@@ -114,7 +114,7 @@ class ProgramWriter(ABC):
     def text(self) -> str:
         """Return the module."""
         body = [*self._forward(), "", *self._update()]  # which collects the groups
-        head = self.head().format(summary=_summary(self.plan))
+        head = self.head().format(summary=_summary(self.plan, self.vocabulary.ranks))
         return "\n".join([head, *self.tables(), "", *body, ""])
 
     @abstractmethod
@@ -128,7 +128,6 @@ class ProgramWriter(ABC):
         mesh = self.plan.mesh
         yield f"MESH = {mesh.of_ranks.sizes!r}"
         yield f"MICRO_BATCHES = { ({name: mesh.sizes[name] for name in mesh.in_time})!r}"
-        yield f"GROUPS = {self._expressions.groups!r}"
         yield "# Name: element type, shape, axes that split each dimension."
         yield from table("INPUTS", (_row(value) for value in self.program.inputs))
         outputs = [self.program.values[name] for name in self.program.outputs]
@@ -139,41 +138,41 @@ class ProgramWriter(ABC):
     # Functions
 
     def _forward(self) -> list[str]:
-        lines = [_FORWARD.format(tensor=self._vocabulary.tensor).rstrip()]
+        lines = [_FORWARD.format(tensor=self.vocabulary.tensor).rstrip()]
         nodes = [n for n in self.program.nodes if n.name not in self._is_update]
         kept = {*self.program.outputs, *self._carried}
         lines += self._inputs(in_loop=False)
         lines += self._body(nodes, kept)
-        outputs = {name: self._expressions.read(name) for name in self.program.outputs}
+        outputs = {name: self.expressions.read(name) for name in self.program.outputs}
         gradients = {
-            parameter: self._expressions.read(gradient_name(parameter))
+            parameter: self.expressions.read(gradient_name(parameter))
             for parameter in self.gradients
         }
         names = {gradient_name(parameter) for parameter in gradients}
-        others = {n: self._expressions.read(n) for n in self._carried if n not in names}
+        others = {n: self.expressions.read(n) for n in self._carried if n not in names}
         lines += _dictionary("outputs", outputs)
         lines += _dictionary("gradients", gradients)
         lines += _dictionary("others", others)
         return [*lines, "    return outputs, gradients, others", ""]
 
     def _update(self) -> list[str]:
-        lines = [_UPDATE.format(tensor=self._vocabulary.tensor).rstrip()]
+        lines = [_UPDATE.format(tensor=self.vocabulary.tensor).rstrip()]
         for name in self._carried:
             parameter = name.removesuffix(gradient_name(""))
             is_gradient = gradient_name(parameter) == name and parameter in self._parameters
             source = f"gradients[{parameter!r}]" if is_gradient else f"others[{name!r}]"
-            lines.append(f"    {self._expressions.name(name)} = {source}")
+            lines.append(f"    {self.expressions.name(name)} = {source}")
         nodes = [n for n in self.program.nodes if n.name in self._is_update]
         kept = {new for _, new in self.program.updates} | set(self._carried)
         lines += self._body(nodes, kept)
-        new = {name: self._expressions.read(value) for name, value in self.program.updates}
+        new = {name: self.expressions.read(value) for name, value in self.program.updates}
         return [*lines, *_dictionary("new", new), "    return new"]
 
     def _inputs(self, in_loop: bool) -> Iterator[str]:
         for value in self.program.inputs:
             splits = value.layout.splits if value.layout else ((),) * value.type.rank
             if bool(value.layout and value.layout.mentions(self.plan.mesh.in_time)) == in_loop:
-                name = self._expressions.name(value.name)
+                name = self.expressions.name(value.name)
                 yield f"    {name} = mesh.own(inputs[{value.name!r}], {splits!r})"
 
     def _body(self, nodes: list[Node], kept: set[str]) -> Iterator[str]:
@@ -202,7 +201,7 @@ class ProgramWriter(ABC):
             if accumulated:
                 dead = [n for n in dead if n != node.name]
             if dead:
-                yield f"{indent}del {', '.join(map(self._expressions.name, dead))}"
+                yield f"{indent}del {', '.join(map(self.expressions.name, dead))}"
         yield from after
 
     def _in_loop(self) -> set[str]:
@@ -215,15 +214,15 @@ class ProgramWriter(ABC):
         assert self._loop is not None
         yield "    totals = Totals()"
         yield "    for _ in mesh.each_micro_batch():"
-        if self._vocabulary.repeat:
+        if self.vocabulary.repeat:
             before = ", ".join(
-                ["state", *(self._expressions.name(n) for n in self._read_in_passes())]
+                ["state", *(self.expressions.name(n) for n in self._read_in_passes())]
             )
             yield f"        {before} = totals.before({before})"
         for line in self._inputs(in_loop=True):
             yield f"    {line}"
         names = sorted(self._loop.accumulated, key=list(self.program.values).index)
-        return [f"    {self._expressions.name(n)} = totals[{n!r}]" for n in names]
+        return [f"    {self.expressions.name(n)} = totals[{n!r}]" for n in names]
 
     def _read_in_passes(self) -> list[str]:
         """Return what all passes read, parameters and inputs excluded."""
@@ -237,7 +236,7 @@ class ProgramWriter(ABC):
         That is the last one that is still to be read: so what is computed again for backward is
         computed when its gradient is known, not early.
         """
-        if not self._vocabulary.repeat:
+        if not self.vocabulary.repeat:
             return {}
         last = {name: i for i, node in enumerate(nodes) for name in node.operands}
         seen: set[tuple[object, ...]] = set()
@@ -254,17 +253,17 @@ class ProgramWriter(ABC):
         return found
 
     def _line(self, node: Node, after: str) -> str:
-        names = [self._expressions.name(value.name) for value in node.results]
+        names = [self.expressions.name(value.name) for value in node.results]
         comment = "; ".join(map(type_text, node.results))
         if self._loop is not None and accumulates(node, self._loop.axes):
-            return f"{self._expressions.accumulated(node)}  # {comment}"
-        return f"{', '.join(names)} = {self._expressions.of(node, after)}  # {comment}"
+            return f"{self.expressions.accumulated(node)}  # {comment}"
+        return f"{', '.join(names)} = {self.expressions.of(node, after)}  # {comment}"
 
 
-def _summary(plan: Plan) -> str:
+def _summary(plan: Plan, ranks: str) -> str:
     document = plan.document
     mesh = " x ".join(f"{axis.name}={axis.size}" for axis in plan.mesh.axes) or "one device"
-    return f"A training step of {document.model} on {document.devices} processes, mesh {mesh}."
+    return f"A training step of {document.model} on {document.devices} {ranks}, mesh {mesh}."
 
 
 def _heading(node: Node) -> str:

@@ -50,6 +50,8 @@ class Vocabulary:
         Its name.
     target : str
         The name of its export.
+    ranks : str
+        What it calls the ranks.
     tensor : str
         Its type of tensors.
     support : Path
@@ -65,6 +67,7 @@ class Vocabulary:
 
     system: str
     target: str
+    ranks: str
     tensor: str
     support: Path
     reductions: Mapping[str, tuple[str, ...]]

@@ -6,14 +6,14 @@ collectives of the plan, no others; `jax.shard_map` maps it over the devices.
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.package import package_files
-from shardwright.exports.jax.program import VOCABULARY, JaxProgram
+from shardwright.exports.jax.program import JaxProgram
 from shardwright.exports.jax.shardy import shardy_text
 from shardwright.exports.table import Exported
 
 
 def export(plan: Plan) -> Exported:
     """Return the files of the package, and the layouts for XLA."""
-    files = package_files(plan, VOCABULARY, JaxProgram(plan), "devices")
+    files = package_files(plan, JaxProgram(plan))
     files["shardings.mlir"] = shardy_text(plan)
     count = plan.mesh.size
     notes = [

@@ -11,6 +11,7 @@ from shardwright.exports.emission.vocabulary import Vocabulary
 VOCABULARY: Final = Vocabulary(
     "JAX",
     "jax",
+    "devices",
     "Array",
     Path(__file__).parent / "support",
     {"all_reduce": ("sum", "max", "min"), "reduce_scatter": ("sum",)},
@@ -20,7 +21,9 @@ VOCABULARY: Final = Vocabulary(
 _HEAD = f'''"""{{summary}}
 
 `trainer.py` maps these functions over the devices by `jax.shard_map`; each sees the parts of its
-own device. {DESCRIPTION}
+own device.
+
+{DESCRIPTION}
 """
 
 from collections.abc import Mapping

@@ -8,12 +8,12 @@ takes and to which it returns them.
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.package import package_files
 from shardwright.exports.table import Exported
-from shardwright.exports.torch.program import VOCABULARY, TorchProgram
+from shardwright.exports.torch.program import TorchProgram
 
 
 def export(plan: Plan) -> Exported:
     """Return the files of the package."""
-    files = package_files(plan, VOCABULARY, TorchProgram(plan), "processes")
+    files = package_files(plan, TorchProgram(plan))
     count = plan.mesh.size
     note = (
         f"start the {count} process{'es' * (count > 1)} with `torchrun --nproc-per-node {count}`; "

@@ -13,13 +13,16 @@ from shardwright.ir.layout import Layout
 VOCABULARY: Final = Vocabulary(
     "PyTorch",
     "torch",
+    "processes",
     "Tensor",
     Path(__file__).parent / "support",
     {"all_reduce": ("sum", "max", "min", "prod"), "reduce_scatter": ("sum", "max", "min", "prod")},
 )
 _HEAD = f'''"""{{summary}}
 
-Every process runs these functions on its own slices. {DESCRIPTION}
+Every process runs these functions on its own slices.
+
+{DESCRIPTION}
 """
 
 from collections.abc import Mapping
@@ -55,6 +58,7 @@ class TorchProgram(ProgramWriter):
 
     def tables(self) -> Iterator[str]:
         """Yield the lines of the tables, placements among them."""
+        yield f"GROUPS = {self.expressions.groups!r}"
         yield from super().tables()
         yield "# How DTensor holds parameters and states; those with uneven parts are left out."
         yield from table("PLACEMENTS", self._placements(), ": dict[str, tuple[Placement, ...]]")

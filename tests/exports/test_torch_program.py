@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 import shardwright as sw
-from shardwright.exports.table import export
 from shardwright.exports.emission.expressions import Expressions
+from shardwright.exports.table import export
 from shardwright.exports.torch.program import VOCABULARY
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value

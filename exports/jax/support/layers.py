@@ -371,8 +371,9 @@ def convolution_weight_gradient(
     size_g: int = 1,
 ) -> Array:
     def forward(weight: Array) -> Array:
-        windows = {"stride": stride, "padding": padding, "dilation": dilation}
-        return convolution(x, weight, **windows, size_g=size_g)
+        return convolution(
+            x, weight, stride=stride, padding=padding, dilation=dilation, size_g=size_g
+        )
 
     return _transposed(forward, dy, shape)
 
@@ -390,8 +391,9 @@ def transposed_convolution(
     """Return the gradient of a convolution by its operand, which has the shape `shape`."""
 
     def forward(x: Array) -> Array:
-        windows = {"stride": stride, "padding": padding, "dilation": dilation}
-        return convolution(x, weight, **windows, size_g=size_g)
+        return convolution(
+            x, weight, stride=stride, padding=padding, dilation=dilation, size_g=size_g
+        )
 
     return _transposed(forward, dy, shape)
 

@@ -118,7 +118,9 @@ sin, cos, tan, sinh, cosh, tanh = (
     *(jnp.sin, jnp.cos, jnp.tan),
     *(jnp.sinh, jnp.cosh, jnp.tanh),
 )
-asin, acos, atan, erf = jnp.arcsin, jnp.arccos, jnp.arctan, lax.erf
+asin, acos, atan = jnp.arcsin, jnp.arccos, jnp.arctan
+asinh, acosh, atanh = jnp.arcsinh, jnp.arccosh, jnp.arctanh
+erf, erfc = lax.erf, lax.erfc
 abs, square, rsqrt = jnp.abs, jnp.square, lax.rsqrt
 sqrt, reciprocal = jnp.sqrt, jnp.reciprocal
 exp_gradient = jnp.multiply
@@ -217,7 +219,11 @@ def _of_operand(function: Callable[..., Array]) -> Callable[..., Array]:
 
 log_gradient, log1p_gradient = _of_operand(log), _of_operand(log1p)
 sin_gradient, cos_gradient = _of_operand(sin), _of_operand(cos)
-erf_gradient, square_gradient = _of_operand(erf), _of_operand(square)
+sinh_gradient, cosh_gradient = _of_operand(sinh), _of_operand(cosh)
+asin_gradient, acos_gradient, atan_gradient = map(_of_operand, (asin, acos, atan))
+asinh_gradient, acosh_gradient, atanh_gradient = map(_of_operand, (asinh, acosh, atanh))
+erf_gradient, erfc_gradient = _of_operand(erf), _of_operand(erfc)
+square_gradient = _of_operand(square)
 softplus_gradient, silu_gradient = _of_operand(softplus), _of_operand(silu)
 fast_gelu_gradient, mish_gradient = _of_operand(fast_gelu), _of_operand(mish)
 
@@ -235,6 +241,11 @@ def pow_gradient(dy: Array, x: Array, *, exponent: float = 1.0) -> Array:
 @widened
 def expm1_gradient(dy: Array, y: Array) -> Array:
     return dy * (y + 1)
+
+
+@widened
+def tan_gradient(dy: Array, y: Array) -> Array:
+    return dy * (1 + y * y)
 
 
 @widened

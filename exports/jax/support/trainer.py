@@ -59,19 +59,25 @@ class Trainer:
 
     def _first(self, name: str, given: Mapping[str, Any], constants: Mapping[str, Any]) -> Array:
         """Return a parameter, buffer or state before the first step."""
-        dtype, shape, splits, role, initial = self.program.PARAMETERS[name]
+        dtype, shape, _, role, initial = self.program.PARAMETERS[name]
         if role == "state":
             whole: Any = np.full(shape, _number(initial), _dtype(dtype))
         elif name in given or name in constants:
             whole = given.get(name, constants.get(name))
         else:
             raise ValueError(f"the parameters lack `{name}`, which the plan has")
-        return self._placed(name, whole, dtype, shape, splits, self.mesh.sharding(splits))
+        return self._own(name, whole)
+
+    def _own(self, name: str, whole: Any) -> Array:
+        """Return a parameter, buffer or state on the devices: a copy, since a step donates it."""
+        dtype, shape, splits, _, _ = self.program.PARAMETERS[name]
+        own = self._placed(name, whole, dtype, shape, splits, self.mesh.sharding(splits))
+        return jnp.copy(own)
 
     def _placed(
         self, name: str, whole: Any, dtype: str, shape: Any, splits: Any, sharding: Any
     ) -> Array:
-        """Return an array on the devices, a copy of its own."""
+        """Return an array on the devices."""
         found = whole if isinstance(whole, Array) else np.asarray(whole)
         kind = _dtype(dtype)
         if tuple(found.shape) != shape or jax.dtypes.canonicalize_dtype(found.dtype) != kind:
@@ -81,7 +87,7 @@ class Trainer:
         unfolded = self.mesh.unfold(found, splits)
         if not isinstance(found, Array):
             unfolded = unfolded.astype(kind)
-        return jax.device_put(unfolded, sharding, may_alias=False)
+        return jax.device_put(unfolded, sharding)
 
     # The step of one device, and of all
 
@@ -118,8 +124,9 @@ class Trainer:
 
     def gradients(self, *inputs: Any, **by_name: Any) -> Arrays:
         """Return the gradients by the names of their parameters, in the same layouts."""
+        gradients: Arrays
         self.outputs, gradients = self._gradients(self.state, self.inputs(*inputs, **by_name))
-        return gradients  # type: ignore[no-any-return]
+        return gradients
 
     def step(self, *inputs: Any, **by_name: Any) -> Array:
         """Run a training step on whole inputs, and return its first output: the loss."""
@@ -158,9 +165,7 @@ class Trainer:
     def load(self, tensors: Mapping[str, Any]) -> None:
         """Take whole parameters, buffers and optimizer states, by name."""
         for name, whole in tensors.items():
-            dtype, shape, splits, _, _ = self.program.PARAMETERS[name]
-            sharding = self.mesh.sharding(splits)
-            self.state[name] = self._placed(name, whole, dtype, shape, splits, sharding)
+            self.state[name] = self._own(name, whole)
 
 
 def _name_of(path: Any) -> str:

@@ -112,7 +112,8 @@ sin, cos, tan, sinh, cosh, tanh = (
     *(torch.sin, torch.cos, torch.tan),
     *(torch.sinh, torch.cosh, torch.tanh),
 )
-asin, acos, atan, erf = torch.asin, torch.acos, torch.atan, torch.erf
+asin, acos, atan = torch.asin, torch.acos, torch.atan
+erf, erfc = torch.erf, torch.erfc
 abs, square, rsqrt = torch.abs, torch.square, torch.rsqrt
 sqrt = torch.sqrt
 reciprocal, sigmoid = torch.reciprocal, torch.sigmoid
@@ -202,6 +203,11 @@ def tanh_gradient(dy: Tensor, y: Tensor) -> Tensor:
 @widened
 def erf_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return dy * (2 / pi**0.5) * torch.exp(-x * x)
+
+
+@widened
+def erfc_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    return -erf_gradient(dy, x)
 
 
 @widened
