@@ -41,7 +41,7 @@ from shardwright.exports.table import export, write_export  # noqa: E402
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "export.md"
 DEVICES, BATCH, RATE, STEPS = 8, 8, 1e-3, 3
-MODELS = ("gpt", "encoder", "vit", "experts", "attention")
+MODELS = ("gpt", "encoder", "vit", "attention", "scanned")
 PLANS: dict[str, dict[str, Any]] = {
     "data parallel": {"plan": "data=8"},
     "tensor and sequence parallel": {"plan": "tensor=2,data=4,sequence_parallel"},

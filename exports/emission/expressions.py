@@ -26,6 +26,7 @@ _OF_OPERATORS: Mapping[str, tuple[str, ...]] = {
     "flatten": ("start",),
     "expand_dims": ("axis",),
     "squeeze": ("axis",),
+    "tile": ("multiples",),
     "gather_elements_gradient": ("size",),
     "pack": ("length",),
     "unpack": ("splits",),

@@ -48,6 +48,11 @@ def spread(x: Array, *, shape: Shape, axis: Sequence[int] = (), keep_dims: bool 
     return jnp.broadcast_to(x, tuple(shape))
 
 
+def tile(x: Array, *, shape: Shape) -> Array:
+    copies = tuple(after // n for after, n in zip(shape, x.shape, strict=True))
+    return jnp.tile(x, copies)
+
+
 def slice(x: Array, *, begin: Shape, shape: Shape, strides: Shape = ()) -> Array:
     steps = tuple(strides) or (1,) * x.ndim
     places = zip(begin, shape, steps, strict=True)

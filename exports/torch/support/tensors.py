@@ -47,6 +47,11 @@ def spread(x: Tensor, *, shape: Shape, axis: Sequence[int] = (), keep_dims: bool
     return x.expand(tuple(shape))
 
 
+def tile(x: Tensor, *, shape: Shape) -> Tensor:
+    copies = tuple(after // n for after, n in zip(shape, x.shape, strict=True))
+    return x.tile(copies)
+
+
 def slice(x: Tensor, *, begin: Shape, shape: Shape, strides: Shape = ()) -> Tensor:
     for d, (first, count, step) in enumerate(
         zip(begin, shape, strides or (1,) * x.ndim, strict=True)
