@@ -162,7 +162,7 @@ def _next_length(known: dict[int, float], limit: float, low: int, high: float) -
     """Return the length that a line through the longest two known ones says, in bounds."""
     (last, most), *others = sorted(known.items(), reverse=True)
     said: float = 2 * last if most <= limit else last // 2
-    if others and most > others[0][1]:
+    if others and others[0][1] < most < inf:  # a length without a plan takes infinite memory
         before, less = others[0]
         said = last + (limit - most) * (last - before) / (most - less)
     return int(min(max(said, low + 1), high - 1))

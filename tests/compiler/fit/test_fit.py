@@ -161,6 +161,16 @@ def test_no_sequence_fits():
     assert longest_sequence(64, lambda length: 10.0 + length, 10.0) == Longest(None, True)
 
 
+def test_lengths_without_a_plan_do_not_fit():
+    def most(length: int) -> float:
+        return float(length) if length % 64 == 0 else float("inf")
+
+    found = longest_sequence(64, most, 200)
+    assert found.tokens is not None
+    assert most(found.tokens) <= 200
+    assert longest_sequence(64, lambda length: float("inf"), 200) == Longest(None, True)
+
+
 def test_a_sequence_without_a_program_ends_the_search():
     def most(length: int) -> float:
         if length > 600:
