@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from operator import add
 
 from shardwright.compiler.fit.model import FitModel, Prices
 from shardwright.compiler.outer.degrees import seconds_of_schedule
@@ -120,7 +121,16 @@ class Estimate:
         parts = self.model.seconds(self.plan.tensor, self.plan.recompute)
         device = self._by_stage([part.of(*rates) for part in parts])
         host = self._by_stage([part.host for part in parts])
-        return tuple(map(max, device, host))
+        return tuple(map(add, map(max, device, host), self._received))
+
+    @property
+    def _received(self) -> list[float]:
+        """Seconds of every stage for which it receives in a pass, where software waits for that."""
+        last = len(self._sizes) - 1
+        if self.model.cluster.software is None or not last:
+            return [0.0] * (last + 1)
+        each = self._transfer_seconds
+        return [each * ((stage > 0) + (stage < last)) for stage in range(last + 1)]
 
     def _by_stage(self, parts: Sequence[float]) -> list[float]:
         """Return the sums of every stage, of what a layer and both ends take."""
@@ -144,7 +154,8 @@ class Estimate:
         plan = self.plan
         if plan.pipeline == 1 or self.passes * len(self.durations) > _MOST_ACTIONS:
             return self.seconds
-        transfer = self._transfer_seconds
+        waits = self.model.cluster.software is not None  # which then are in the durations
+        transfer = 0.0 if waits else self._transfer_seconds
         return self._with_data(seconds_of_schedule(plan, self.passes, self.durations, transfer))
 
     @property
@@ -153,8 +164,8 @@ class Estimate:
         cluster = self.model.cluster
         number = self.plan.stage_level(cluster, self.devices)
         level = cluster.levels[number]
-        moved = self._samples * self.prices.layers.passed_bytes / level.achieved_bandwidth
-        seconds = level.latency + moved * self.factors.of_level(number)
+        sent = level.send_seconds(self._samples * self.prices.layers.passed_bytes)
+        seconds = cluster.device.launch_seconds + sent * self.factors.of_level(number)
         software = cluster.software
         if software is None:
             return seconds

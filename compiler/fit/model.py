@@ -163,7 +163,7 @@ class FitModel:
     tells_links: bool = False
     _priced: dict[int, Mapping[str, Prices]] = field(default_factory=dict)
     _timed: dict[int, dict[str, tuple[PartSeconds, ...]]] = field(default_factory=dict)
-    _shared: dict[tuple[float, float], SharedParts] = field(default_factory=dict)
+    _shared: SharedParts = field(default_factory=SharedParts)
     _launched: dict[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -350,10 +350,7 @@ class FitModel:
         mesh = NamedPlan(tensor=tensor, data=1).mesh(cluster, tensor)
         options = replace(self._options, micro_batches=self.samples // samples)
         where = (self._source, cluster, mesh, options, PassManager(), None, 0)
-        # What is shared has prices, so clusters of other bandwidth have their own.
-        key = cluster.levels[0].bandwidth, cluster.device.memory_bandwidth
-        shared = self._shared.setdefault(key, SharedParts())
-        return PipelinePartitioning(*where, shared=shared)
+        return PipelinePartitioning(*where, shared=self._shared)
 
     @cached_property
     def _options(self) -> CompileOptions:

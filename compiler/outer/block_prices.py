@@ -345,8 +345,8 @@ class BlockPricing:
         where = (blocks, pipeline.limits, deadline, pipeline.level, True)
         if weights is not None:
             return StageProblems(request, *where)
-        mesh, passes = pipeline.mesh, options.passes
-        tables = pipeline.shared.tables(mesh, passes, lambda: request.profile)
+        where_of = pipeline.mesh, options.passes, pipeline.cluster
+        tables = pipeline.shared.tables(*where_of, lambda: request.profile)
         request = replace(request, prices=tables.profile)
         return StageProblems(request, *where, interners=tables.interners)
 

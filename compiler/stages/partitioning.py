@@ -92,6 +92,11 @@ class PipelinePartitioning(Partitioned):
     @cached_property
     def blocks(self) -> Blocks:
         """What the program can be cut between."""
+        user = tuple(sorted(decided(self.options).items()))
+        others = self.options.passes, self.schedule.stages, self.cuts, user
+        return self.shared.blocks(self.source, others, self._cut_between)
+
+    def _cut_between(self) -> Blocks:
         points = given_points(self.line, self.loop, self.cuts) if self.cuts else ()
         if not points:
             found = cut_points(self.line, self.loop, self.schedule.stages)
@@ -166,7 +171,8 @@ class PipelinePartitioning(Partitioned):
         where = (self.limits, deadline, self.level, alone, self.time_note)
         if own:
             return StageProblems(request, self.blocks, *where)
-        tables = self.shared.tables(self.mesh, options.passes, lambda: request.profile)
+        shared = self.mesh, options.passes, self.cluster
+        tables = self.shared.tables(*shared, lambda: request.profile)
         request = replace(request, prices=tables.profile)
         return StageProblems(request, self.blocks, *where, interners=tables.interners)
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from shardwright.compiler.stages.blocks import Blocks
+from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.profile import CostProfile
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches, one_pass
 from shardwright.dataflow.stretches import Line
@@ -51,9 +53,15 @@ class SharedParts:
 
         return self._one("loop", (Identity(source), passes), make)
 
-    def tables(self, mesh: Mesh, passes: int, profile: Callable[[], CostProfile]) -> SharedTables:
+    def blocks(self, source: Graph, others: Hashable, make: Callable[[], Blocks]) -> Blocks:
+        """Return the blocks of a program, which depend on others too."""
+        return self._one("blocks", (Identity(source), others), make)
+
+    def tables(
+        self, mesh: Mesh, passes: int, cluster: Cluster, profile: Callable[[], CostProfile]
+    ) -> SharedTables:
         """Return the tables of stages on a mesh; `profile` returns their costs at the first."""
-        return self._one("tables", (mesh, passes), lambda: SharedTables(profile()))
+        return self._one("tables", (mesh, passes, cluster), lambda: SharedTables(profile()))
 
     def _one(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
         """Return the object of a key; the last few are kept."""

@@ -98,6 +98,20 @@ def test_steps_of_a_software_are_near_those_of_built_plans(sized):
             assert one > 1.5 * Estimate(NamedPlan.parse(plan), ideal, 16).refined_seconds
 
 
+def test_a_stage_waits_for_what_it_receives_as_a_software_runs_it():
+    own, plan = software("megatron-core"), "pipeline=4,data=4,micro_batch=1,zero=1"
+    slow = own.model_copy(update={"transfer": own.transfer.with_value(0.1)})
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    described = CLUSTER.run_by(slow)
+    priced_so = FitModel(definition().graph, described, asked)
+    kinds = {"precision": "bfloat16", "optimizer": "adam"}
+    built = compile(definition(), 16, cluster=CLUSTER, plan=plan, **kinds)
+    timed = timeline_of(replace(built, cluster=described), float("inf"))
+    one = Estimate(NamedPlan.parse(plan), priced_so, 16)
+    assert one.refined_seconds == pytest.approx(timed.step_seconds, rel=0.02)
+    assert one.seconds == pytest.approx(timed.step_seconds, rel=0.1)
+
+
 def test_the_front_is_that_of_all_pairs():
     plans = family(model(), 16)
     found = {(one.seconds, one.memory_bytes) for one in front(plans)}
