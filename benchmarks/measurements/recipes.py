@@ -94,8 +94,9 @@ def at(row: Row, layers: int, stages: int, passes: int) -> Small:
 
 
 def _stages(row: Row, described: Cluster) -> int:
-    total = row.plan.pipeline
-    each = row.devices // total
+    """Return the least stages that stand for all: the first, a middle one and the last."""
+    total = row.plan.pipeline * row.plan.chunks
+    each = row.devices // row.plan.pipeline
     for stages in range(min(_STAGES, total), total + 1):
         try:
             described.for_devices(each * stages)

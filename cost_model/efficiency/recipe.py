@@ -176,6 +176,7 @@ class Recipe:
     def stage(self, stage: int, stages: int) -> int:
         """Return the stage of the recipe that stands for one of so many."""
         last = len(self.parts) - 1
+        assert last > 1 or stages <= last + 1, "no stage of the recipe is a middle one"
         return 0 if stage == 0 else last if stage == stages - 1 else min(1, last)
 
     def seconds(self, cluster: Cluster, repetition: Repetition) -> float:

@@ -71,6 +71,15 @@ def test_every_row_is_read_or_left_out_with_a_reason():
 
 
 @needs_rows
+def test_two_groups_of_several_chunks_have_a_stage_that_is_neither_first_nor_last():
+    rows, _ = read_rows()
+    found = [row for row in rows if row.plan.pipeline == 2 and row.plan.chunks > 1]
+    assert found
+    for row in found:
+        assert "pipeline=3" in small(row, cluster(row.cluster)).plan
+
+
+@needs_rows
 def test_a_row_is_timed_by_the_product_s_own_path():
     rows, _ = read_rows()
     row = next(r for r in rows if r.source == "vTrain single" and r.plan.pipeline == r.layers // 6)
