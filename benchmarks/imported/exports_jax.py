@@ -42,7 +42,7 @@ from shardwright.exports.table import export, write_export  # noqa: E402
 DOCUMENT = Path(__file__).parents[2] / "docs" / "export.md"
 DEVICES, BATCH, RATE, STEPS = 8, 8, 1e-3, 3
 MODELS = ("gpt", "encoder", "vit", "attention", "experts")
-WITHOUT_SEQUENCE = ("vit", "experts")  # which has nothing to split
+WITHOUT_SEQUENCE = ("vit", "experts")  # they have no sequence that it can split
 PLANS: dict[str, dict[str, Any]] = {
     "data parallel": {"plan": "data=8"},
     "tensor and sequence parallel": {"plan": "tensor=2,data=4,sequence_parallel"},
