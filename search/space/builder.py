@@ -155,6 +155,7 @@ class _SpaceBuilder:
         self.memory.stretches = self.recomputable.stretches(self.memory)
         for node in nodes:
             self._add_operator(node)
+            self.context.check_time()
         self.counted = counted_views(self.graph, self._count_savers)
         for name in self.graph.outputs:
             self._add_output(self.graph.values[name], is_loss=name == self.context.loss)
@@ -164,9 +165,11 @@ class _SpaceBuilder:
         updates = dict(self.graph.updates)
         for name in (parameter.name for parameter in self.graph.parameters):
             parameters.add(self.graph.values[name], updates.get(name))
+            self.context.check_time()
         for node in nodes:
             for position in range(len(node.results)):
                 self._add_result(node, position)
+            self.context.check_time()
         for node in nodes:
             self._hold_gradient_work(node)
             self._hold_kept(node)

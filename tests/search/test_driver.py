@@ -17,6 +17,7 @@ from shardwright.ir.errors import (
     NotFoundError,
     OptionError,
     StrategyError,
+    TimeLimitError,
 )
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
@@ -25,6 +26,9 @@ from shardwright.search.driver import SEARCHES, search
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
+from shardwright.search.space.offloading import Offloading
+from shardwright.search.space.parameters import ParameterChoices
+from shardwright.search.space.saved_tensors import SavedTensors
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
@@ -167,6 +171,29 @@ def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None
         compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(time_limit=1e-9))
     assert "takes longer than the time limit of 1e-09 s: `matmul_0` alone has" in str(caught.value)
     assert "strategies on mesh x=2 x y=2 x z=2; merge axes of the mesh" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "step"),
+    [(SavedTensors, "hold"), (ParameterChoices, "add"), (Offloading, "with_choice")],
+)
+def test_every_part_of_building_ends_when_time_is_up(
+    part: type, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, calls = getattr(part, step), 0
+
+    def late(self: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        context = getattr(self, "context", None) or self.saved.context
+        context.started -= 3600
+        return own(self, *arguments, **named)
+
+    monkeypatch.setattr(part, step, late)
+    profile = TimeProfile(mesh_for(CPU, 2), CPU, UpdateRule("sgd_update", 0, False))
+    with pytest.raises(TimeLimitError, match="longer than the time limit of 60 s"):
+        build_search_space(multilayer_perceptron(), profile, time_limit=60)
+    assert calls == 1
 
 
 def test_unknown_modes_are_refused() -> None:
