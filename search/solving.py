@@ -41,7 +41,6 @@ def solve_space(
     if solver == "exact" and any(pair.role == "copy" for pair in problem.pairs):
         solution = _with_copies_last(space, options)
         known = None if solution is None else evaluate(problem, _assignment_of(solution))
-        known = None if solution is None else evaluate(problem, _assignment_of(solution))
         if solution is not None and known is not None and known.feasible:
             return replace(_result(space, problem, solution, begin, known=known), unlimited=True)
     rest = options.since(begin)
