@@ -21,7 +21,7 @@ from proof_mutants import mutants
 from shardwright.api import compile
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import cluster, mesh_for
-from shardwright.dataflow.micro_batches import samples_of
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.errors import PassError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.models import load_model

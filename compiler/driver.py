@@ -45,7 +45,8 @@ from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import serial_seconds
-from shardwright.dataflow.micro_batches import check_axes, micro_batches, samples_of, undivided
+from shardwright.dataflow.micro_batches import check_axes, micro_batches, undivided
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.efficiency.unread import unread_recomputation
-from shardwright.dataflow.micro_batches import samples_of
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.operators.models.attention import Attention

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from shardwright.dataflow.cotangents import cotangent_flow
+from shardwright.dataflow.samples import own_samples, samples_of
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.errors import IRError, OptionError, ShardwrightError, StrategyError
@@ -42,11 +43,6 @@ def check_axes(ranks: Mesh) -> None:
             "over",
             hint="give it another name",
         )
-
-
-def samples_of(graph: Graph) -> int | None:
-    """Return the samples of a batch: the first size of the first input that is no scalar."""
-    return next((value.type.shape[0] for value in graph.inputs if value.type.rank), None)
 
 
 @dataclass(frozen=True)
@@ -366,9 +362,13 @@ class _Propagation:
             raise _refusal(what, self.passes, "give a number that divides the batch")
         for value in (*self.graph.inputs, *(p.value for p in self.graph.parameters)):
             self.layouts[value.name] = Layout.replicated(value.type.rank)
+        whole = own_samples(self.graph)
         for value in self.graph.inputs:
-            if value.type.rank and value.type.shape[0] == batch:
+            if value.type.rank and value.type.shape[0] == batch and value.name not in whole:
                 self.layouts[value.name] = _split(value.type.rank, 0)
+        for node in whole.values():
+            self.wanted[node.name] = _split(node.results[0].type.rank, 0)
+            self.wanted[node.operands[1]] = _split(1, 0)
 
     def _visit(self, node: Node) -> None:
         info = info_of(self.graph, node)

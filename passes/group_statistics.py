@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from shardwright.dataflow.input_sums import with_input_sums
 from shardwright.dataflow.micro_batches import BatchStatistics, batch_statistics
 from shardwright.dataflow.properties import WHOLE
 from shardwright.ir.errors import IRError
@@ -26,7 +27,9 @@ class GroupStatistics(Pass):
     they get the groups as first dimension, and so does what is computed of them. In the end they
     are averaged over the groups; a moving average moves to those of one group after the other.
     A program without such statistics stays as it is, and so does one whose statistics cannot be
-    computed by groups: it has no form in micro-batches.
+    computed by groups: it has no form in micro-batches. Sums that depend on inputs alone, such as
+    the number of labels that are not ignored, are computed of the whole batch instead, before the
+    loop.
 
     Before::
 
@@ -52,6 +55,7 @@ class GroupStatistics(Pass):
 
     def run(self, graph: Graph) -> Graph:
         """Return the program with statistics of groups."""
+        graph = with_input_sums(graph, self.groups) if self.groups > 1 else graph
         found = batch_statistics(graph, self.groups) if self.groups > 1 else None
         if found is None or not found.values:
             return graph

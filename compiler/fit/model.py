@@ -21,7 +21,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.unread import PRODUCTS
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import node_seconds
-from shardwright.dataflow.micro_batches import samples_of
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import item_bytes

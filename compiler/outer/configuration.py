@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from shardwright.dataflow.micro_batches import micro_batches, samples_of
+from shardwright.dataflow.micro_batches import micro_batches
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh

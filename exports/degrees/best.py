@@ -16,7 +16,7 @@ from shardwright.compiler.options import DEFAULTS
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.streams import loads
 from shardwright.cost_model.timeline import simulate
-from shardwright.dataflow.micro_batches import samples_of
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.errors import NoPlanError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.models import training_definition

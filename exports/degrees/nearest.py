@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.timeline import simulate, with_window
-from shardwright.dataflow.micro_batches import samples_of
+from shardwright.dataflow.samples import samples_of
 from shardwright.exports.degrees.best import BestNamedPlan, best_named_plan, candidate_plans
 from shardwright.ir.errors import OptionError
 from shardwright.ir.units import bytes_text, seconds_text

@@ -14,7 +14,7 @@ from itertools import pairwise, product
 from math import prod
 
 from shardwright.cost_model.streams import parameter_tensors
-from shardwright.dataflow.micro_batches import samples_of
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph

@@ -15,7 +15,7 @@ from math import inf
 
 from shardwright.cost_model.profile import REGATHERED
 from shardwright.cost_model.roofline import local_bytes
-from shardwright.dataflow.micro_batches import samples_of
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.errors import InfeasibleError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
