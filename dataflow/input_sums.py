@@ -8,7 +8,7 @@ before the loop, and every pass takes its own samples of these inputs.
 from dataclasses import replace
 
 from shardwright.dataflow.micro_batches import batch_statistics
-from shardwright.dataflow.samples import POSITIONS, own_samples, samples_of
+from shardwright.dataflow.samples import OWN_SAMPLES, own_samples, samples_of
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.provenance import Provenance
 from shardwright.operators.builder import Builder
@@ -26,7 +26,7 @@ def with_input_sums(graph: Graph, passes: int) -> Graph:
 
     After::
 
-        labels.own = gather(labels, positions)
+        labels.own = own_samples(labels)
         kept.all = not_equal(labels, ignored)
         count.all = reduce_sum(kept.all)
         loss = div(total, count.all)
@@ -91,14 +91,12 @@ class _Copies:
         return replace(graph, recomputed=self.whole.recomputed, offloaded=self.whole.offloaded)
 
     def _take_samples(self) -> None:
-        batch, positions = samples_of(self.whole), None
+        batch = samples_of(self.whole)
         for value in self.whole.inputs:
             if value.name in self.needed and value.type.shape[:1] == (batch,):
-                positions = positions or self.build.emit(
-                    POSITIONS, name=self.build.unique_name("samples"), size=batch
-                )
                 name = self.build.unique_name(f"{value.name}.own")
-                self.own[value.name] = self.build.emit("gather", value, positions, name=name).name
+                own = self.build.emit(OWN_SAMPLES, value, name=name, size=batch)
+                self.own[value.name] = own.name
 
     def _copy(self, node: Node) -> None:
         """Emit a node again that reads whole inputs, if it depends on any."""

@@ -368,7 +368,6 @@ class _Propagation:
                 self.layouts[value.name] = _split(value.type.rank, 0)
         for node in whole.values():
             self.wanted[node.name] = _split(node.results[0].type.rank, 0)
-            self.wanted[node.operands[1]] = _split(1, 0)
 
     def _visit(self, node: Node) -> None:
         info = info_of(self.graph, node)

@@ -28,7 +28,7 @@ _OF_OPERATORS: Mapping[str, tuple[str, ...]] = {
     "squeeze": ("axis",),
     "tile": ("multiples",),
     "gather_elements_gradient": ("size",),
-    "positions": ("size",),
+    "own_samples": ("size",),
     "pack": ("length",),
     "unpack": ("splits",),
     "pack_dealt": ("length", "splits", "axes"),

@@ -216,26 +216,3 @@ class Fill(OperatorInfo):
         """Broadcast the value."""
         dtype = numpy_dtype(self.attributes["dtype"])
         return np.broadcast_to(dtype.type(self.attributes["value"]), view.result_shapes[0])
-
-
-@register
-class Positions(OperatorInfo):
-    """The numbers 0, 1, ..., ``size`` - 1."""
-
-    name = "positions"
-    defaults: ClassVar = {"size": 1, "dtype": "int64"}
-    flops_per_point = 0.0
-    examples = (Example((), {"size": 4}),)
-
-    def make_rule(self) -> Rule:
-        """Let every rank have a part of the numbers."""
-        return resolve("-> v", [], {"v": self.attributes["size"]})
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type that the attribute names."""
-        return (self.attributes["dtype"],)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Count from the first number of the part."""
-        start, size = view.starts["v"], view.sizes["v"]
-        return np.arange(start, start + size, dtype=numpy_dtype(self.attributes["dtype"]))

@@ -92,6 +92,28 @@ class Slice(OperatorInfo):
 
 
 @register
+class OwnSamples(OperatorInfo):
+    """The first ``size`` samples of a whole input, of which every rank or pass takes its own."""
+
+    name = "own_samples"
+    defaults: ClassVar = {"size": 1}
+    flops_per_point = 0.0
+    examples = (Example(("i64[6, 3]",), {"size": 4}), Example(("i64[4]",), {"size": 4}))
+
+    def make_rule(self) -> Rule:
+        """Let the samples be split where the input is whole."""
+        size, shape = self.attributes["size"], self.operand_types[0].shape
+        if not shape or not 0 < size <= shape[0]:
+            raise IRError(f"there are no {size} samples in an input of shape {shape}")
+        rest = " ".join(f"e{d}" for d in range(1, len(shape)))
+        return resolve(f"w^ {rest} -> b {rest}", [shape], {"b": size})
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Slice from the first own sample."""
+        return operands[0][view.starts["b"] : view.starts["b"] + view.sizes["b"]]
+
+
+@register
 class Pad(OperatorInfo):
     """Put ``value`` before, after, and between the elements of each dimension."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from shardwright.dataflow.samples import OWN_SAMPLES
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
@@ -93,6 +94,10 @@ def followed(
                     used.update(part)
                 if mesh.extent(part) != info.rule.sizes[factor]:
                     break
+    if info.name == OWN_SAMPLES and input_layouts[0] is not None:
+        axes = input_layouts[0].splits[0]  # an input that is gathered, so that its parts are taken
+        if axes and can_split(info.rule, "b", axes, mesh, uneven):
+            axes_of["b"] = axes
     return axes_of
 
 

@@ -105,10 +105,6 @@ def fill(*, shape: Sequence[int], dtype: str = "float32", value: float = 0.0) ->
     return torch.full((), value, dtype=dtype_of(dtype)).expand(tuple(shape))
 
 
-def positions(*, dtype: str = "int64", start_v: int = 0, size_v: int) -> Tensor:
-    return torch.arange(start_v, start_v + size_v, dtype=dtype_of(dtype))
-
-
 # Functions of one variable, and their gradients
 
 exp, expm1, log, log1p = torch.exp, torch.expm1, torch.log, torch.log1p
