@@ -42,7 +42,7 @@ from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
-from shardwright.dataflow.micro_batches import samples_of
+from shardwright.dataflow.samples import samples_of
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 

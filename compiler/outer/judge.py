@@ -23,9 +23,8 @@ from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
-from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.dataflow.samples import samples_of
-from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
