@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from shardwright.dataflow.micro_batches import micro_batches
-from shardwright.dataflow.samples import samples_of
+from shardwright.dataflow.samples import own_samples, samples_of
 from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
@@ -128,7 +128,7 @@ def candidate_counts(source_of: Callable[[int], Graph], *, staged: bool = False)
         micro_batches(divided, least)
     except ShardwrightError:
         return counts[:1]
-    if divided == whole:
+    if divided == whole or _sums_inputs(whole, divided):
         return counts
     warnings.warn(
         f"`{whole.name}` has statistics of the batch, so another number of micro-batches computes "
@@ -137,6 +137,18 @@ def candidate_counts(source_of: Callable[[int], Graph], *, staged: bool = False)
         stacklevel=2,
     )
     return counts[:1]
+
+
+def _sums_inputs(whole: Graph, divided: Graph) -> bool:
+    """Return whether a program in micro-batches differs by copies that read whole inputs alone."""
+    own = own_samples(divided).values()
+    before, taken = whole.values, {node.name for node in own}
+    same = (
+        name in taken
+        or ((n := name.removesuffix(".all")) in before and before[n].type == value.type)
+        for name, value in divided.values.items()
+    )
+    return bool(taken) and all(same)
 
 
 Form = tuple[int, str]

@@ -5,6 +5,7 @@ import pytest
 
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer.configuration import candidate_counts
 from shardwright.cost_model.memory import peak_memory
 from shardwright.dataflow.input_sums import with_input_sums
 from shardwright.dataflow.micro_batches import micro_batches
@@ -175,3 +176,10 @@ def test_sums_of_trained_values_are_not_known_before() -> None:
     assert with_input_sums(graph, 2) is graph
     with pytest.raises(OptionError, match="which is computed of all samples"):
         compile_graph(graph, CPU, 2, CompileOptions(mode="data_parallel", micro_batches=2))
+
+
+def test_all_numbers_of_micro_batches_compute_the_same_step() -> None:
+    def source(passes: int) -> Graph:
+        return Canonicalize().run(GroupStatistics(passes).run(parse(IGNORED)))
+
+    assert candidate_counts(source) == (1, 2, 4, 8)
