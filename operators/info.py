@@ -195,11 +195,15 @@ class OperatorInfo:
             what = f"`{self.name}` reads {hosted}, expected the memory of the devices"
             raise IRError(what, hint="copy it with `from_host` first")
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The attributes without those that have their defaults since they were not given."""
+        return {key: value for key, value in self.attributes.items() if key in self._given}
+
     def _malformed(self) -> IRError:
         """Return the error for operands and attributes that do not fit the operator."""
         types = ", ".join(map(str, self.operand_types)) or "none"
-        given = ((key, self.attributes[key]) for key in self.attributes if key in self._given)
-        attributes = ", ".join(f"{key}={value!r}" for key, value in given)
+        attributes = ", ".join(f"{key}={value!r}" for key, value in self.given.items())
         types += f" with {attributes}" if attributes else ""
         return IRError(f"`{self.name}` cannot take the operands: {types}")
 

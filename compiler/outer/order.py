@@ -238,7 +238,7 @@ class PricedOrder(Generic[T]):
         a sample for itself, which nothing communicates.
         """
         found: list[Entry[T]] = []
-        most = _LOW * min(entry.bound for entry in unpriced)
+        most = _LOW * min((entry.bound for entry in unpriced), default=inf)
         left = [entry for entry in unpriced if entry.bound <= most]
         while left and len(found) < _GROUP:
             first = self._widest_for(min(left, key=_by_bound))

@@ -60,6 +60,10 @@ def slice(x: Array, *, begin: Shape, shape: Shape, strides: Shape = ()) -> Array
     return lax.slice(x, tuple(begin), tuple(ends), steps)
 
 
+def own_samples(x: Array, *, start_b: Any = 0, size_b: int) -> Array:
+    return lax.dynamic_slice_in_dim(x, start_b, size_b)
+
+
 def pad(x: Array, *, before: Shape, shape: Shape, between: Shape = (), value: float = 0.0) -> Array:
     gaps = between or (0,) * x.ndim
     sizes = zip(before, x.shape, gaps, shape, strict=True)

@@ -43,7 +43,7 @@ def test_the_best_of_all_stages_and_micro_batches_is_found(
     floors = []
     kept = judge.ProgramJudge.floor
     monkeypatch.setattr(
-        judge.ProgramJudge, "floor", lambda s, **k: floors.append(kept(s, **k)) or floors[-1]
+        judge.ProgramJudge, "floor", lambda *a, **k: floors.append(kept(*a, **k)) or floors[-1]
     )
     options = {"objective": objective, "memory_limit": memory, "recompute": recompute, "gap": GAP}
     alone = one_by_one(model, 2, **options)
