@@ -84,7 +84,7 @@ def emit(info: OperatorInfo, strategy: Strategy, wanted: tuple[bool, ...], mesh:
         info.name,
         tuple(value.name for value in operands),
         _values("result", info.result_types, left),
-        info.given,
+        info.stated,
     )
     split = emit_split(build, node, operands, strategy)
     forward = _with_operands(build.nodes, operands)

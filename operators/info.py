@@ -178,7 +178,7 @@ class OperatorInfo:
         self.operand_types = tuple(operand_types)
         self._check_memory()
         self.attributes: dict[str, Any] = {**self.defaults, **attributes}
-        self._given = frozenset(attributes)
+        self.stated = {key: attributes[key] for key in self.attributes if key in attributes}
         self._inferred: dict[object, tuple[Strategy, tuple[Layout, ...]]] = {}
         try:
             self.rule = self.make_rule()
@@ -195,15 +195,10 @@ class OperatorInfo:
             what = f"`{self.name}` reads {hosted}, expected the memory of the devices"
             raise IRError(what, hint="copy it with `from_host` first")
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The attributes without those that have their defaults since they were not given."""
-        return {key: value for key, value in self.attributes.items() if key in self._given}
-
     def _malformed(self) -> IRError:
         """Return the error for operands and attributes that do not fit the operator."""
         types = ", ".join(map(str, self.operand_types)) or "none"
-        attributes = ", ".join(f"{key}={value!r}" for key, value in self.given.items())
+        attributes = ", ".join(f"{key}={value!r}" for key, value in self.stated.items())
         types += f" with {attributes}" if attributes else ""
         return IRError(f"`{self.name}` cannot take the operands: {types}")
 

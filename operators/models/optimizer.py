@@ -201,7 +201,7 @@ class Update(OperatorInfo):
         own = shapes[: 2 + self.states]
         if len(set(own)) > 1:
             raise IRError(f"parameter, gradient and states have the shapes {own}, one expected")
-        if self.reads_rate and "learning_rate" in self._given:
+        if self.reads_rate and "learning_rate" in self.stated:
             raise IRError("the learning rate is both an operand and an attribute")
         if not 0 < self._scalars <= 3:
             return super().make_rule()
