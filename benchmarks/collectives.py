@@ -11,17 +11,14 @@ too: CPU seconds are those of all ranks.
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from launched import launched
 
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
@@ -88,18 +85,6 @@ def work(rounds: int) -> None:
         print(json.dumps(found))
 
 
-def started(processes: int, rounds: int) -> dict[str, list[list[float]]]:
-    """Start the processes once, and return the ratios of each collective and size."""
-    command = ["mpiexec", "-n", str(processes), sys.executable, __file__, "--worker"]
-    command += ["--rounds", str(rounds)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    found: dict[str, list[list[float]]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     """Compare the collectives, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -114,7 +99,8 @@ def main() -> None:
     print("| processes | collective | KiB | ratio of CPU: median (quartiles) | of wall: median |")
     print("|---|---|---|---|---|")
     for processes in options.processes:
-        runs = [started(processes, options.rounds) for _ in range(options.starts)]
+        arguments = (__file__, processes, "--rounds", options.rounds)
+        runs = [launched(*arguments) for _ in range(options.starts)]
         for key in runs[0]:
             name, size = key.split()
             walls, busy = zip(*(ratio for run in runs for ratio in run[key]), strict=True)

@@ -11,19 +11,16 @@ either, so the processes are started several times.
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from launched import launched
 
 import shardwright as sw
 from shardwright import nn, ops
@@ -266,24 +263,11 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
 
 def run(network: str, processes: int, options: argparse.Namespace) -> dict[str, Pairs]:
     """Measure one network on some processes: the seconds of each step, in rounds of all starts."""
+    arguments = ("--network", network, "--rounds", options.rounds, "--seconds", options.seconds)
     found: dict[str, Pairs] = {}
     for _ in range(options.starts):
-        for name, pairs in started(network, processes, options).items():
+        for name, pairs in launched(__file__, processes, *arguments).items():
             found.setdefault(name, []).extend(pairs)
-    return found
-
-
-def started(network: str, processes: int, options: argparse.Namespace) -> dict[str, Pairs]:
-    """Start the processes once, and measure one network."""
-    command = ["mpiexec", "-n", str(processes), sys.executable, __file__, "--worker"]
-    command += ["--network", network, "--rounds", str(options.rounds)]
-    command += ["--seconds", str(options.seconds)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    found: dict[str, Pairs] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.operators.info import Array
 from shardwright.operators.models.optimizer import Update
 from shardwright.runtime.faults import STANDING
-from shardwright.runtime.instructions import Instruction
+from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.kernels import run_kernel, settled
 from shardwright.runtime.updates import overwrite, overwrites, update_in_place
 
@@ -46,16 +46,7 @@ def computing(
     operands = [places[name] for name in instruction.node.operands]
     if len(instruction.results) > 1 or isinstance(info, Update):
         return _several(instruction, partial(kernel, view), operands, places, slots, rank)
-    local = instruction.results[0]
-    shape, dtype, result = local.shapes[rank], local.dtype, places[local.name]
-
-    def put(array: Array) -> float:
-        fits = type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
-        if not fits or array.base is not None:
-            array = settled(array, local, rank, instruction)
-        slots[result] = array
-        return 0.0
-
+    put = _putting(instruction, instruction.results[0], places, slots, rank)
     if len(operands) == 1:
         (a,) = operands
         return lambda: put(kernel(view, slots[a]))
@@ -63,6 +54,22 @@ def computing(
         a, b = operands
         return lambda: put(kernel(view, slots[a], slots[b]))
     return lambda: put(kernel(view, *[slots[i] for i in operands]))
+
+
+def _putting(
+    instruction: Instruction, local: Local, places: Mapping[str, int], slots: Slots, rank: int
+) -> Callable[[Array], float]:
+    """Return what puts a result of a kernel into its slot; in its declared type, if it is not."""
+    shape, dtype, place = local.shapes[rank], local.dtype, places[local.name]
+
+    def put(array: Array) -> float:
+        fits = type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
+        if not fits or array.base is not None:
+            array = settled(array, local, rank, instruction)
+        slots[place] = array
+        return 0.0
+
+    return put
 
 
 def constant(place: int, array: Array, slots: Slots) -> Call:
@@ -84,15 +91,13 @@ def _several(
     rank: int,
 ) -> Call:
     """Return the call of a kernel with several results, in a tuple."""
-    results = [(places[x.name], x.dtype, x.shapes[rank], x) for x in instruction.results]
+    puts = [_putting(instruction, x, places, slots, rank) for x in instruction.results]
 
     def call() -> float:
         found = kernel(*[slots[i] for i in operands])
         arrays = found if isinstance(found, tuple) else (found,)
-        for (place, dtype, shape, local), array in zip(results, arrays, strict=True):
-            fits = type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
-            whole = fits and array.base is None
-            slots[place] = array if whole else settled(array, local, rank, instruction)
+        for put, array in zip(puts, arrays, strict=True):
+            put(array)
         return 0.0
 
     return call

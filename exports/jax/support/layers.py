@@ -1,6 +1,7 @@
 """Operators of a plan that are layers of networks: products, normalizations, losses, attention."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -370,12 +371,10 @@ def convolution_weight_gradient(
     shape: Sizes,
     size_g: int = 1,
 ) -> Array:
-    def forward(weight: Array) -> Array:
-        return convolution(
-            x, weight, stride=stride, padding=padding, dilation=dilation, size_g=size_g
-        )
-
-    return _transposed(forward, dy, shape)
+    convolve = partial(
+        convolution, stride=stride, padding=padding, dilation=dilation, size_g=size_g
+    )
+    return _transposed(lambda weight: convolve(x, weight), dy, shape)
 
 
 def transposed_convolution(
@@ -389,13 +388,10 @@ def transposed_convolution(
     size_g: int = 1,
 ) -> Array:
     """Return the gradient of a convolution by its operand, which has the shape `shape`."""
-
-    def forward(x: Array) -> Array:
-        return convolution(
-            x, weight, stride=stride, padding=padding, dilation=dilation, size_g=size_g
-        )
-
-    return _transposed(forward, dy, shape)
+    convolve = partial(
+        convolution, stride=stride, padding=padding, dilation=dilation, size_g=size_g
+    )
+    return _transposed(lambda x: convolve(x, weight), dy, shape)
 
 
 def _transposed(forward: Callable[[Array], Array], dy: Array, shape: Sizes) -> Array:
