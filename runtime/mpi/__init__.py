@@ -34,10 +34,11 @@ from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.ordered import OrderedReduction
 from shardwright.runtime.mpi.allocation import keep_freed_memory
 from shardwright.runtime.mpi.buffers import (
+    Exchange,
     buffer_of,
     exchanged,
-    gathered,
     gathered_at,
+    gathering,
     is_even,
     is_native,
     neighbours,
@@ -45,8 +46,6 @@ from shardwright.runtime.mpi.buffers import (
     reduced,
 )
 from shardwright.runtime.under_way import Request
-
-Exchange = Callable[[Array], Array]  # of this rank's part, C-contiguous
 
 _KILLED = 10.0  # seconds in which the process that tells an error ends this one
 
@@ -149,7 +148,7 @@ class MpiCommunicator:
 
         def run(part: Array) -> Array:
             even = group.size == 1 or is_even(group, operator, part.shape, known=False)
-            return self._way(operator, axes, even=even)(part)
+            return self._way(operator, axes, part.shape, even=even)(part)
 
         part = np.asarray(parts[rank], order="C")
         return {rank: self._watched(run, operator, axes)(part)}
@@ -170,7 +169,8 @@ class MpiCommunicator:
         It takes the part of this rank and returns its result; no member has to ask another.
         """
         group, _ = self._place(operator, axes)
-        run = self._way(operator, axes, even=is_even(group, operator, shape, known=True))
+        even = is_even(group, operator, shape, known=True)
+        run = self._way(operator, axes, shape, even=even)
         return self._watched(run, operator, axes)
 
     def _watched(self, run: Exchange, operator: Communication, axes: tuple[str, ...]) -> Exchange:
@@ -185,7 +185,9 @@ class MpiCommunicator:
 
         return watched
 
-    def _way(self, operator: Communication, axes: tuple[str, ...], *, even: bool) -> Exchange:
+    def _way(
+        self, operator: Communication, axes: tuple[str, ...], shape: tuple[int, ...], *, even: bool
+    ) -> Exchange:
         """Return what moves the part of this rank: a call of MPI for each kind of operator."""
         group, extents = self._place(operator, axes)
         if group.size == 1:
@@ -197,7 +199,7 @@ class MpiCommunicator:
         if isinstance(operator, HaloSum):
             return partial(self._halo_sum, group, operator, extents)
         if operator.name == "all_gather" and even and not operator.attributes["dimension"]:
-            return partial(gathered, group)
+            return gathering(group, shape)
         if operator.name in self._collectives and even:
             return partial(self._collectives[operator.name], group, operator)
         return lambda part: operator.exchange(group.allgather(part), extents)[group.rank]
@@ -327,7 +329,7 @@ class MpiCommunicator:
     # Collectives, on buffers of bytes for every element type
 
     def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
-        parts = gathered(group, part[np.newaxis])
+        parts = gathering(group, (1, *part.shape))(part[np.newaxis])
         return np.concatenate(parts, axis=operator.attributes["dimension"])
 
     def _all_to_all(self, group: Any, operator: Communication, part: Array) -> Array:
@@ -354,7 +356,7 @@ class MpiCommunicator:
         padded = np.zeros(length * group.size, part.dtype)
         padded[: part.size] = part.reshape(-1)
         own = reduced(exchanged(group, padded.reshape(group.size, length)), kind)
-        return gathered(group, own)[: part.size].reshape(part.shape)
+        return gathering(group, own.shape)(own)[: part.size].reshape(part.shape)
 
     def _broadcast(self, group: Any, operator: Communication, part: Array) -> Array:
         result = np.array(part, order="C")

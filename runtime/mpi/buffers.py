@@ -1,6 +1,6 @@
 """Buffers of one call of MPI, for every element type."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -9,6 +9,8 @@ import numpy as np
 from shardwright.operators.communication.collectives import REDUCTIONS, Communication
 from shardwright.operators.communication.rings import Message
 from shardwright.operators.info import Array
+
+Exchange = Callable[[Array], Array]  # of this rank's part, C-contiguous
 
 # Element types that MPI knows and reduces, by their characters.
 _NATIVE = frozenset(np.dtype(t).char for t in (np.float32, np.float64, np.int32, np.int64))
@@ -54,11 +56,22 @@ def gathered_at(group: Any, part: Array, root: int) -> Array:
     return parts
 
 
-def gathered(group: Any, part: Array) -> Array:
-    """Return the parts of all members, one after another along the first dimension."""
-    parts = np.empty((group.size * part.shape[0], *part.shape[1:]), part.dtype)
-    group.Allgather(buffer_of(part), buffer_of(parts))
-    return parts
+def gathering(group: Any, shape: tuple[int, ...]) -> Exchange:
+    """Return what gathers parts of one shape, one after another along the first dimension.
+
+    What does not change from call to call is made once: a call takes no longer than MPI's own.
+    """
+    gather, empty, whole = group.Allgather, np.empty, (group.size * shape[0], *shape[1:])
+
+    def gathered(part: Array) -> Array:
+        parts = empty(whole, part.dtype)
+        if part.dtype.char in _NATIVE:
+            gather(part, parts)
+        else:
+            gather(buffer_of(part), buffer_of(parts))
+        return parts
+
+    return gathered
 
 
 def exchanged(group: Any, pieces: Array) -> Array:
