@@ -82,36 +82,37 @@ def overwrites(info: OperatorInfo, replaced: Sequence[int]) -> TypeGuard[Update]
     return info.overwrites and tuple(replaced) == (0, *range(2, 2 + info.states))
 
 
-def overwrite(
-    update: Update, arrays: list[Array], replaced: Sequence[int], *, spends_gradient: bool = False
-) -> None:
-    """Run an update on one rank; afterwards `arrays` has the results in place of the operands.
+def overwriting(update: Update, replaced: Sequence[int]) -> Callable[..., None]:
+    """Return what runs an update on one rank, with its results in place of the operands.
+
+    It takes the list of operands, in which the results are afterwards, and as `spends_gradient`
+    whether nobody reads the gradient any more: its array is the room to compute in then.
 
     Parameters
     ----------
     update : Update
         One that `overwrites`.
-    arrays : list of array
-        The operands.
     replaced : sequence of int
-        Those that are replaced.
-    spends_gradient : bool
-        Whether nobody reads the gradient any more: its array is the room to compute in then.
+        The operands that are replaced.
     """
-    if not _are_apart(arrays, replaced):
-        _set_apart(arrays, replaced)
     count = 2 + update.states
-    write = update.writer(arrays[count:])
-    first, tensors = arrays[0], arrays[:count]
-    room = tensors[1] if spends_gradient else None
-    if first.nbytes <= _CHUNK_BYTES or not all(array.flags.c_contiguous for array in tensors):
-        write(*tensors, room=room)
-        return
-    flat = [array.reshape(-1) for array in tensors]
-    length = max(1, _CHUNK_BYTES // first.itemsize)
-    for begin in range(0, first.size, length):
-        parts = [array[begin : begin + length] for array in flat]
-        write(*parts, room=parts[1] if spends_gradient else None)
+    fixed = update.writer(()) if len(update.operand_types) == count else None
+
+    def overwrite(arrays: list[Array], *, spends_gradient: bool = False) -> None:
+        if not _are_apart(arrays, replaced):
+            _set_apart(arrays, replaced)
+        write = fixed or update.writer(arrays[count:])
+        first, tensors = arrays[0], arrays[:count]
+        if first.nbytes <= _CHUNK_BYTES or not all(array.flags.c_contiguous for array in tensors):
+            write(*tensors, room=tensors[1] if spends_gradient else None)
+            return
+        flat = [array.reshape(-1) for array in tensors]
+        length = max(1, _CHUNK_BYTES // first.itemsize)
+        for begin in range(0, first.size, length):
+            parts = [array[begin : begin + length] for array in flat]
+            write(*parts, room=parts[1] if spends_gradient else None)
+
+    return overwrite
 
 
 def _are_apart(arrays: Sequence[Array], replaced: Sequence[int]) -> bool:

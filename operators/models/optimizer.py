@@ -6,6 +6,7 @@ are in `shardwright.operators.models.updates`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -242,8 +243,9 @@ class Update(OperatorInfo):
         """
         own = list(scalars)
         rate = float(own.pop()) if self.reads_rate else self.attributes["learning_rate"]
-        write = self.write
-        return lambda *tensors, room=None: write(rate, *tensors, *own, room=room)
+        if not own:
+            return partial(self.write, rate)
+        return lambda *tensors, room=None: self.write(rate, *tensors, *own, room=room)
 
     def write(self, rate: float, *operands: Array, room: Array | None = None) -> None:
         """Put the next parameter and states where those before are; the bits are the kernel's.

@@ -16,7 +16,7 @@ from shardwright.operators.models.optimizer import Update
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.kernels import run_kernel, settled
-from shardwright.runtime.updates import overwrite, overwrites, update_in_place
+from shardwright.runtime.updates import overwrites, overwriting, update_in_place
 
 Slots = list[Any]  # the array of each value of one rank; None where it is not alive
 Call = Callable[[], float]  # returns the bytes that it held meanwhile, beside operands and results
@@ -149,12 +149,12 @@ def _overwriting(
     operands = [places[name] for name in instruction.node.operands]
     results = [places[local.name] for local in instruction.results]
     replaced, gradient = instruction.replaced, operands[1]
-    dies = instruction.node.operands[1] in dying
+    dies, overwrite = instruction.node.operands[1] in dying, overwriting(update, replaced)
 
     def call() -> float:
         spends = dies and is_alone(slots, gradient)
         arrays = [slots[i] for i in operands]
-        overwrite(update, arrays, replaced, spends_gradient=spends)
+        overwrite(arrays, spends_gradient=spends)
         for place, i in zip(results, replaced, strict=True):
             slots[place] = arrays[i]
         return 0.0

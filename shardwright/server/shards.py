@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_rows
-from shardwright.runtime.updates import overwrite, overwrites
+from shardwright.runtime.updates import overwrites, overwriting
 from shardwright.server.tables import Division, Ids, Table
 
 _CHUNK_BYTES = 2**18
@@ -113,7 +113,7 @@ class Shard:
         operator, replaced = self.table.operator, (0, *range(2, 2 + len(self.states)))
         if overwrites(operator, replaced):
             scalars = self._scalars(step, rate)
-            overwrite(operator, [self.values, gradient, *self.states, *scalars], replaced)
+            overwriting(operator, replaced)([self.values, gradient, *self.states, *scalars])
             return
         for begin in range(0, self.rows, self._chunk):
             part = slice(begin, begin + self._chunk)

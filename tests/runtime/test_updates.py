@@ -12,7 +12,7 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_class, operator_info
 from shardwright.operators.models.optimizer import STATES
 from shardwright.runtime import Executor, LocalCommunicator, initialize
-from shardwright.runtime.updates import overwrite, overwrites, replaced_operands
+from shardwright.runtime.updates import overwrites, overwriting, replaced_operands
 
 MODEL = "mlp:batch=8,inputs=16,hidden=64,classes=4,layers=3"
 
@@ -130,7 +130,7 @@ def test_what_is_overwritten_has_the_bits_of_the_kernel(kind, settings, reads_ra
     expected = info.kernel(info.rule.view(), *tensors, *scalars)
     arrays = [array.copy() for array in tensors] + scalars
     before = [id(array) for array in arrays]
-    overwrite(info, arrays, replaced, spends_gradient=spends)
+    overwriting(info, replaced)(arrays, spends_gradient=spends)
     assert [id(array) for array in arrays] == before
     for i, new in zip(replaced, expected, strict=True):
         np.testing.assert_array_equal(arrays[i], new)
@@ -142,7 +142,7 @@ def test_states_that_share_an_array_get_one_each():
     info = operator_info("momentum_update", [TensorType("float32", (3,))] * 3, {})
     zeros = np.zeros(3, np.float32)
     arrays = [zeros, np.ones(3, np.float32), zeros]
-    overwrite(info, arrays, (0, 2))
+    overwriting(info, (0, 2))(arrays)
     np.testing.assert_array_equal(arrays[0], np.full(3, -0.01, np.float32))
     np.testing.assert_array_equal(arrays[2], np.ones(3))
 
@@ -151,7 +151,7 @@ def test_a_gradient_that_is_a_state_keeps_its_values_until_they_are_read():
     info = operator_info("momentum_update", [TensorType("float32", (3,))] * 3, {})
     ones = np.ones(3, np.float32)
     arrays = [np.zeros(3, np.float32), ones, ones]
-    overwrite(info, arrays, (0, 2))
+    overwriting(info, (0, 2))(arrays)
     np.testing.assert_array_equal(arrays[2], np.full(3, np.float32(0.9) + np.float32(1)))
 
 
